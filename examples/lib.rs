@@ -45,4 +45,6 @@ pub mod guide {
     pub mod testing {}
     #[doc = include_str!("../docs/guide/tools.md")]
     pub mod tools {}
+    #[doc = include_str!("../docs/guide/web.md")]
+    pub mod web {}
 }

@@ -9,7 +9,9 @@ use std::time::Duration;
 use greenroom::prelude::*;
 use greenroom::{ConfigError, Consumer, Delta, Follow, Store};
 use greenroom_kernel::random::Random;
-use greenroom_simulator::{Answer as Said, Echo, Pace, Sequence, Simulator};
+use greenroom_simulator::{Answer as Said, Echo, Function, Pace, SeenRequest, Sequence, Simulator};
+
+use serde_json::json;
 
 use crate::support::{agent, builder, simulator};
 
@@ -82,7 +84,7 @@ async fn past_and_future_are_one_stream() {
     }
     // One beyond the end, as after the loss of a store.
     let mut follow =
-        session.follow(Position::parse(&format!("{}-999", past[0].session_created_at_ms)).unwrap());
+        session.follow(Position::parse(&format!("0,{}.999.s", past[0].session_created_at_ms)).unwrap());
     assert_eq!(durable(&drained(&mut follow).await), []);
     runtime.shutdown().await.unwrap();
     assert!(follow.next().await.unwrap().is_none());
@@ -95,7 +97,7 @@ async fn gaps_are_filled() {
     let model = simulator(Echo, 10_000_000);
     let runtime = start(&model, &Store::memory()).await;
     let session = runtime.open("s", &agent(10_000_000)).await.unwrap();
-    let (mut one, mut all) = (session.follow(Position::default()), runtime.follow());
+    let (mut one, mut all) = (session.follow(Position::default()), runtime.follow(Position::default()));
     let (mut of_one, mut of_all) = (drained(&mut one).await, drained(&mut all).await);
     for _ in 0..8 {
         session.prompt(&long).await.unwrap();
@@ -126,11 +128,18 @@ async fn who_joins_in_the_middle_of_an_answer_gets_all_of_it() {
         let before = session.state().await.unwrap().entries;
         let run = session.prompt("two").start().await.unwrap();
         tokio::time::sleep(Duration::from_millis(joins_at_ms)).await;
-        let position = Position::parse(&format!(
-            "{}-{before}",
-            runtime.summary("s").await.unwrap().unwrap().created_at_ms
-        ));
-        let mut follow = session.follow(position.unwrap());
+        let position = match reads_after_ms {
+            0 => Position::after(runtime.replay("s", before - 1).await.unwrap().first().unwrap()),
+            _ => Position::parse(&format!(
+                "0,{}.{before}.s",
+                runtime.summary("s").await.unwrap().unwrap().created_at_ms
+            ))
+            .unwrap(),
+        };
+        let mut follow = match joins_at_ms % 2 {
+            0 => session.follow(position),
+            _ => runtime.follow(position),
+        };
         tokio::time::sleep(Duration::from_millis(reads_after_ms)).await;
         let mut events = drained(&mut follow).await;
         assert_eq!(run.reply().await.unwrap().text, text);
@@ -164,13 +173,15 @@ async fn who_joins_in_the_middle_of_an_answer_gets_all_of_it() {
 async fn a_session_that_is_deleted_and_begun_again_is_followed_from_its_beginning() {
     let model = simulator(Echo, 100_000);
     let runtime = start(&model, &Store::memory()).await;
-    let (mut all, mut late) = (runtime.follow(), runtime.follow());
+    let (mut all, mut late) =
+        (runtime.follow(Position::default()).durable(), runtime.follow(Position::default()));
     let session = runtime.open("s", &agent(100_000)).await.unwrap();
     session.prompt("one").await.unwrap();
     session.prompt("two").await.unwrap();
     let first = runtime.replay("s", 0).await.unwrap();
     assert_eq!(durable(&drained(&mut all).await), first);
-    let position = all.position("s");
+    let position = all.position().clone();
+    assert_eq!(position, position.only("s"));
     runtime.delete("s").await.unwrap();
     let session = runtime.open("s", &agent(100_000)).await.unwrap();
     session.prompt("again").await.unwrap();
@@ -179,14 +190,14 @@ async fn a_session_that_is_deleted_and_begun_again_is_followed_from_its_beginnin
     assert_eq!(durable(&drained(&mut all).await), second);
     assert_eq!(durable(&drained(&mut late).await), second, "events of the first were on their way");
     assert_eq!(
-        durable(&drained(&mut session.follow(position)).await),
+        durable(&drained(&mut session.follow(position.clone())).await),
         second,
         "the position is of the first"
     );
-    assert_eq!(
-        durable(&drained(&mut runtime.follow().from([("s", position), ("gone", position)])).await),
-        second
-    );
+    let with_gone = Position::parse(&format!("{position},7.7.gone")).unwrap();
+    let mut follow = runtime.follow(with_gone);
+    assert_eq!(durable(&drained(&mut follow).await), second);
+    assert_eq!(*follow.position(), follow.position().only("s"), "what is gone is forgotten");
 }
 
 #[tokio::test(start_paused = true)]
@@ -200,24 +211,81 @@ async fn only_sessions_with_a_label_are_followed() {
     for session in [&mine, &other, &late] {
         session.prompt("one").await.unwrap();
     }
-    let mut follow = runtime.follow().label("tenant", "a");
-    let mut events = drained(&mut follow).await;
-    assert_eq!(durable(&events), runtime.replay("mine", 0).await.unwrap());
+    let mut follow = runtime.follow(Position::default()).durable().label("tenant", "a");
+    let mut billing = runtime.consumer("billing").await.unwrap().label("tenant", "a");
+    let log = async |id: &str| runtime.replay(id, 0).await.unwrap();
+    assert_eq!(durable(&drained(&mut follow).await), log("mine").await);
+    assert_eq!(durable(&consumed(&mut billing).await), log("mine").await);
     // One gets the label, and one that begins.
+    let before = log("late").await.len();
     late.set_label("tenant", "a").await.unwrap();
     let new = open("new").await;
     new.prompt("one").await.unwrap();
+    let mut since = drained(&mut follow).await;
     new.set_label("tenant", "a").await.unwrap();
     other.prompt("two").await.unwrap();
-    events = drained(&mut follow).await;
-    let mut expected = runtime.replay("late", 0).await.unwrap();
-    expected.extend(runtime.replay("new", 0).await.unwrap());
-    assert_eq!(durable(&events), expected);
-    assert_eq!(follow.lag().await.unwrap(), 0);
-    // One loses it.
+    assert!(before > 0);
+    since.extend(drained(&mut follow).await);
+    let labelled = [log("late").await[before..].to_vec(), log("new").await[before..].to_vec()].concat();
+    assert_eq!(durable(&since), labelled, "from then on");
+    let whole = [log("late").await, log("new").await].concat();
+    assert_eq!(durable(&consumed(&mut billing).await), whole, "from their beginnings");
+    assert_eq!((follow.lag().await.unwrap(), billing.lag().await.unwrap()), (0, 0));
+    // One loses it, and gets it again.
     mine.set_label("tenant", "").await.unwrap();
     mine.prompt("three").await.unwrap();
     assert_eq!(durable(&drained(&mut follow).await), []);
+    assert_eq!(durable(&consumed(&mut billing).await), []);
+    let read = billing.position("mine");
+    mine.set_label("tenant", "a").await.unwrap();
+    let missed = durable(&consumed(&mut billing).await);
+    assert_eq!(missed, durable(&drained(&mut mine.follow(read).durable()).await), "without a double");
+    assert!(missed.len() > 3, "{}", missed.len());
+}
+
+/// A label counts for the sub-agents below the session, and so does a tree.
+#[tokio::test(start_paused = true)]
+async fn sub_agents_are_followed_with_their_callers() {
+    let answer = |request: &SeenRequest, _| {
+        let is_asked = request.messages.last().is_some_and(|message| message.role() == "user");
+        match request.has_tool("helper") && is_asked {
+            true => Said::call("helper", &json!({ "task": "count" })),
+            false => Said::text("done"),
+        }
+    };
+    let model = simulator(Function(answer), 100_000);
+    let runtime = start(&model, &Store::memory()).await;
+    let boss = agent(100_000).sub_agent(sub_agent("helper", agent(100_000)).describe("Helps."));
+    let session = runtime.open("boss", &boss).await.unwrap();
+    session.set_label("tenant", "a").await.unwrap();
+    session.prompt("how many?").await.unwrap();
+    runtime.open("other", &agent(100_000)).await.unwrap().set_title("x").await.unwrap();
+    let start = Position::default;
+    let mut label = runtime.follow(start()).durable().label("tenant", "a");
+    let mut tree = session.follow(start()).durable().tree();
+    let mut alone = session.follow(start()).durable();
+    let mut consumer = runtime.consumer("audit").await.unwrap().label("tenant", "a");
+    for round in 1..=2 {
+        let read = [
+            durable(&drained(&mut label).await),
+            durable(&drained(&mut tree).await),
+            durable(&consumed(&mut consumer).await),
+        ];
+        for events in &read {
+            let of = |id: &str| events.iter().filter(|event| &*event.session == id).count();
+            let helpers = events.iter().filter(|event| event.parent.as_deref() == Some("boss")).count();
+            assert!(of("boss") > 3 && helpers > 1, "{round}: {} {helpers}", of("boss"));
+            assert_eq!(of("boss") + helpers, events.len(), "{round}");
+            assert_eq!(helpers, read[0].len() - of("boss"), "{round}");
+        }
+        let own = durable(&drained(&mut alone).await);
+        assert!(own.iter().all(|event| &*event.session == "boss") && !own.is_empty());
+        if round == 1 {
+            session.prompt("again").await.unwrap();
+        }
+    }
+    assert_eq!((label.lag().await.unwrap(), tree.lag().await.unwrap()), (0, 0));
+    model.assert_clean();
 }
 
 /// What a slow follower missed is read again, of its own sessions alone.
@@ -226,7 +294,7 @@ async fn gaps_are_filled_with_the_events_of_followed_sessions() {
     let long = "x".repeat(300_000);
     let model = simulator(Echo, 10_000_000);
     let runtime = start(&model, &Store::memory()).await;
-    let mut follow = runtime.follow().label("tenant", "a");
+    let mut follow = runtime.follow(Position::default()).label("tenant", "a");
     assert_eq!(drained(&mut follow).await, []);
     let (mine, other) = (
         runtime.open("mine", &agent(10_000_000)).await.unwrap(),
@@ -266,15 +334,34 @@ async fn what_a_consumer_has_not_committed_comes_again() {
         matches!(&again, Error::Config(ConfigError::ConsumerInUse { name }) if name == "audit"),
         "{again:?}"
     );
-    for name in ["", "a/b", &*"x".repeat(129)] {
+    for name in ["", &*"x".repeat(129), &*"/".repeat(81)] {
         let error = runtime.consumer(name).await.unwrap_err();
         assert!(matches!(error, Error::Config(ConfigError::ConsumerName { .. })), "{name}: {error:?}");
     }
     // A program that has positions of its own.
     let own = Position::after(&log[1]);
     drop(audit);
-    let mut audit = runtime.consumer("audit").await.unwrap().from([("s", own)]);
+    let mut audit = runtime.consumer("audit").await.unwrap().from([own]);
     assert_eq!(durable(&consumed(&mut audit).await), log[2..]);
+    // One that has processed a part commits that part; an older position takes nothing back.
+    let mut parts = runtime.consumer("a/b: ä").await.unwrap();
+    assert_eq!(durable(&consumed(&mut parts).await), log);
+    assert!(!parts.is_committed());
+    let mut processed = Position::default();
+    processed.pass(&log[0]);
+    processed.pass(&log[1]);
+    parts.commit_to(&processed).await.unwrap();
+    parts.commit_to(&Position::after(&log[0])).await.unwrap();
+    assert!(!parts.is_committed());
+    drop(parts);
+    let mut parts = runtime.consumer("a/b: ä").await.unwrap();
+    assert!(parts.is_committed());
+    assert_eq!(durable(&consumed(&mut parts).await), log[2..]);
+    // One beyond what was returned is committed, and not what was returned.
+    drop(parts);
+    let mut parts = runtime.consumer("a/b: ä").await.unwrap();
+    parts.commit_to(&Position::after(&log[2])).await.unwrap();
+    assert!(!parts.is_committed());
 }
 
 /// The last events, such as the end of an interrupted run, are processed before the store is closed.
@@ -314,25 +401,30 @@ async fn a_shutdown_waits_for_consumers() {
 /// another process from the texts of its positions.
 #[tokio::test(start_paused = true)]
 async fn random_lives_are_followed_without_a_hole_or_a_double() {
-    let (mut events_seen, mut restarts, mut deletions, mut again) = (0, 0, 0, 0);
+    let (mut events_seen, mut restarts, mut deletions, mut again, mut longest) = (0, 0, 0, 0, 0);
     for seed in 0..60 {
         let mut random = Random::new(seed);
         let model = simulator(Echo, 1_000_000);
         let store = Store::memory();
         let mut runtime = start(&model, &store).await;
-        let mut follow = runtime.follow();
+        let mut follow = runtime.follow(Position::default()).durable();
         // What was followed, and the logs, by session and creation.
         let mut followed: BTreeMap<(String, u64), Vec<u64>> = BTreeMap::new();
         let mut logs: BTreeMap<(String, u64), u64> = BTreeMap::new();
         // What the follower had not read when a session was deleted is lost with the log.
         let mut may_be_cut: BTreeMap<(String, u64), bool> = BTreeMap::new();
         for _ in 0..40 {
-            let id = ["a", "b", "c"][usize::try_from(random.below(3)).unwrap()];
+            // More than a position names without need, or few that change often.
+            let sessions = if seed % 6 == 0 { 300 } else { 3 };
+            let id = &*format!("s{}", random.below(sessions));
             match random.below(10) {
                 0..=4 => {
-                    let session = runtime.open(id, &agent(1_000_000)).await.unwrap();
-                    let long = "x".repeat(if random.below(4) == 0 { 400_000 } else { 10 });
-                    session.prompt(long).await.unwrap();
+                    let first = random.below(sessions);
+                    for other in first..=(first + if sessions > 3 { 20 } else { 0 }) {
+                        let session = runtime.open(&format!("s{other}"), &agent(1_000_000)).await.unwrap();
+                        let is_long = random.below(if sessions > 3 { 40 } else { 4 }) == 0;
+                        session.prompt("x".repeat(if is_long { 400_000 } else { 10 })).await.unwrap();
+                    }
                 }
                 5 => tokio::time::sleep(Duration::from_secs(300)).await,
                 6 if random.below(2) == 0 => {
@@ -345,20 +437,16 @@ async fn random_lives_are_followed_without_a_hole_or_a_double() {
                     }
                 }
                 7 => {
-                    // The positions are all that is left.
-                    let positions: Vec<(String, String)> = follow
-                        .positions()
-                        .map(|(id, position)| (id.to_owned(), position.to_string()))
-                        .collect();
+                    // The position is all that is left.
+                    let position = follow.position().to_string();
+                    longest = longest.max(position.matches(',').count());
                     if random.below(2) == 0 {
                         drop(follow);
                         drop(runtime);
                         restarts += 1;
                         runtime = start_at(&model, &store, restarts).await;
                     }
-                    let positions =
-                        positions.into_iter().map(|(id, text)| (id, Position::parse(&text).unwrap()));
-                    follow = runtime.follow().from(positions);
+                    follow = runtime.follow(Position::parse(&position).unwrap()).durable();
                     again += 1;
                 }
                 _ => {
@@ -396,7 +484,7 @@ async fn random_lives_are_followed_without_a_hole_or_a_double() {
         runtime.shutdown().await.unwrap();
     }
     assert!(
-        events_seen > 3_000 && restarts > 30 && deletions > 30 && again > 100,
-        "{events_seen} {restarts} {deletions} {again}"
+        events_seen > 3_000 && restarts > 30 && deletions > 30 && again > 100 && longest < 200,
+        "{events_seen} {restarts} {deletions} {again} {longest}"
     );
 }

@@ -13,6 +13,8 @@ mod companions;
 mod costs;
 /// Something dies: an actor, a handler, a session, the process.
 mod deaths;
+/// The files for operators in `deploy/`.
+mod deploy;
 /// What calls cost when no server says it.
 mod estimates;
 /// What each event says of itself.
@@ -45,6 +47,8 @@ mod lifecycle;
 mod live;
 /// How much a runtime takes on, and how many sessions it keeps in memory.
 mod load;
+/// Metrics, against the logs.
+mod metrics;
 /// The vendors' own APIs: what has to come back unchanged, and changes between vendors.
 mod native;
 /// Events that begin, and their ends.

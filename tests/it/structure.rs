@@ -98,6 +98,8 @@ const OWNED: &[(&str, &str)] = &[
     ("clap", "greenroom-cli"),
     ("crossterm", "greenroom-terminal"),
     ("tracing-subscriber", "greenroom-cli"),
+    ("opentelemetry-otlp", "greenroom-cli"),
+    ("prometheus-client", "greenroom"),
 ];
 
 /// Forbidden in a pure crate: waiting, storage, network, clocks, random numbers.

@@ -38,6 +38,7 @@ const BENCHES: &[(&str, &str)] = &[
     ("spans", "spans and log lines"),
     ("start", "opening a store of 100,000 sessions"),
     ("store", "durable appends"),
+    ("subscribers", "sessions with a subscriber each, over HTTP"),
 ];
 /// The benchmarks of the binary.
 const BINARY: &[&str] = &["host", "keys"];

@@ -54,7 +54,7 @@ fn fmt() -> Result<Outcome> {
 }
 
 fn features() -> Result<Outcome> {
-    for features in ["", "command-tools", "disk", "http"] {
+    for features in ["", "command-tools", "disk", "http", "metrics"] {
         println!("-- features {features:?}");
         let choice = ["--no-default-features", "--features", features];
         Cargo::new(
@@ -62,6 +62,10 @@ fn features() -> Result<Outcome> {
         )
         .run()?;
     }
+    println!("-- the binary without features");
+    let choice =
+        ["clippy", "--locked", "-p", "greenroom-cli", "--no-default-features", "--", "-D", "warnings"];
+    Cargo::new(&choice).run()?;
     passed()
 }
 

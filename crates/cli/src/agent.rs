@@ -18,7 +18,7 @@ use greenroom_store::StoreError;
 use greenroom_terminal::Screen;
 use greenroom_tools::Workspace;
 
-use self::server::proxies;
+pub(crate) use self::server::proxies;
 use crate::args::{Global, ModelArgs};
 use crate::config::surroundings::Surroundings;
 use crate::config::{FILE_NAME, Loaded, Overrides, Texts, load, load_held, users_places};

@@ -15,6 +15,7 @@ pub(crate) mod overrides;
 pub(crate) mod place;
 pub(crate) mod stamp;
 pub(crate) mod surroundings;
+mod telemetry;
 mod words;
 
 use std::collections::BTreeMap;
@@ -36,6 +37,7 @@ pub(crate) use self::limits::LimitsConfig;
 pub(crate) use self::live::{Change, LiveConfig};
 use self::model::ModelConfig;
 pub(crate) use self::overrides::Overrides;
+use self::telemetry::TelemetryConfig;
 use crate::error::usage;
 
 /// The file's name, in the project and in the user's folder.
@@ -98,6 +100,9 @@ pub(crate) struct Config {
     /// The process that holds the store for all terminals.
     #[serde(deserialize_with = "or_default")]
     pub(crate) host: HostConfig,
+    /// Traces for a collector.
+    #[serde(deserialize_with = "or_default")]
+    pub(crate) telemetry: TelemetryConfig,
     /// Folders whose `greenroom.yaml` may contain text for the model: absolute paths, or `~/…`.
     #[serde(deserialize_with = "or_default")]
     pub(crate) trusted_folders: Vec<String>,
@@ -132,6 +137,7 @@ impl Default for Config {
             hooks: HooksConfig::default(),
             serve: ServeConfig::default(),
             host: HostConfig::default(),
+            telemetry: TelemetryConfig::default(),
             trusted_folders: Vec::new(),
         }
     }

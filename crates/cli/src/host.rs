@@ -52,6 +52,8 @@ mod socket;
 pub(crate) mod source;
 mod spawn;
 pub(crate) mod stored;
+#[cfg(feature = "otlp")]
+pub(crate) mod traces;
 mod watchdog;
 
 #[cfg(test)]

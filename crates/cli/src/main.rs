@@ -54,7 +54,6 @@ fn main() -> ExitCode {
     if is_host && let Err(error) = background::close_inherited() {
         return end(Err(error.into()));
     }
-    host::log::start(&options.global, is_host);
     if let Err(error) = check_limits() {
         return end(Err(error));
     }
@@ -62,10 +61,52 @@ fn main() -> ExitCode {
         Ok(runtime) => runtime,
         Err(error) => return end(Err(anyhow::Error::new(error).context("start the threads"))),
     };
+    let traces = match Tracing::start(&options, &runtime) {
+        Ok(traces) => traces,
+        Err(error) => return end(Err(error)),
+    };
+    host::log::start(&options.global, is_host, traces.layer());
     let result = runtime.block_on(perform(&options));
+    traces.end();
     // A thread may still be reading from the terminal; nothing waits for it.
     runtime.shutdown_background();
     end(result)
+}
+
+/// The traces that are sent to a collector, if this build can and one is configured.
+struct Tracing {
+    #[cfg(feature = "otlp")]
+    traces: Option<host::traces::Traces>,
+}
+
+#[cfg(feature = "otlp")]
+impl Tracing {
+    fn start(options: &Options, runtime: &tokio::runtime::Runtime) -> anyhow::Result<Self> {
+        Ok(Self { traces: host::traces::start(options, runtime.handle())? })
+    }
+
+    fn layer(&self) -> Option<host::log::BoxedLayer> {
+        self.traces.as_ref().map(|traces| tracing_subscriber::Layer::boxed(traces.layer()))
+    }
+
+    fn end(self) {
+        if let Some(warning) = self.traces.and_then(host::traces::Traces::end) {
+            screen::last_words(&format!("warning: {warning}"));
+        }
+    }
+}
+
+#[cfg(not(feature = "otlp"))]
+impl Tracing {
+    fn start(_: &Options, _: &tokio::runtime::Runtime) -> anyhow::Result<Self> {
+        Ok(Self {})
+    }
+
+    fn layer(&self) -> Option<host::log::BoxedLayer> {
+        None
+    }
+
+    fn end(self) {}
 }
 
 /// The fewest open files that a process must be allowed: the store, its index and the runtime need them.

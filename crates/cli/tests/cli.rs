@@ -7,6 +7,7 @@
 //! - `command_line`: every help, every id, `--json`, progress, exit codes
 //! - `completions`: in the real shells
 //! - `configuration`: what a file in the current folder cannot do; what cannot be read
+//! - `deployed`: the templates of `deploy/`
 //! - `demo`: fills and compacts; empty folders; killed in the middle
 //! - `going_on`: sessions are found again, gone on with, compacted; branches
 //! - `host`: one process for many terminals: found, started, shared, killed, replaced
@@ -21,12 +22,14 @@
 //! - `run`: text, events, failures, interruptions
 //! - `run_options`: an answer of a form, images, limits, together
 //! - `serve`: clients that hold something open, tokens that others may know, a wide bind
+//! - `serve_kills`: no event of a killed server is lost or doubled
 //! - `simulate`: a scripted model for clients in any language
 //! - `spending`: prices of the user's own, and sums by day and label
 //! - `stored`: sessions, show, plan, delete; a store in use; damage
 //! - `surfaces`: a manual compaction, as settings, in an export, over JSON-RPC
 //! - `terminal`: what others say steers no terminal; void answers
 //! - `top`: the live sessions of a host
+//! - `traces`: what a collector receives
 //! - `usage`: what cannot work is said in one line, with its code
 
 #![expect(clippy::unwrap_used, reason = "tests end where something is not as it should be")]
@@ -40,6 +43,7 @@ mod cli {
     pub(crate) mod completions;
     pub(crate) mod configuration;
     pub(crate) mod demo;
+    mod deployed;
     pub(crate) mod going_on;
     pub(crate) mod host;
     mod key_command;
@@ -56,6 +60,7 @@ mod cli {
     pub(crate) mod run_options;
     pub(crate) mod screen;
     pub(crate) mod serve;
+    pub(crate) mod serve_kills;
     pub(crate) mod simulate;
     mod spending;
     pub(crate) mod stored;
@@ -63,5 +68,7 @@ mod cli {
     pub(crate) mod surfaces;
     pub(crate) mod terminal;
     pub(crate) mod top;
+    #[cfg(feature = "otlp")]
+    mod traces;
     pub(crate) mod usage;
 }

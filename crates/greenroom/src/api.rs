@@ -7,12 +7,16 @@
 
 pub(crate) mod children;
 pub(crate) mod consumer;
+pub(crate) mod consumers;
 pub(crate) mod deletion;
 #[cfg(feature = "disk")]
 pub(crate) mod env;
 pub(crate) mod follow;
 pub(crate) mod fork;
+#[cfg(feature = "metrics")]
+mod metrics;
 pub(crate) mod models;
+pub(crate) mod position;
 pub(crate) mod questions;
 pub(crate) mod request;
 pub(crate) mod resume;
@@ -21,3 +25,4 @@ pub(crate) mod runtime;
 pub(crate) mod session;
 pub(crate) mod sessions;
 pub(crate) mod spending;
+mod within;

@@ -14,6 +14,8 @@ pub(crate) mod door;
 pub(crate) mod handover;
 pub(crate) mod mail;
 pub(crate) mod message;
+pub(crate) mod metrics;
+pub(crate) mod readiness;
 pub(crate) mod running;
 pub(crate) mod searches;
 pub(crate) mod shared;

@@ -176,6 +176,12 @@ impl Lane {
         self.budget.as_ref().map(|budget| budget.lock())
     }
 
+    /// Returns the number of slots, of calls that have one, and of calls that wait for one.
+    #[cfg(feature = "metrics")]
+    pub(crate) fn occupancy(&self) -> (usize, usize, usize) {
+        self.queue().occupancy()
+    }
+
     /// Whether it has one slot, so that a call of low urgency delays all others.
     pub(crate) fn has_one_place(&self) -> bool {
         self.queue().has_one_place()

@@ -66,12 +66,13 @@
 //!
 //! # Features
 //!
-//! All features are on by default.
+//! All features except `metrics` are on by default.
 //!
 //! | feature | what it adds |
 //! |---|---|
 //! | `http` | the provider for servers reached by HTTP; with `disk`, also `Runtime::from_env` |
 //! | `disk` | the store in a directory: `RuntimeBuilder::data_dir`, `store_options` and `wait_for_store` |
+//! | `metrics` | counters and gauges in Prometheus' text format: `Runtime::metrics` |
 //! | `command-tools` | the built-in tools, which read and write files and run commands: `prelude::builtin` |
 //!
 //! A program with a provider of its own (see [`provider`]), tools of its own and
@@ -107,9 +108,11 @@ pub use agent::team::Team;
 pub use agent::validate::{ProposedAnswer, Rejection};
 pub use api::children::Child;
 pub use api::consumer::Consumer;
-pub use api::follow::{Follow, Position};
+pub use api::consumers::ConsumerSummary;
+pub use api::follow::Follow;
 pub use api::fork::{CONTINUED_FROM, Continued};
 pub use api::models::{FactSource, KnownModel, Models};
+pub use api::position::Position;
 pub use api::questions::PendingQuestion;
 pub use api::request::{AbortHandle, Run, RunRequest, SentInput};
 pub use api::resume::{ResumeAll, Resumed};
@@ -200,6 +203,8 @@ pub mod internal {
     pub use crate::api::sessions::{SessionCounts, SessionsFound};
     pub use crate::events::entry_events::of_entries;
     pub use crate::values::model_info::call_cost;
+    #[cfg(feature = "http")]
+    pub use greenroom_provider::Poster;
 }
 
 /// The items that most programs need.

@@ -183,7 +183,7 @@ pub fn spent_tokens(entry: &Entry) -> u64 {
 }
 
 /// Returns what an entry records as spent: its tokens, and their cost in micro-dollars if that is known.
-pub(crate) fn spent(entry: &Entry, cost: &CallCost) -> Option<(Usage, Option<u64>)> {
+pub fn spent(entry: &Entry, cost: &CallCost) -> Option<(Usage, Option<u64>)> {
     match &entry.kind {
         EntryKind::Message { message, .. } => {
             let answer = message.as_answer()?;

@@ -13,6 +13,7 @@ mod key;
 mod limits;
 mod listing;
 mod options;
+mod post;
 mod reader;
 mod send;
 
@@ -35,6 +36,7 @@ pub use self::options::{
     ANTHROPIC_BASE_URL, ApiKey, GEMINI_BASE_URL, MaxTokensField, OPENAI_BASE_URL, OptionsError, Proxies,
     ServerOptions,
 };
+pub use self::post::Poster;
 use self::send::Template;
 use crate::dialect::{Dialect, Encoded, History};
 use crate::{

@@ -5,9 +5,10 @@
 //! | `/v1/…` | the operations, each where its `ROUTE` says (`calls`) |
 //! | `GET /v1/events`, `GET /v1/sessions/{session_id}/events` | server-sent events (`events`) |
 //! | `GET /openapi.json` | the description of these routes (`openapi`) |
-//! | `GET /healthz` | health check |
+//! | `GET /healthz`, `GET /readyz`, `GET /metrics` | for operators (`probes`) |
 //!
-//! Invariants: every route requires a bearer token and one of our own host names, and refuses web pages (`guard`); a token
+//! Invariants: every route except the two probes requires a bearer token; all require one of our own host names, and refuse
+//! web pages (`guard`); a token
 //! reaches what its right and its label permit (`access`); a GET request starts nothing; bodies are JSON and at most
 //! [`BODY_BYTES_MAX`]; errors are `application/problem+json` (`answers`); a client that disconnects cancels nothing; slow
 //! and idle clients do not block others (`connections`).
@@ -35,17 +36,16 @@ use self::answers::{answer, problem};
 use self::connections::{Connection, Connections};
 use self::guard::Guard;
 pub use self::openapi::openapi;
-use crate::operations::{Right, Runs};
+use crate::operations::{OpenConsumers, Right, Runs};
 
 mod access;
 mod answers;
 mod calls;
 mod connections;
 mod events;
-mod follow;
 mod guard;
 mod openapi;
-mod position;
+mod probes;
 #[cfg(test)]
 mod tests;
 
@@ -94,6 +94,7 @@ pub struct HttpServer {
     address: SocketAddr,
     stop: CancellationToken,
     task: tokio::task::JoinHandle<()>,
+    consumers: OpenConsumers,
 }
 
 struct Shared {
@@ -109,6 +110,8 @@ struct Shared {
     waiting: Arc<Semaphore>,
     /// The runs that were begun here.
     runs: Runs,
+    /// The consumers that were read a short while ago.
+    consumers: OpenConsumers,
     /// Held while a confined bearer claims the id of a new session.
     claiming: tokio::sync::Mutex<()>,
 }
@@ -130,6 +133,7 @@ impl HttpServer {
         let address = listener.local_addr()?;
         let stop = CancellationToken::new();
         let waiting_max = connections_max - connections_max.div_ceil(4);
+        let consumers = OpenConsumers::new(stop.clone());
         let shared = Arc::new(Shared {
             runtime: runtime.clone(),
             agent,
@@ -139,13 +143,16 @@ impl HttpServer {
             stop: stop.clone(),
             waiting: Arc::new(Semaphore::new(waiting_max.min(Semaphore::MAX_PERMITS))),
             runs: Runs::default(),
+            consumers: consumers.clone(),
             claiming: tokio::sync::Mutex::default(),
         });
         let no_such_route = async || problem(StatusCode::NOT_FOUND, "there is no such route");
         let no_such_method =
             async || problem(StatusCode::METHOD_NOT_ALLOWED, "the route does not take this method");
         let router = calls::routes(Router::new())
-            .route("/healthz", get(async || "ok"))
+            .route(probes::HEALTH, get(probes::health))
+            .route(probes::READY, get(probes::ready))
+            .route(probes::METRICS, get(probes::metrics))
             .route("/openapi.json", get(async || answer(StatusCode::OK, &openapi())))
             .route("/v1/events", get(events::of_sessions))
             .route("/v1/sessions/{session_id}/events", get(events::of_session))
@@ -156,7 +163,7 @@ impl HttpServer {
             .with_state(shared);
         let connections = Connections::new(connections_max, request_timeout);
         let task = tokio::spawn(connections.serve(listener, router, stop.clone()));
-        Ok(Self { address, stop, task })
+        Ok(Self { address, stop, task, consumers })
     }
 
     /// The address that it listens on.
@@ -169,6 +176,8 @@ impl HttpServer {
         self.stop.cancel();
         // A server that panicked has stopped too.
         let _ = (&mut self.task).await;
+        // The runtime would wait for them.
+        self.consumers.close();
     }
 }
 
@@ -183,6 +192,13 @@ async fn let_in(State(shared): State<Arc<Shared>>, request: Request, next: Next)
     let Some(connection) = request.extensions().get::<Arc<Connection>>().map(Arc::clone) else {
         return problem(StatusCode::INTERNAL_SERVER_ERROR, "the connection is not known");
     };
+    if probes::is_open(request.method(), request.uri().path()) {
+        return match shared.guard.check_place(request.uri(), request.headers(), connection.local) {
+            // Neither has a body, and the connection counts as a stranger's.
+            Ok(()) => next.run(request.map(|_| Body::empty())).await,
+            Err(refusal) => *refusal,
+        };
+    }
     let bearer = match shared.guard.let_in(request.uri(), request.headers(), connection.local) {
         Ok(bearer) => bearer,
         Err(refusal) => return *refusal,

@@ -26,6 +26,10 @@ pub use self::connection::{
     ClientKind, ClientSummary, Hello, HelloAnswer, HostState, HostStatus, PROTOCOL, PingHost, Pong, StopHost,
     Stopping,
 };
+pub use self::consumers::{
+    ConsumerDeleted, ConsumerEvents, ConsumersListed, DeleteConsumer, ListConsumers, OpenConsumers,
+    ReadConsumer,
+};
 pub use self::conversation::{Said, Speech};
 pub use self::entries::{
     EntryPage, LoggedBlock, LoggedCompaction, LoggedEntry, LoggedFiles, LoggedKind, LoggedPart, LoggedPruned,
@@ -51,7 +55,6 @@ pub use self::session::{
 };
 pub use self::tree::{Branch, SessionTree, Tree, branches};
 pub use self::usage::{ReportUsage, UsageReported};
-pub(crate) use self::within::{has_labels, sessions_of};
 pub use self::work::{
     Accepted, CompactOutcome, CompactSession, FollowUp, ImageData, PlanSession, Planned, PromptOutcome,
     PromptSession, ResumeSession, Sent, Steer, UndoCompaction, Undone,
@@ -59,6 +62,7 @@ pub use self::work::{
 
 mod compactions;
 mod connection;
+mod consumers;
 mod conversation;
 mod entries;
 mod live;
@@ -129,6 +133,8 @@ pub struct Asked {
     pub session: Option<SessionHandle>,
     /// The runs that this client began.
     pub runs: Runs,
+    /// The consumers that this client, or this server's clients, have open.
+    pub consumers: OpenConsumers,
     /// The label to which the client is confined: other sessions do not exist for it.
     pub within: Option<Arc<Label>>,
     /// The agents by name from which a session's is chosen; `None` if names mean nothing here.
@@ -226,6 +232,8 @@ pub trait Operation: Serialize + DeserializeOwned + JsonSchema + Send + Sync + S
     const DELETES: bool = false;
     /// Whether its answer may take any time: it asks a guard of the program, or waits for a disk.
     const TAKES_TIME: bool = false;
+    /// Whether its answer waits for something to happen, as long as the client asks for.
+    const WAITS: bool = false;
     /// The notification that reports the outcome of its work.
     const OUTCOME: &'static str = "";
     /// The type of its answer.
@@ -325,6 +333,8 @@ pub struct Method {
     pub route: Option<Route>,
     /// As [`Operation::TAKES_KEY`].
     pub takes_key: bool,
+    /// As [`Operation::WAITS`].
+    pub waits: bool,
     /// As [`Operation::OUTCOME`].
     pub outcome: &'static str,
     read: fn(Value) -> Result<Box<dyn Call>, Refused>,
@@ -367,6 +377,7 @@ fn method<O: Operation>() -> Method {
         name: O::METHOD,
         route: O::ROUTE,
         takes_key: O::TAKES_KEY,
+        waits: O::WAITS,
         outcome: O::OUTCOME,
         read: |params| Ok(Box::new(CallOf(parameters::<O>(params)?))),
         read_pairs: |pairs| Ok(Box::new(CallOf(O::from_pairs(pairs)?))),
@@ -429,6 +440,9 @@ pub fn methods() -> Vec<Method> {
         method::<SessionInProgress>(),
         method::<ListQuestions>(),
         method::<AnswerQuestion>(),
+        method::<ReadConsumer>(),
+        method::<ListConsumers>(),
+        method::<DeleteConsumer>(),
         method::<ListModels>(),
         method::<ForgetLimit>(),
         method::<ListTools>(),

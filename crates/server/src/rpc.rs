@@ -22,6 +22,7 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, BufReader};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
 
 pub use self::handed_on::Unanswered;
 use self::teller::{Teller, Telling};
@@ -29,8 +30,8 @@ pub use self::wire::LINE_BYTES_MAX;
 use self::wire::{Call, Incoming, Line, Message, Refusal};
 use crate::host::{NO_HELLO, Seat};
 use crate::operations::{
-    self, Access, Answer, Asked, ClientKind, CompactSession, Ended, Operation as _, Runs, Task, Work,
-    is_first,
+    self, Access, Answer, Asked, ClientKind, CompactSession, Ended, OpenConsumers, Operation as _, Runs,
+    Task, Work, is_first,
 };
 use crate::problem::Problem;
 
@@ -96,10 +97,12 @@ pub(crate) async fn serve_connection(
 ) -> std::io::Result<()> {
     let (out, lines) = mpsc::channel(OUT_LINES_MAX);
     let writer = tokio::spawn(write_lines(output, lines));
+    let ended = CancellationToken::new();
     let mut server = Server {
         runtime: runtime.clone(),
         side,
         runs: Runs::default(),
+        consumers: OpenConsumers::new(ended.clone()),
         sessions: HashMap::new(),
         watched: HashMap::new(),
         tellers: JoinSet::new(),
@@ -107,6 +110,8 @@ pub(crate) async fn serve_connection(
     };
     let is_shared = matches!(server.side, Side::Host(_));
     let read = server.read(input, line_bytes_max).await;
+    // Nobody reads the events that a consumer waits for.
+    ended.cancel();
     let hears_rest = server.end().await;
     if is_shared {
         // Nobody receives the rest, and work in progress may take long.
@@ -161,7 +166,8 @@ impl Server {
 
     /// The input has ended. Returns whether the outcomes of aborted runs may still be sent.
     async fn end(self) -> bool {
-        let Self { runtime, side, runs, sessions, watched, tellers, out } = self;
+        let Self { runtime, side, runs, consumers, sessions, watched, tellers, out } = self;
+        consumers.close();
         match side {
             // All at once: each interrupts its run or its compaction, and begins no input that waits.
             Side::Alone(_) => {
@@ -222,6 +228,8 @@ struct Server {
     side: Side,
     /// The work that the client began.
     runs: Runs,
+    /// The consumers that it has open.
+    consumers: OpenConsumers,
     /// The sessions that it opened.
     sessions: HashMap<String, Started>,
     /// The sessions that it only watches, with their tellers.
@@ -341,6 +349,7 @@ impl Server {
             has_agent,
             session: started.as_ref().map(|started| started.handle.clone()),
             runs: self.runs.clone(),
+            consumers: self.consumers.clone(),
             within: None,
             choice: None,
         };

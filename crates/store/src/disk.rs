@@ -221,7 +221,7 @@ impl Disk {
     }
 
     pub(crate) fn learned_get(&self, key: &str) -> Result<Option<Vec<u8>>, StoreError> {
-        Ok(self.index.learned(key)?.map(|(_, value)| value))
+        Ok(self.index.learned(key)?.map(|(_, value)| value).filter(|value| !value.is_empty()))
     }
 
     pub(crate) fn learned_keys(&self, prefix: &str) -> Result<Vec<String>, StoreError> {

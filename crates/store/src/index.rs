@@ -530,12 +530,17 @@ impl Index {
 
     /// Returns the names of the learned facts that begin with `prefix`, in order.
     pub(crate) fn learned_keys(&self, prefix: &str) -> Result<Vec<String>, StoreError> {
-        let rows = self.range(b"l", b"m")?;
-        let name = |(key, _): Pair| key::split(&key).map(|(name, _)| name.to_owned());
-        Ok(rows.into_iter().filter_map(name).filter(|name| name.starts_with(prefix)).collect())
+        let from = [b"l", prefix.as_bytes()].concat();
+        // No byte of a text is 255.
+        let rows = self.range(&from, &[&from[..], &[0xff]].concat())?;
+        let is_known = |value: &[u8]| decode_learned(value).is_none_or(|(_, value)| !value.is_empty());
+        let name = |(key, value): Pair| {
+            key::split(&key).filter(|_| is_known(&value)).map(|(name, _)| name.to_owned())
+        };
+        Ok(rows.into_iter().filter_map(name).collect())
     }
 
-    /// Returns a learned fact, and where it lies.
+    /// Returns a learned fact, which is empty if it was removed, and where it lies.
     pub(crate) fn learned(&self, name: &str) -> Result<Option<(Location, Vec<u8>)>, StoreError> {
         let value = self.get(&key::learned(name))?;
         Ok(value.as_deref().and_then(decode_learned))

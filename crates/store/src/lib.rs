@@ -482,7 +482,8 @@ impl Store {
         }
     }
 
-    /// Stores a learned fact durably. It replaces the old value of the same key.
+    /// Stores a learned fact durably. It replaces the old value of the same key; an empty value removes it. The key of a
+    /// removed fact stays in the files.
     ///
     /// # Errors
     /// [`StoreError::TooLarge`]; [`StoreError::Full`] and [`StoreError::Io`] if it could not be written.

@@ -121,6 +121,10 @@ impl Memory {
     }
 
     pub(crate) fn learned_put(&mut self, key: String, value: Vec<u8>) {
-        self.learned.insert(key, value);
+        if value.is_empty() {
+            self.learned.remove(&key);
+        } else {
+            self.learned.insert(key, value);
+        }
     }
 }

@@ -298,7 +298,7 @@ pub(crate) fn confirm(
 
 /// Returns the proxies of the environment. Libraries do not find them there, because their addresses may
 /// contain passwords, and are hidden.
-pub(super) fn proxies(surroundings: &Surroundings) -> Proxies {
+pub(crate) fn proxies(surroundings: &Surroundings) -> Proxies {
     let variable = |name: &str| surroundings.variable(name);
     let either = |upper: &str| variable(upper).or_else(|| variable(&upper.to_lowercase()));
     Proxies {

@@ -12,18 +12,24 @@ use std::time::Instant;
 use greenroom_terminal::screen::{LogWriter, variable};
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
-use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
+use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::registry::LookupSpan;
+use tracing_subscriber::util::SubscriberInitExt as _;
+use tracing_subscriber::{EnvFilter, Layer, Registry};
 
 use crate::args::Global;
+
+/// A part of what takes spans and log lines.
+pub(crate) type BoxedLayer = Box<dyn Layer<Registry> + Send + Sync>;
 
 /// Starts logging: nothing by default, the steps of each run with `-v`, the decisions with `-vv`, or the
 /// filter in `RUST_LOG`.
 ///
 /// A host logs to a file in its store's folder.
-pub(crate) fn start(global: &Global, is_host: bool) {
+/// `traces` takes the spans.
+pub(crate) fn start(global: &Global, is_host: bool, traces: Option<BoxedLayer>) {
     let filter = match (variable("RUST_LOG"), global.verbose) {
         (Some(filter), _) => filter,
         (None, 0) if !is_host => "off".to_owned(),
@@ -35,14 +41,17 @@ pub(crate) fn start(global: &Global, is_host: bool) {
         }
         (None, _) => "debug".to_owned(),
     };
-    let log = tracing_subscriber::fmt()
-        .with_env_filter(EnvFilter::new(filter))
-        .event_format(Lines { started: Instant::now() });
-    match is_host.then(|| host_log(global)) {
+    let filter = EnvFilter::new(filter);
+    let log = tracing_subscriber::fmt::layer().event_format(Lines { started: Instant::now() });
+    let log: Option<BoxedLayer> = match is_host.then(|| host_log(global)) {
         // Without a file, the log has no readers.
-        Some(None) => {}
-        Some(Some(file)) => log.with_writer(Mutex::new(file)).init(),
-        None => log.with_writer(|| LogWriter).init(),
+        Some(None) => None,
+        Some(Some(file)) => Some(log.with_writer(Mutex::new(file)).with_filter(filter).boxed()),
+        None => Some(log.with_writer(|| LogWriter).with_filter(filter).boxed()),
+    };
+    let layers: Vec<BoxedLayer> = log.into_iter().chain(traces).collect();
+    if !layers.is_empty() {
+        tracing_subscriber::registry().with(layers).init();
     }
 }
 

@@ -13,17 +13,17 @@ use rustix::process::Signal;
 use super::support::{Model, Place, Running, Says};
 
 /// How long it may take to end.
-const END_MAX: Duration = Duration::from_secs(10);
+pub(super) const END_MAX: Duration = Duration::from_secs(10);
 const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 
 /// A server and where it listens. `warned` is what it said before.
-struct Serving {
-    running: Running,
-    address: String,
-    token: String,
+pub(super) struct Serving {
+    pub(super) running: Running,
+    pub(super) address: String,
+    pub(super) token: String,
 }
 
-fn serve(place: &Place, arguments: &[&str]) -> Serving {
+pub(super) fn serve(place: &Place, arguments: &[&str]) -> Serving {
     let arguments = [&["serve", "--listen", "127.0.0.1:0", "--simulate"], arguments].concat();
     serving(place, place.start_alone(&arguments))
 }

@@ -27,6 +27,7 @@ use crate::core::message::{
     AgentMessage, Answer, BeginRun, ModelOutcome, RunAttempt, SessionMail, SessionMessage, TrackerMessage,
     tell_all,
 };
+use crate::core::metrics::Happened;
 use crate::core::running::{RequestForm, Running};
 use crate::core::shared::SessionShared;
 use crate::core::trace;
@@ -291,6 +292,7 @@ impl AgentState {
         running.begin.model.clone_from(&model);
         running.begin.agent = agent;
         running.begin.settings = settings;
+        self.deps.metrics.count(Happened::FellBack);
         self.publish(stamp, EventKind::Fallback { provider, model, failure });
         self.input(myself, stamp, Input::FellBack { output_tokens_max });
     }
@@ -440,6 +442,7 @@ impl AgentState {
         if let Some(running) = self.current(stamp) {
             trace::retry(&running.step_span, &session, attempt, delay_ms, &failure);
         }
+        self.deps.metrics.count(Happened::Retried { class: failure.class });
         self.publish(stamp, EventKind::Retry { compaction: None, attempt, delay_ms, failure });
         let Some(running) = self.current(stamp) else { return };
         running.call += 1;

@@ -28,6 +28,7 @@ use crate::core::message::{
     CompactionOrder, CompactionWork, CompactorMessage, Effort, RequestHead, SessionMail, SessionMessage,
     Summariser, WorkId,
 };
+use crate::core::metrics::Happened;
 use crate::core::shared::SessionShared;
 use crate::core::trace;
 use crate::events::event::EventKind;
@@ -256,6 +257,7 @@ impl CompactorState {
             {
                 let compaction = Some(id);
                 let (attempt, delay_ms, failure) = (*attempt, *after_ms, failure.clone());
+                self.deps.metrics.count(Happened::Retried { class: failure.class });
                 self.shared
                     .publish(&self.deps.bus, EventKind::Retry { compaction, attempt, delay_ms, failure });
             }

@@ -17,6 +17,7 @@ use crate::actors::flight::{Flight, warn_of_no_price};
 use crate::actors::model_hooks::{Decision, Finished, ModelHooks};
 use crate::core::deps::Deps;
 use crate::core::message::{RequestHead, SessionMail, SessionMessage, Summariser};
+use crate::core::metrics::{CallResult, CallTimes, Happened};
 use crate::core::shared::SessionShared;
 use crate::core::trace;
 use crate::events::reasons::QueueReason;
@@ -89,11 +90,19 @@ pub(crate) async fn ask(
         Decision::Ask(request) => {
             let span = trace::chat(parent, &*lane.provider, &request);
             let began = tokio::time::Instant::now();
-            let answer = answer(summariser, is_told, session, deps, shared, &span, *request).await;
+            let mut counted =
+                Counted { deps, provider, model, purpose, times: CallTimes::default(), is_over: false };
+            let answer = answer(summariser, is_told, session, shared, &span, *request, &mut counted).await;
             let took = began.elapsed();
             match &answer {
-                Ok(answer) => trace::answered(&span, id, purpose, answer, took),
-                Err(error) => trace::failed(&span, id, purpose, &error.failure, took),
+                Ok(answer) => {
+                    trace::answered(&span, id, purpose, answer, took);
+                    counted.end(CallResult::Answered);
+                }
+                Err(error) => {
+                    trace::failed(&span, id, purpose, &error.failure, took);
+                    counted.end(CallResult::Failed(error.failure.class));
+                }
             }
             (answer, true, took)
         }
@@ -101,6 +110,32 @@ pub(crate) async fn ask(
     let result = answer.as_deref().map_err(|error| &error.failure);
     hooks.after(Finished { provider, model, purpose, result, was_asked, duration: took }).await;
     answer
+}
+
+/// A call that is counted when it ends, and as cancelled if it is dropped before.
+struct Counted<'a> {
+    deps: &'a Deps,
+    provider: &'a str,
+    model: &'a str,
+    purpose: Purpose,
+    times: CallTimes,
+    is_over: bool,
+}
+
+impl Counted<'_> {
+    fn end(&mut self, result: CallResult) {
+        let Self { deps, provider, model, purpose, times, .. } = *self;
+        self.is_over = true;
+        deps.metrics.count(Happened::CallEnded { provider, model, purpose, result, times });
+    }
+}
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        if !self.is_over {
+            self.end(CallResult::Cancelled);
+        }
+    }
 }
 
 /// Returns an answer that a hook gave in place of a model.
@@ -120,11 +155,12 @@ async fn answer(
     Summariser { lane, agent, .. }: &Summariser,
     is_told: bool,
     session: &ActorRef<SessionMail>,
-    deps: &Deps,
     shared: &Arc<SessionShared>,
     span: &Span,
     mut request: Request,
+    counted: &mut Counted<'_>,
 ) -> Result<Box<AssistantMessage>, ProviderError> {
+    let (deps, times) = (counted.deps, &mut counted.times);
     let silent = |failure| ProviderError::new(failure, "");
     let asked = tokio::time::Instant::now();
     let texts = || request.messages.iter().map(|text| message_tokens(text, Estimator::Classes)).sum::<u64>();
@@ -177,7 +213,9 @@ async fn answer(
         }
     };
     let mut place = lane.enter(call, tell).await;
-    trace::entered(span, &shared.id, asked.elapsed());
+    let waited = asked.elapsed();
+    trace::entered(span, &shared.id, waited);
+    deps.metrics.count(Happened::CallEntered { provider: lane.provider.name(), waited });
     // Others may have spent money while this call waited for its slot.
     let of_accounts = deps.accounts.look(&tenants, deps.now_ms(), wanted).map_err(refused)?;
     if let (Some(wanted), Some(reserved)) = (wanted, &reserved) {
@@ -189,6 +227,7 @@ async fn answer(
     tokens.begin();
     let mut silence = lane.silence();
     let mut flight = Flight::begin(session, None, deps, lane, &request, info.as_ref());
+    times.sent = Some(tokio::time::Instant::now());
     let stream = silence.unless_silent(lane.provider.stream(request)).await.map_err(silent)?;
     if stream.is_err() {
         flight.take().into_iter().for_each(Flight::refused);
@@ -196,6 +235,7 @@ async fn answer(
     let mut stream = stream?;
     while let Some(event) = silence.unless_silent(stream.next()).await.map_err(silent)? {
         let event = event?;
+        times.first.get_or_insert_with(tokio::time::Instant::now);
         flight.iter_mut().for_each(|flight| flight.heard(&event));
         if let (ReplyEvent::Spent(usage), None) = (&event, &flight) {
             let spent = SessionMessage::Spent { stamp: None, usage: *usage, cost_microdollars: None };

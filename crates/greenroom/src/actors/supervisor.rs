@@ -13,12 +13,19 @@ use ractor::{Actor, ActorId, ActorProcessingErr, ActorRef, SupervisionEvent};
 use tokio::sync::oneshot;
 
 use crate::actors::session::parked::ParkingPlace;
+#[cfg(feature = "metrics")]
+use crate::agent::Agent;
 use crate::core::deps::Deps;
 use crate::core::message::{OpenReason, SessionMessage, SupervisorMessage};
+#[cfg(feature = "metrics")]
+use crate::core::metrics::Census;
+use crate::core::metrics::{Happened, Restarted};
 use crate::core::shared::{Parking, SessionShared};
 use crate::events::event::EventKind;
 use crate::limits::restarts::RESTARTS_MAX;
 use crate::values::error::{Error, Result};
+#[cfg(feature = "metrics")]
+use crate::values::state::Status;
 
 mod held;
 mod opening;
@@ -171,6 +178,8 @@ impl SupervisorState {
                 let ids = live.map(|(id, _)| Arc::clone(id)).chain(self.suspended());
                 let _ = reply.send(ids.collect());
             }
+            #[cfg(feature = "metrics")]
+            SupervisorMessage::Census(reply) => _ = reply.send(self.census()),
             SupervisorMessage::Live(reply) => {
                 let live = self.sessions.iter().filter(|(_, session)| session.phase.actor().is_some());
                 let _ = reply.send(live.map(|(id, _)| Arc::clone(id)).collect());
@@ -185,6 +194,23 @@ impl SupervisorState {
                 self.stop_when_empty(myself);
             }
         }
+    }
+
+    /// Returns what all sessions in memory do, and the agents that bring their own providers.
+    #[cfg(feature = "metrics")]
+    fn census(&self) -> (Census, Vec<Arc<Agent>>) {
+        let live = self.sessions.values().filter(|session| session.phase.actor().is_some());
+        let is_failed = |session: &&Supervised| matches!(session.phase, Phase::Failed(_));
+        let census = Census {
+            live: live.map(|session| session.shared.published().status.unwrap_or(Status::Idle)).collect(),
+            asleep: self.suspended().count(),
+            failed: self.sessions.values().filter(is_failed).count(),
+            ..Census::default()
+        };
+        let sessions = self.sessions.values().map(|session| &session.shared);
+        let sessions = sessions.chain(self.suspended.values().map(|(shared, _)| shared));
+        let agents = sessions.filter_map(|shared| shared.agent());
+        (census, agents.filter(|agent| agent.own_provider.is_some()).collect())
     }
 
     /// Returns the sessions whose runs continue while they sleep, without failed ones.
@@ -381,9 +407,11 @@ impl SupervisorState {
             self.generations += 1;
             session.generation = self.generations;
             let (generation, wait) = (session.generation, session.restarts.wait());
+            self.deps.metrics.count(Happened::Restarted(Restarted::Session));
             session.shared.publish(&self.deps.bus, EventKind::SessionRestarted { reason: reason.to_owned() });
             restart_later(myself, Arc::clone(id), generation, wait);
         } else {
+            self.deps.metrics.count(Happened::SessionFailed);
             session.shared.publish(&self.deps.bus, EventKind::SessionFailed { reason: reason.to_owned() });
             session.phase =
                 Phase::Failed(format!("it died {} times within a minute, last: {reason}", RESTARTS_MAX + 1));

@@ -4,21 +4,22 @@
 //! consumer of a name is open in a runtime at a time; a shutdown closes the store only after open consumers have reached the
 //! end of the events and committed it, or were dropped, or took too long.
 
-use std::collections::BTreeMap;
+use std::cmp::Ordering;
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
-use futures_util::future::join_all;
-use greenroom_store::Store;
-
-use crate::api::follow::{Follow, Position};
-use crate::api::runtime::Runtime;
+use crate::api::consumers::{encoded, store_labels, store_positions, stored_labels, stored_position};
+use crate::api::follow::Follow;
+use crate::api::position::Position;
 use crate::core::deps::{Deps, blocking};
 use crate::events::event::Event;
 use crate::values::error::{ConfigError, Result};
 
-/// The longest name, in bytes: it is part of the store's keys.
+/// The longest name, in bytes.
 const NAME_BYTES_MAX: usize = 128;
+/// The longest name as a part of the store's keys, in bytes.
+const ENCODED_BYTES_MAX: usize = 240;
 
 /// A named reader of the durable events of all sessions, or of those with a label: for audit logs, bills, search indexes
 /// and notifications. Its positions are in the runtime's store.
@@ -47,8 +48,11 @@ pub struct Consumer {
     deps: Arc<Deps>,
     name: Arc<str>,
     follow: Follow,
-    /// The positions since the last commit.
-    changed: BTreeMap<Arc<str>, Position>,
+    /// The sessions in which the returned events and the committed ones differ.
+    changed: BTreeSet<Arc<str>>,
+    committed: Position,
+    /// Whether its labels are stored.
+    is_known: bool,
     _open: Open,
 }
 
@@ -72,9 +76,8 @@ impl fmt::Debug for Consumer {
 
 impl Consumer {
     /// Opens the consumer of this name.
-    pub(crate) async fn open(runtime: &Runtime, name: &str) -> Result<Self> {
-        let deps = runtime.deps();
-        if name.is_empty() || name.len() > NAME_BYTES_MAX || name.contains('/') {
+    pub(crate) async fn open(deps: &Arc<Deps>, name: &str) -> Result<Self> {
+        if name.is_empty() || name.len() > NAME_BYTES_MAX || encoded(name).len() > ENCODED_BYTES_MAX {
             return Err(ConfigError::ConsumerName { name: name.to_owned() }.into());
         }
         let name: Arc<str> = Arc::from(name);
@@ -83,22 +86,27 @@ impl Consumer {
         }
         let open = Open { deps: Arc::clone(deps), name: Arc::clone(&name) };
         let (store, of) = (deps.store.clone(), Arc::clone(&name));
-        let stored = blocking(deps, move || stored_positions(&store, &of)).await?;
-        let follow = Follow::all(runtime).from(stored);
-        Ok(Self { deps: Arc::clone(deps), name, follow, changed: BTreeMap::new(), _open: open })
+        let stored = move || Ok((stored_position(&store, &of)?, stored_labels(&store, &of)?));
+        let (committed, labels) = blocking(deps, stored).await?;
+        let follow = Follow::all(deps, committed.clone()).durable().exact();
+        let changed = BTreeSet::new();
+        let is_known = labels.is_some_and(|labels| labels.is_empty());
+        Ok(Self { deps: Arc::clone(deps), name, follow, changed, committed, is_known, _open: open })
     }
 
-    /// Reads only sessions with this label, as long as they have it. Repeated calls require all of these labels.
+    /// Reads only sessions with this label, and the sub-agents below them. Repeated calls require all of these labels.
     #[must_use]
     pub fn label(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.follow = self.follow.label(name, value);
+        self.is_known = false;
         self
     }
 
-    /// Continues from these positions, which the program has stored itself, instead of those in the runtime's store.
+    /// Continues from these positions of single sessions, which the program has stored itself, instead of those in the
+    /// runtime's store.
     #[must_use]
-    pub fn from<I: Into<Arc<str>>>(mut self, positions: impl IntoIterator<Item = (I, Position)>) -> Self {
-        self.follow = self.follow.from(positions);
+    pub fn from(mut self, positions: impl IntoIterator<Item = Position>) -> Self {
+        positions.into_iter().for_each(|position| self.follow.start_at(&position));
         self
     }
 
@@ -108,14 +116,24 @@ impl Consumer {
     /// As [`Follow::next`].
     pub async fn next(&mut self) -> Result<Option<Arc<Event>>> {
         let event = self.follow.next().await?;
-        match &event {
-            Some(event) => {
-                self.changed.insert(Arc::clone(&event.session), Position::after(event));
-            }
-            None if self.changed.is_empty() => self.deps.consumers.reached_end(&self.name),
-            None => {}
+        if event.is_none() && self.is_committed() {
+            self.deps.consumers.reached_end(&self.name);
         }
-        Ok(event)
+        Ok(self.returned(event))
+    }
+
+    /// Returns the next event, if there is one now. See [`Follow::try_next`].
+    ///
+    /// # Errors
+    /// As [`Follow::next`].
+    pub async fn try_next(&mut self) -> Result<Option<Arc<Event>>> {
+        let event = self.follow.try_next().await?;
+        Ok(self.returned(event))
+    }
+
+    fn returned(&mut self, event: Option<Arc<Event>>) -> Option<Arc<Event>> {
+        self.changed.extend(event.as_ref().map(|event| Arc::clone(&event.session)));
+        event
     }
 
     /// Stores, durably, that all returned events were processed.
@@ -123,24 +141,45 @@ impl Consumer {
     /// # Errors
     /// [`Error::Store`](crate::Error::Store). What was not stored is stored by the next call.
     pub async fn commit(&mut self) -> Result<()> {
-        let store = &self.deps.store;
-        let put = async |(session, position): (&Arc<str>, &Position)| {
-            store.learned_put(&key(&self.name, session), position.to_string().as_bytes()).await
-        };
-        // Together, so that one write to the disk serves all.
-        for done in join_all(self.changed.iter().map(put)).await {
-            done?;
+        let mut processed = Position::default();
+        self.changed.iter().for_each(|id| processed.name(&self.position(id)));
+        self.commit_to(&processed).await
+    }
+
+    /// Stores, durably, that the events up to this position were processed: as [`Self::commit`], for a program that has
+    /// processed a part of the returned events, and has [passed](Position::pass) each of these.
+    ///
+    /// # Errors
+    /// As [`Self::commit`].
+    pub async fn commit_to(&mut self, processed: &Position) -> Result<()> {
+        let is_news = |(id, position): &(&Arc<str>, Position)| position.compare(&self.committed, id).is_gt();
+        let news: Vec<_> = processed.sessions().filter(is_news).collect();
+        if !self.is_known {
+            store_labels(&self.deps, &self.name, self.follow.labels()).await?;
+            self.is_known = true;
         }
-        self.changed.clear();
-        if self.follow.has_ended() {
+        store_positions(&self.deps, &self.name, &news).await?;
+        for (id, position) in news {
+            self.committed.name(&position);
+            match self.follow.position().compare(&self.committed, id) {
+                Ordering::Equal => _ = self.changed.remove(id),
+                Ordering::Less | Ordering::Greater => _ = self.changed.insert(Arc::clone(id)),
+            }
+        }
+        if self.follow.has_ended() && self.is_committed() {
             self.deps.consumers.reached_end(&self.name);
         }
         Ok(())
     }
 
+    /// Whether all returned events, and no others, are committed.
+    pub fn is_committed(&self) -> bool {
+        self.changed.is_empty()
+    }
+
     /// Returns how far this session was read, the returned events included.
     pub fn position(&self, session: &str) -> Position {
-        self.follow.position(session)
+        self.follow.position().only(session)
     }
 
     /// Returns how many durable events are in the logs and were not returned yet.
@@ -150,20 +189,4 @@ impl Consumer {
     pub async fn lag(&self) -> Result<u64> {
         self.follow.lag().await
     }
-}
-
-fn key(name: &str, session: &str) -> String {
-    format!("consumer/{name}/{session}")
-}
-
-/// Returns the positions that a consumer has committed.
-fn stored_positions(store: &Store, name: &str) -> Result<Vec<(String, Position)>> {
-    let prefix = key(name, "");
-    let mut positions = Vec::new();
-    for key in store.learned_keys(&prefix)? {
-        let value = store.learned_get(&key)?.unwrap_or_default();
-        let position = std::str::from_utf8(&value).ok().and_then(Position::parse);
-        positions.extend(position.map(|position| (key[prefix.len()..].to_owned(), position)));
-    }
-    Ok(positions)
 }

@@ -1,244 +1,238 @@
-//! Following sessions: what happened before, and what happens now, as one stream.
+//! Following sessions: what happened before, what is in progress, and what happens now, as one stream.
 //!
 //! Invariants: every durable event of a followed session is returned once, in the order of its log, whatever a
-//! subscription missed; a transient event is returned only after all durable ones before it; a [`Position`] is enough to
-//! continue in another process, and tells a session from a deleted one of the same id.
+//! subscription missed; a transient event is returned only after all durable ones before it and before all later ones; a
+//! [`Position`] is enough to continue in another process, and tells a session from a deleted one of the same id. At most
+//! one session's log is in memory, besides the subscription's queue.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::fmt;
 use std::sync::Arc;
 
-use greenroom_kernel::{EntryId, Head};
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use greenroom_kernel::{Entry, EntryId, Head};
+use greenroom_store::Store;
+use tokio::sync::oneshot;
 
-use crate::api::runtime::Runtime;
-use crate::api::sessions::SessionSummary;
+use crate::api::position::{From, Position, Seen};
+use crate::api::sessions::{SessionSummary, tree};
+use crate::api::within::{has_labels, is_below, sessions_within};
 use crate::core::deps::{Deps, blocking};
-use crate::core::shared::SessionShared;
+use crate::core::message::SupervisorMessage;
 use crate::events::activity::InProgress;
 use crate::events::bus::{Delivery, Filter, Subscription};
 use crate::events::entry_events;
 use crate::events::event::{Event, EventKind, Record};
 use crate::values::error::Result;
 
-#[cfg(test)]
-mod tests;
+/// The most sessions of which it is remembered whether they have the labels.
+const MEMBERS_MAX: usize = 4_096;
+/// How many entries are read first when the place in a log is found by time.
+const TAIL: u64 = 64;
 
-/// How many sessions are listed at a time.
-const PAGE: usize = 512;
-
-/// A place in a session's log: how far a program has followed it. Its text, such as `1764273600000-17`, can be stored, and
-/// is the id of a server-sent event. The default is the beginning of whichever session is followed.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
-pub struct Position {
-    /// When the session was created; 0 at the beginning.
-    created_at_ms: u64,
-    /// The sequence number of the next event.
-    next: u64,
-}
-
-impl Position {
-    /// Returns the place after this event.
-    pub fn after(event: &Event) -> Self {
-        Self { created_at_ms: event.session_created_at_ms, next: event.seq + 1 }
-    }
-
-    /// Reads the text of a position; `None` if it is not one.
-    pub fn parse(text: &str) -> Option<Self> {
-        let (created, next) = text.split_once('-')?;
-        // A sign would be read, too.
-        let number =
-            |text: &str| text.parse().ok().filter(|_| text.bytes().all(|byte| byte.is_ascii_digit()));
-        Some(Self { created_at_ms: number(created)?, next: number(next)? })
-    }
-
-    /// Returns the place where following this session continues: this one, or its beginning if the position belongs to a
-    /// session that had its id before.
-    fn within(self, created_at_ms: u64) -> Self {
-        match self.created_at_ms == created_at_ms {
-            true => self,
-            false => Self { created_at_ms, next: 0 },
-        }
-    }
-}
-
-impl fmt::Display for Position {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}-{}", self.created_at_ms, self.next)
-    }
-}
-
-impl Serialize for Position {
-    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-impl<'de> Deserialize<'de> for Position {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        Self::parse(&text).ok_or_else(|| serde::de::Error::custom(format!("{text:?} is not a position")))
-    }
-}
-
-/// The events of one session, or the durable events of several: see [`SessionHandle::follow`] and [`Runtime::follow`].
+/// The events of one session or of several, past, present and future: see [`SessionHandle::follow`] and
+/// [`Runtime::follow`].
 ///
 /// [`SessionHandle::follow`]: crate::SessionHandle::follow
+/// [`Runtime::follow`]: crate::Runtime::follow
 pub struct Follow {
     deps: Arc<Deps>,
     scope: Scope,
     live: Subscription,
-    /// The newest event of the subscription, until it is taken.
-    incoming: Option<Arc<Event>>,
-    /// How far each session was followed.
-    positions: BTreeMap<Arc<str>, Position>,
-    /// The sessions whose logs have to be read.
-    behind: VecDeque<Arc<str>>,
-    /// Events that were read and not returned yet.
-    ready: VecDeque<Arc<Event>>,
-    /// The work in progress that was returned; the subscription repeats its events.
-    joined: Option<InProgress>,
+    position: Position,
+    /// Whether the position names each session for ever.
+    is_exact: bool,
+    is_started: bool,
     has_ended: bool,
+    /// What is to be done before the next delivery is taken. A step stays here until it is done, so a caller may stop
+    /// waiting at any time.
+    steps: VecDeque<Step>,
+    ready: VecDeque<Delivery>,
+    /// What was in progress, until newer events come: the subscription repeats its events.
+    joined: HashMap<Arc<str>, InProgress>,
+    /// Whether a session with this creation time has the labels.
+    members: HashMap<Arc<str>, (u64, bool)>,
 }
 
-/// Returns the sessions with these labels.
-async fn listed(runtime: &Runtime, labels: &[(String, String)]) -> Result<Vec<SessionSummary>> {
-    let mut all = Vec::new();
-    loop {
-        let mut query = runtime.sessions().limit(PAGE);
-        for (name, value) in labels {
-            query = query.label(name, value);
-        }
-        if let Some(last) = all.last() {
-            query = query.after(SessionSummary::cursor(last));
-        }
-        let page = query.await?;
-        let is_last = page.len() < PAGE;
-        all.extend(page);
-        if is_last {
-            return Ok(all);
-        }
-    }
+/// The sessions that are followed.
+#[derive(Debug, Clone, Default)]
+struct Scope {
+    /// One session; `None` for all.
+    session: Option<Arc<str>>,
+    /// Whether the sub-agents below that session are followed, too.
+    is_tree: bool,
+    /// Only sessions with all these labels, and the sub-agents below them.
+    labels: BTreeMap<String, String>,
+    /// Only durable events.
+    is_durable: bool,
 }
 
-/// Which sessions are followed.
-enum Scope {
-    /// One, with its transient events.
-    One(Arc<SessionShared>),
-    All {
-        runtime: Runtime,
-        labels: Vec<(String, String)>,
-        /// Whether each session that was seen has the labels.
-        members: HashMap<Arc<str>, bool>,
-        is_listed: bool,
-    },
+#[derive(Clone)]
+enum Step {
+    /// Read what a session has after the position.
+    Read(Arc<str>),
+    /// Take what the subscription returned.
+    Take(Delivery),
 }
 
 impl Scope {
-    /// Whether the session with this head is followed. Notes it.
-    fn includes(&mut self, id: &Arc<str>, head: &Head) -> bool {
-        let Self::All { labels, members, .. } = self else { return true };
-        let is_member = labels.iter().all(|(name, value)| head.labels.get(name) == Some(value));
-        if !labels.is_empty() {
-            members.insert(Arc::clone(id), is_member);
+    fn filter(&self) -> Filter {
+        let filter = match &self.session {
+            Some(id) if self.is_tree => Filter::tree(Arc::clone(id)),
+            Some(id) => Filter::session(Arc::clone(id)),
+            None => Filter::all(),
+        };
+        if self.is_durable { filter.durable() } else { filter }
+    }
+
+    /// The stored sessions that are followed. This blocks on the disk.
+    fn sessions(&self, store: &Store) -> Result<Vec<SessionSummary>> {
+        let Some(id) = &self.session else { return sessions_within(store, &self.labels) };
+        if !self.labels.is_empty() && !has_labels(store, id, &self.labels)? {
+            return Ok(Vec::new());
         }
-        is_member
+        let mut heads: Vec<(String, Head)> =
+            store.head(id)?.map(|head| (id.to_string(), head)).into_iter().collect();
+        if self.is_tree {
+            heads.extend(tree(store, id)?);
+        }
+        Ok(heads.into_iter().map(|(id, head)| SessionSummary::new(id, head)).collect())
+    }
+
+    /// Whether a session is followed. This blocks on the disk.
+    fn includes(&self, store: &Store, id: &str) -> Result<bool> {
+        if let Some(root) = self.session.as_deref().filter(|root| *root != id)
+            && !(self.is_tree && is_below(store, id, root)?)
+        {
+            return Ok(false);
+        }
+        Ok(self.labels.is_empty() || has_labels(store, id, &self.labels)?)
     }
 }
 
 impl fmt::Debug for Follow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Follow").field("positions", &self.positions).finish_non_exhaustive()
+        f.debug_struct("Follow").field("scope", &self.scope).finish_non_exhaustive()
     }
 }
 
 impl Follow {
-    pub(crate) fn one(deps: &Arc<Deps>, shared: &Arc<SessionShared>, from: Position) -> Self {
-        let id = &shared.id;
-        let mut follow = Self::new(deps, Filter::session(Arc::clone(id)), Scope::One(Arc::clone(shared)));
-        follow.positions.insert(Arc::clone(id), from);
-        follow.behind.push_back(Arc::clone(id));
-        follow
+    pub(crate) fn one(deps: &Arc<Deps>, id: &Arc<str>, from: Position) -> Self {
+        Self::new(deps, Scope { session: Some(Arc::clone(id)), ..Scope::default() }, from)
     }
 
-    pub(crate) fn all(runtime: &Runtime) -> Self {
-        let scope = Scope::All {
-            runtime: runtime.clone(),
-            labels: Vec::new(),
-            members: HashMap::new(),
-            is_listed: false,
-        };
-        Self::new(runtime.deps(), Filter::all().durable(), scope)
+    pub(crate) fn all(deps: &Arc<Deps>, from: Position) -> Self {
+        Self::new(deps, Scope::default(), from)
     }
 
-    fn new(deps: &Arc<Deps>, filter: Filter, scope: Scope) -> Self {
+    fn new(deps: &Arc<Deps>, scope: Scope, position: Position) -> Self {
         Self {
             deps: Arc::clone(deps),
-            scope,
             // Before anything is read, so that nothing is missed in between.
-            live: deps.bus.subscribe(filter),
-            incoming: None,
-            positions: BTreeMap::new(),
-            behind: VecDeque::new(),
-            ready: VecDeque::new(),
-            joined: None,
+            live: deps.bus.subscribe(scope.filter()),
+            scope,
+            position,
+            is_exact: false,
+            is_started: false,
             has_ended: false,
+            steps: VecDeque::new(),
+            ready: VecDeque::new(),
+            joined: HashMap::new(),
+            members: HashMap::new(),
         }
     }
 
-    /// Continues from these positions. Sessions without one are followed from their beginnings.
+    /// Follows only sessions with this label, and the sub-agents below them. Repeated calls require all of these labels. A
+    /// session that gets the label later is followed from then on; a [`Consumer`](crate::Consumer) reads it from its
+    /// beginning.
     #[must_use]
-    pub fn from<I: Into<Arc<str>>>(mut self, positions: impl IntoIterator<Item = (I, Position)>) -> Self {
-        self.positions.extend(positions.into_iter().map(|(id, position)| (id.into(), position)));
+    pub fn label(self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        let (name, value) = (name.into(), value.into());
+        self.scoped(|scope| _ = scope.labels.insert(name, value))
+    }
+
+    /// Follows the sub-agents below the session, too, including those that begin later.
+    #[must_use]
+    pub fn tree(self) -> Self {
+        self.scoped(|scope| scope.is_tree = true)
+    }
+
+    /// Returns only durable events, which are in the logs.
+    #[must_use]
+    pub fn durable(self) -> Self {
+        self.scoped(|scope| scope.is_durable = true)
+    }
+
+    fn scoped(mut self, change: impl FnOnce(&mut Scope)) -> Self {
+        change(&mut self.scope);
+        self.live = self.deps.bus.subscribe(self.scope.filter());
         self
     }
 
-    /// Follows only sessions with this label, as long as they have it. Repeated calls require all of these labels.
-    #[must_use]
-    pub fn label(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
-        if let Scope::All { labels, .. } = &mut self.scope {
-            labels.push((name.into(), value.into()));
-        }
+    /// Names every session in the position, for ever, so that nothing depends on the clock.
+    pub(crate) fn exact(mut self) -> Self {
+        self.is_exact = true;
         self
+    }
+
+    /// Begins at another position in the sessions that it names.
+    pub(crate) fn start_at(&mut self, position: &Position) {
+        self.position.name(position);
+    }
+
+    /// Leaves out the past: continues from the sessions' present ends, with what is in progress.
+    ///
+    /// # Errors
+    /// [`Error::Store`](crate::Error::Store).
+    pub async fn from_now(mut self) -> Result<Self> {
+        let sessions = self.sessions().await?;
+        self.position = Position::end_of(&sessions);
+        self.join(sessions).await?;
+        self.is_started = true;
+        Ok(self)
     }
 
     /// Returns the next event, once there is one; `None` after the runtime has ended. Nothing is lost if the future is
     /// dropped.
     ///
     /// # Errors
-    /// [`Error::Store`](crate::Error::Store) if a log could not be read. Its session is followed again when it has
-    /// news; the other sessions are followed as before.
+    /// [`Error::Store`](crate::Error::Store) if a log could not be read. Its session is followed again when it has news; the other sessions are
+    /// followed as before.
     pub async fn next(&mut self) -> Result<Option<Arc<Event>>> {
-        self.list().await?;
         loop {
-            if let Some(event) = self.ready.pop_front() {
-                return Ok(Some(self.returned(event)));
+            match self.next_delivery().await? {
+                Some(Delivery::Event(event)) => return Ok(Some(event)),
+                Some(Delivery::Gap { .. }) => {}
+                None => return Ok(None),
             }
-            if let Some(id) = self.behind.front().cloned() {
-                let read = self.read(&id).await;
-                self.behind.pop_front();
-                self.ready.extend(read?);
-                continue;
+        }
+    }
+
+    /// As [`Self::next`], if there is an event now: this reads logs, and waits for nothing to happen.
+    ///
+    /// # Errors
+    /// As [`Self::next`].
+    pub async fn try_next(&mut self) -> Result<Option<Arc<Event>>> {
+        loop {
+            match self.try_next_delivery().await? {
+                Some(Delivery::Event(event)) => return Ok(Some(event)),
+                Some(Delivery::Gap { .. }) => {}
+                None => return Ok(None),
             }
-            if let Some(event) = self.incoming.clone() {
-                let is_followed = self.is_followed(&event).await;
-                self.incoming = None;
-                if is_followed? {
-                    self.take(event);
-                }
-                continue;
+        }
+    }
+
+    /// As [`Self::next`], and returns a [`Delivery::Gap`] where transient events are missing because the program was too
+    /// slow. The durable ones follow, and what is in progress is returned again, from its `step_start`.
+    ///
+    /// # Errors
+    /// As [`Self::next`].
+    pub async fn next_delivery(&mut self) -> Result<Option<Delivery>> {
+        loop {
+            if let Some(known) = self.prepared().await? {
+                return Ok(Some(known));
             }
             match self.live.next().await {
-                Some(Delivery::Event(event)) => self.incoming = Some(event),
-                Some(Delivery::Gap { sessions, .. }) => {
-                    self.joined = None;
-                    sessions.into_iter().for_each(|(id, _)| self.read_later(id));
-                    if let Scope::One(shared) = &self.scope {
-                        // If only transient events were lost, what is in progress replaces them.
-                        let id = Arc::clone(&shared.id);
-                        self.read_later(id);
-                    }
-                }
+                Some(delivery) => self.steps.push_back(Step::Take(delivery)),
                 None => {
                     self.has_ended = true;
                     return Ok(None);
@@ -247,157 +241,250 @@ impl Follow {
         }
     }
 
+    /// As [`Self::next_delivery`], if there is one now.
+    ///
+    /// # Errors
+    /// As [`Self::next`].
+    pub async fn try_next_delivery(&mut self) -> Result<Option<Delivery>> {
+        loop {
+            if let Some(known) = self.prepared().await? {
+                return Ok(Some(known));
+            }
+            let Some(delivery) = self.live.try_next() else { return Ok(None) };
+            self.steps.push_back(Step::Take(delivery));
+        }
+    }
+
+    /// Returns the position after the returned events: another [`Follow`] with the same scope continues there.
+    pub fn position(&self) -> &Position {
+        &self.position
+    }
+
+    /// Returns how many durable events are in the logs and were not returned yet. For a session whose place in its log is
+    /// not known yet, all of its events are counted.
+    ///
+    /// # Errors
+    /// [`Error::Store`](crate::Error::Store).
+    pub async fn lag(&self) -> Result<u64> {
+        Ok(self.sessions().await?.iter().map(|session| self.position.behind(session)).sum())
+    }
+
+    /// The labels of the followed sessions.
+    pub(crate) fn labels(&self) -> &BTreeMap<String, String> {
+        &self.scope.labels
+    }
+
     /// Whether all events were returned that there will be.
     pub(crate) fn has_ended(&self) -> bool {
         self.has_ended
     }
 
-    /// Returns how far each session was followed, the returned events included.
-    pub fn positions(&self) -> impl Iterator<Item = (&str, Position)> {
-        self.positions.iter().map(|(id, position)| (&**id, *position))
-    }
-
-    /// Returns how far this session was followed.
-    pub fn position(&self, session: &str) -> Position {
-        self.positions.get(session).copied().unwrap_or_default()
-    }
-
-    /// Returns how many durable events are in the logs and were not returned yet.
-    ///
-    /// # Errors
-    /// [`Error::Store`](crate::Error::Store).
-    pub async fn lag(&self) -> Result<u64> {
-        let ends: Vec<(String, u64, u64)> = match &self.scope {
-            Scope::One(shared) => {
-                let head = self.head(&shared.id).await?;
-                head.map(|head| (shared.id.to_string(), head.created_at_ms, head.entries))
-                    .into_iter()
-                    .collect()
-            }
-            Scope::All { runtime, labels, .. } => {
-                let of = |session: SessionSummary| (session.id, session.created_at_ms, session.entries);
-                listed(runtime, labels).await?.into_iter().map(of).collect()
-            }
-        };
-        let behind = |(id, created_at_ms, entries): (String, u64, u64)| {
-            entries.saturating_sub(self.position(&id).within(created_at_ms).next)
-        };
-        Ok(ends.into_iter().map(behind).sum())
-    }
-
-    /// Lists the sessions that have news, once.
-    async fn list(&mut self) -> Result<()> {
-        let Scope::All { runtime, labels, is_listed: false, .. } = &self.scope else { return Ok(()) };
-        let sessions = listed(runtime, labels).await?;
-        // Positions of sessions that are gone are forgotten.
-        let mut known = std::mem::take(&mut self.positions);
-        for session in sessions {
-            let found = known.remove_entry(&*session.id);
-            let (id, position) = found.unwrap_or_else(|| (Arc::from(session.id), Position::default()));
-            let position = position.within(session.created_at_ms);
-            if position.next < session.entries {
-                self.behind.push_back(Arc::clone(&id));
-            }
-            self.positions.insert(id, position);
+    /// The next delivery without another one of the subscription.
+    async fn prepared(&mut self) -> Result<Option<Delivery>> {
+        if !self.is_started {
+            let sessions = self.sessions().await?;
+            self.join(sessions).await?;
+            self.is_started = true;
         }
-        if let Scope::All { is_listed, .. } = &mut self.scope {
-            *is_listed = true;
+        loop {
+            if let Some(delivery) = self.ready.pop_front() {
+                if let Delivery::Event(event) = &delivery {
+                    self.position.pass(event);
+                }
+                if self.ready.is_empty() && self.steps.is_empty() && !self.is_exact {
+                    self.position.settle();
+                }
+                return Ok(Some(delivery));
+            }
+            let Some(step) = self.steps.front().cloned() else { return Ok(None) };
+            let done = match step {
+                Step::Read(id) => self.read(&id).await,
+                Step::Take(Delivery::Event(event)) => self.take(event).await,
+                Step::Take(Delivery::Gap { from, to, sessions }) => self.fill(from, to, sessions).await,
+            };
+            self.steps.pop_front();
+            done?;
+        }
+    }
+
+    /// The stored sessions that are followed.
+    async fn sessions(&self) -> Result<Vec<SessionSummary>> {
+        let (scope, store) = (self.scope.clone(), self.deps.store.clone());
+        blocking(&self.deps, move || scope.sessions(&store)).await
+    }
+
+    /// Prepares reading what these sessions have after the position, and what is in progress in them.
+    async fn join(&mut self, sessions: Vec<SessionSummary>) -> Result<()> {
+        let is_all = self.scope.session.is_none() && self.scope.labels.is_empty();
+        self.position.learn(&sessions, is_all);
+        let live = self.live().await;
+        for session in sessions {
+            let id = Arc::from(session.id.as_str());
+            if self.position.is_behind(&session) || live.contains(&id) {
+                self.steps.push_back(Step::Read(id));
+            }
         }
         Ok(())
     }
 
-    async fn head(&self, id: &Arc<str>) -> Result<Option<Head>> {
-        let (store, id) = (self.deps.store.clone(), Arc::clone(id));
-        blocking(&self.deps, move || Ok(store.head(&id)?)).await
+    /// The sessions in which something may be in progress, if that is wanted.
+    async fn live(&self) -> BTreeSet<Arc<str>> {
+        let live = if self.scope.is_durable { None } else { self.ask(SupervisorMessage::Live).await };
+        live.into_iter().flatten().collect()
     }
 
-    /// Reads what is missing of a session, with its work in progress if transient events are wanted.
-    async fn read(&mut self, id: &Arc<str>) -> Result<Vec<Arc<Event>>> {
+    /// Asks the supervisor; `None` if the runtime has ended.
+    async fn ask<T: Send + 'static>(
+        &self,
+        message: impl FnOnce(oneshot::Sender<T>) -> SupervisorMessage,
+    ) -> Option<T> {
+        let (reply, answer) = oneshot::channel();
+        self.deps.supervisor.get()?.cast(message(reply)).ok()?;
+        answer.await.ok()
+    }
+
+    /// Reads what a session has after the position, and what is in progress if transient events are wanted.
+    async fn read(&mut self, id: &Arc<str>) -> Result<()> {
         // Events after this snapshot come from the subscription, which began before.
-        let joined = match &self.scope {
-            Scope::One(shared) => shared.in_progress(),
-            Scope::All { .. } => None,
+        let now = match self.scope.is_durable {
+            true => None,
+            false => {
+                let found = self.ask(|reply| SupervisorMessage::Find { id: Arc::clone(id), reply }).await;
+                found.flatten().and_then(|shared| shared.in_progress())
+            }
         };
-        let Some(head) = self.head(id).await? else { return Ok(Vec::new()) };
-        if !self.scope.includes(id, &head) {
-            return Ok(Vec::new());
-        }
-        let from = self.position(id).within(head.created_at_ms);
-        self.positions.insert(Arc::clone(id), from);
-        let end = joined
-            .as_ref()
-            .and_then(|joined| joined.seq)
-            .map_or(head.entries, |seq| head.entries.min(seq + 1));
-        let mut entries = Vec::new();
-        if from.next < end {
-            let (store, id) = (self.deps.store.clone(), Arc::clone(id));
-            entries = blocking(&self.deps, move || Ok(store.load(&id, EntryId(from.next))?)).await?;
-        }
-        entries.retain(|entry| entry.id.0 < head.entries);
+        let (store, stored) = (self.deps.store.clone(), Arc::clone(id));
+        let Some(head) = blocking(&self.deps, move || Ok(store.head(&stored)?)).await? else { return Ok(()) };
+        let end = now.as_ref().map_or(head.entries, |now| head.entries.min(now.seq.map_or(0, |seq| seq + 1)));
+        let from = self.position.next(&SessionSummary::new(id.to_string(), head.clone()));
+        let (store, stored) = (self.deps.store.clone(), Arc::clone(id));
+        let length = head.entries;
+        let entries = blocking(&self.deps, move || entries(&store, &stored, from, length)).await?;
         let parent = head.parent_session.map(Arc::from);
         let events =
             entry_events::of_entries(id, parent.as_ref(), head.created_at_ms, &entries, head.open_run);
-        let mut events: Vec<Event> = events.filter(|event| event.seq < end).collect();
-        if let Some(joined) = joined
-            && joined.seq.map_or(0, |seq| seq + 1) >= from.next
-        {
-            events.extend(joined.events.iter().cloned());
-            self.joined = Some(joined);
+        let events = events.filter(|event| event.seq < end);
+        self.ready.extend(events.map(|event| Delivery::Event(Arc::new(event))));
+        // What was in progress before the position is over.
+        let is_over = matches!(from, From::Event(next) if next > end);
+        if let Some(now) = now.filter(|_| !is_over) {
+            self.ready.extend(now.events.iter().cloned().map(|event| Delivery::Event(Arc::new(event))));
+            self.joined.insert(Arc::clone(id), now);
         }
-        Ok(events.into_iter().map(Arc::new).collect())
-    }
-
-    /// Reads a session's log before anything else is taken.
-    fn read_later(&mut self, id: Arc<str>) {
-        if !self.behind.contains(&id) {
-            self.behind.push_back(id);
-        }
+        Ok(())
     }
 
     /// Takes an event of the subscription.
-    fn take(&mut self, event: Arc<Event>) {
-        let known = self.position(&event.session);
-        if event.session_created_at_ms < known.created_at_ms {
-            // A late event of a deleted session.
-            return;
+    async fn take(&mut self, event: Arc<Event>) -> Result<()> {
+        if !self.is_wanted(&event).await? {
+            return Ok(());
         }
-        let known = known.within(event.session_created_at_ms);
-        if self.joined.as_ref().is_some_and(|joined| joined.contains(&event)) {
-            return;
-        }
-        if event.is_durable() {
-            self.joined = None;
-            if event.seq > known.next {
-                self.read_later(Arc::clone(&event.session));
-            } else if event.seq == known.next {
-                self.ready.push_back(event);
+        if !event.is_durable() {
+            match self.joined.get(&event.session) {
+                Some(now) if now.contains(&event) => return Ok(()),
+                Some(_) => _ = self.joined.remove(&event.session),
+                None => {}
             }
-        } else if event.seq + 1 == known.next || (known.next == 0 && event.seq == 0) {
-            self.ready.push_back(event);
+            if self.position.is_at(&event) {
+                self.ready.push_back(Delivery::Event(event));
+            }
+            return Ok(());
         }
+        match self.position.seen(&event) {
+            Seen::Before => {}
+            Seen::Next => {
+                self.joined.remove(&event.session);
+                self.ready.push_back(Delivery::Event(event));
+            }
+            Seen::Later => self.steps.push_back(Step::Read(Arc::clone(&event.session))),
+        }
+        Ok(())
     }
 
-    /// Whether the event's session is followed. Its labels are read when it is first seen, and when one was set.
-    async fn is_followed(&mut self, event: &Event) -> Result<bool> {
-        let Scope::All { labels, members, .. } = &self.scope else { return Ok(true) };
-        if labels.is_empty() {
+    /// Prepares reading what a gap left out.
+    async fn fill(&mut self, from: u64, to: u64, sessions: Vec<(Arc<str>, u64)>) -> Result<()> {
+        self.members.clear();
+        // In the place of transient events, what is in progress.
+        let mut ids = self.live().await;
+        ids.extend(sessions.iter().map(|(id, _)| Arc::clone(id)));
+        let (scope, store) = (self.scope.clone(), self.deps.store.clone());
+        let included = move || {
+            let include = |id: Arc<str>| scope.includes(&store, &id).map(|is_in| is_in.then_some(id));
+            ids.into_iter().filter_map(|id| include(id).transpose()).collect::<Result<Vec<_>>>()
+        };
+        let included = blocking(&self.deps, included).await?;
+        self.ready.push_back(Delivery::Gap { from, to, sessions });
+        self.steps.extend(included.into_iter().map(Step::Read));
+        Ok(())
+    }
+
+    /// Whether the event's session has the labels.
+    async fn is_wanted(&mut self, event: &Event) -> Result<bool> {
+        if self.scope.labels.is_empty() {
             return Ok(true);
         }
-        let is_news = matches!(&event.kind, EventKind::Recorded { record: Record::SessionLabel { .. }, .. });
-        if let Some(known) = members.get(&event.session)
-            && !is_news
+        let is_label = |record: &Record| matches!(record, Record::SessionLabel { name, .. } if self.scope.labels.contains_key(name));
+        let changes = matches!(&event.kind, EventKind::Recorded { record, .. } if is_label(record));
+        // A label counts for the sub-agents below, too.
+        if changes || self.members.len() >= MEMBERS_MAX {
+            self.members.clear();
+        }
+        let created_at_ms = event.session_created_at_ms;
+        if let Some((of, is_member)) = self.members.get(&event.session)
+            && *of == created_at_ms
         {
-            return Ok(*known);
+            return Ok(*is_member);
         }
-        let head = self.head(&event.session).await?;
-        Ok(head.is_some_and(|head| self.scope.includes(&event.session, &head)))
+        let (store, id, labels) =
+            (self.deps.store.clone(), Arc::clone(&event.session), self.scope.labels.clone());
+        let is_exact = self.is_exact;
+        let find = move || {
+            let is_member = has_labels(&store, &id, &labels)?;
+            // If it has just got the label, so have the sub-agents below it.
+            let below = if is_exact && changes && is_member { tree(&store, &id)? } else { Vec::new() };
+            Ok((is_member, below))
+        };
+        let (is_member, below) = blocking(&self.deps, find).await?;
+        self.members.insert(Arc::clone(&event.session), (created_at_ms, is_member));
+        if changes && is_member && !is_exact {
+            self.position.begin(event);
+        }
+        for (id, head) in below {
+            let session = SessionSummary::new(id, head);
+            if self.position.is_behind(&session) {
+                self.steps.push_back(Step::Read(Arc::from(session.id)));
+            }
+        }
+        Ok(is_member)
     }
+}
 
-    /// Notes that an event is returned.
-    fn returned(&mut self, event: Arc<Event>) -> Arc<Event> {
-        if event.is_durable() {
-            self.positions.insert(Arc::clone(&event.session), Position::after(&event));
+/// Reads a log from a place to an end. This blocks on the disk.
+fn entries(store: &Store, id: &str, from: From, end: u64) -> Result<Vec<Entry>> {
+    let load = |from: u64| -> Result<Vec<Entry>> {
+        if from >= end {
+            return Ok(Vec::new());
         }
-        event
+        let mut entries = store.load(id, EntryId(from))?;
+        entries.retain(|entry| entry.id.0 < end);
+        Ok(entries)
+    };
+    match from {
+        From::Event(next) => load(next),
+        From::Time(at_ms) => {
+            // From the end, since little is new.
+            let mut tail = TAIL;
+            loop {
+                let first = end.saturating_sub(tail);
+                let mut entries = load(first)?;
+                if first == 0 || entries.first().is_some_and(|entry| entry.at_ms < at_ms) {
+                    let newer =
+                        entries.iter().position(|entry| entry.at_ms >= at_ms).unwrap_or(entries.len());
+                    entries.drain(..newer);
+                    return Ok(entries);
+                }
+                tail = tail.saturating_mul(4);
+            }
+        }
     }
 }

@@ -11,7 +11,7 @@ use greenroom_kernel::compactions::{self, CompactionDetails, CompactionRecord};
 use greenroom_kernel::settings::CompactionSettings;
 use greenroom_kernel::{Entry, EntryId, Head};
 use greenroom_store::{Notice, Store, StoreError};
-use ractor::ActorRef;
+use ractor::{ActorRef, ActorStatus};
 use tokio::sync::oneshot;
 
 use crate::agent::Agent;
@@ -19,6 +19,7 @@ use crate::api::consumer::Consumer;
 use crate::api::deletion;
 use crate::api::follow::Follow;
 use crate::api::models::{Models, models};
+use crate::api::position::Position;
 use crate::api::questions::{self, PendingQuestion};
 use crate::api::resume::ResumeAll;
 use crate::api::session::SessionHandle;
@@ -161,9 +162,9 @@ impl Runtime {
             .collect())
     }
 
-    /// Follows the durable events of all sessions, past and future, as one stream: also those of sessions that sleep,
-    /// that begin later, and that a subscription missed. Positions that a program stores continue the stream in its next
-    /// process.
+    /// Follows all sessions from a position on, as one stream: their durable events, past and future, also those of
+    /// sessions that sleep, that begin later, and that a subscription missed; and the transient events of what is in
+    /// progress. A program that stores the text of [`Follow::position`] continues there in its next process.
     ///
     /// ```
     /// # use greenroom::prelude::*;
@@ -171,21 +172,24 @@ impl Runtime {
     /// # #[tokio::main] async fn main() -> Result<()> {
     /// # let model = Simulator::echo();
     /// # let runtime = Runtime::builder().provider(model.provider()).in_memory().start().await?;
-    /// # runtime.open("a", &Agent::new("m")).await?.prompt("Hello").await?;
-    /// let stored: Vec<(String, Position)> = Vec::new();
-    /// let mut events = runtime.follow().label("tenant", "acme").from(stored);
-    /// # let mut events = runtime.follow();
+    /// # let session = runtime.open("a", &Agent::new("m")).await?;
+    /// # session.set_label("tenant", "acme").await?;
+    /// # session.prompt("Hello").await?;
+    /// # let mut stored = String::from("0");
+    /// let from = Position::parse(&stored).expect("it is a position");
+    /// let mut events = runtime.follow(from).label("tenant", "acme").durable();
     /// # let mut count = 0;
     /// # let _end = tokio::spawn({ let runtime = runtime.clone(); async move { runtime.shutdown().await } });
     /// while let Some(event) = events.next().await? {
-    ///     println!("{} {} {}", event.session, Position::after(&event), event.kind.name());
+    ///     println!("{} {} {}", event.session, event.seq, event.kind.name());
+    ///     stored = events.position().to_string();
     /// #   count += 1;
     /// }
-    /// # assert!(count > 2);
+    /// # assert!(count > 2 && stored.len() > 2);
     /// # Ok(()) }
     /// ```
-    pub fn follow(&self) -> Follow {
-        Follow::all(self)
+    pub fn follow(&self, from: Position) -> Follow {
+        Follow::all(&self.deps, from)
     }
 
     /// Opens the consumer of this name, which reads the durable events of all sessions and stores how far it has come: see
@@ -194,7 +198,7 @@ impl Runtime {
     /// # Errors
     /// [`ConfigError::ConsumerInUse`](crate::ConfigError) and `ConsumerName`; [`Error::Store`].
     pub async fn consumer(&self, name: &str) -> Result<Consumer> {
-        Consumer::open(self, name).await
+        Consumer::open(&self.deps, name).await
     }
 
     /// Returns a query for the sessions in the store; by default all of them, in the order of their ids. It
@@ -557,6 +561,19 @@ impl Runtime {
         &self.deps.store
     }
 
+    /// Returns whether the runtime accepts input and its store can be written: for readiness probes. A store that has
+    /// refused an append is tried again with a small write.
+    ///
+    /// # Errors
+    /// [`Error::Closed`] after [`Self::drain`] or [`Self::shutdown`] was called; [`Error::Store`] if the store cannot be
+    /// written.
+    pub async fn ready(&self) -> Result<()> {
+        if self.deps.admission.is_draining() || self.supervisor.get_status() >= ActorStatus::Stopping {
+            return Err(Error::Closed);
+        }
+        Ok(self.deps.readiness.check(&self.deps.store, self.deps.now_ms()).await?)
+    }
+
     /// Stops accepting input, and waits up to `at_most` until all accepted input is done, including queued
     /// input. Returns how many inputs are left; [`Self::shutdown`] interrupts them, and [`Self::resume_all`]
     /// finishes them after the next start. Further input fails with [`Error::Closed`].
@@ -599,7 +616,10 @@ impl Runtime {
     }
 
     /// Asks the supervisor.
-    async fn ask<T>(&self, message: impl FnOnce(oneshot::Sender<T>) -> SupervisorMessage) -> Result<T> {
+    pub(super) async fn ask<T>(
+        &self,
+        message: impl FnOnce(oneshot::Sender<T>) -> SupervisorMessage,
+    ) -> Result<T> {
         let (reply, answer) = oneshot::channel();
         self.supervisor.cast(message(reply)).map_err(|_| Error::Closed)?;
         answer.await.map_err(|_| Error::Closed)

@@ -21,7 +21,8 @@ use crate::actors::session::stored;
 use crate::agent::hooks::input::InputKind;
 use crate::agent::{Agent, team};
 use crate::api::children::Child;
-use crate::api::follow::{Follow, Position};
+use crate::api::follow::Follow;
+use crate::api::position::Position;
 use crate::api::questions::{self, PendingQuestion};
 use crate::api::request::{RunRequest, SentInput};
 use crate::core::asking;
@@ -599,7 +600,7 @@ impl SessionHandle {
     /// progress, as one stream. A reader that joins in the middle of a run gets the answer so far; one that was too slow for
     /// the transient events gets what is in progress again, from its `step_start`. This does not wake the session.
     pub fn follow(&self, from: Position) -> Follow {
-        Follow::one(&self.door.deps, &self.door.shared, from)
+        Follow::one(&self.door.deps, &self.door.shared.id, from)
     }
 
     /// Subscribes to the events of the caller's own run from now on, at the reader's pace.

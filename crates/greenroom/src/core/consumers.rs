@@ -28,6 +28,11 @@ impl Consumers {
         is_new
     }
 
+    /// Whether a name is open.
+    pub(crate) fn is_open(&self, name: &str) -> bool {
+        self.open.lock().contains_key(name)
+    }
+
     /// Notes that a consumer has processed all events that there will be.
     pub(crate) fn reached_end(&self, name: &str) {
         if let Some(has_ended) = self.open.lock().get_mut(name) {

@@ -20,6 +20,8 @@ use crate::agent::live::ReloadedSettings;
 use crate::agent::shared_tools::SharedTools;
 use crate::core::consumers::Consumers;
 use crate::core::message::SupervisorMessage;
+use crate::core::metrics::Metrics;
+use crate::core::readiness::Readiness;
 use crate::core::searches::Searches;
 use crate::core::shared::SessionShared;
 use crate::events::bus::Bus;
@@ -82,6 +84,9 @@ pub(crate) struct Deps {
     /// Serialises the deletions of sessions with their descendants.
     pub(crate) deletions: tokio::sync::Mutex<()>,
     pub(crate) consumers: Consumers,
+    pub(crate) metrics: Metrics,
+    /// Whether the store can be written.
+    pub(crate) readiness: Readiness,
 }
 
 /// Called with a session's id and the point that one of its actors has reached. For tests.

@@ -29,6 +29,8 @@ use crate::agent::Agent;
 use crate::agent::output::OutputForm;
 use crate::agent::validate::Validators;
 use crate::core::mail::Mail;
+#[cfg(feature = "metrics")]
+use crate::core::metrics::Census;
 use crate::core::running::Running;
 use crate::core::shared::{KeptAwake, Parking, SessionShared};
 use crate::core::trace::CalledFrom;
@@ -105,6 +107,9 @@ pub(crate) enum SupervisorMessage {
     Suspended(oneshot::Sender<Vec<Arc<str>>>),
     /// Return the sessions with work in progress, or with queued input that may start, awake or asleep.
     Awaited(oneshot::Sender<Vec<Arc<str>>>),
+    /// Return what all sessions in memory do.
+    #[cfg(feature = "metrics")]
+    Census(oneshot::Sender<(Census, Vec<Arc<Agent>>)>),
     /// Return the live sessions.
     Live(oneshot::Sender<Vec<Arc<str>>>),
     /// Stop everything in order: runs are interrupted, logs are complete.

@@ -98,6 +98,7 @@ pub(crate) fn run(
         "gen_ai.usage.input_tokens" = Empty,
         "gen_ai.usage.output_tokens" = Empty,
         "error.type" = Empty,
+        "otel.status_code" = Empty,
     );
     if let Some(caller) = &caller {
         span.follows_from(if from.is_late { caller } else { session });
@@ -121,9 +122,9 @@ pub(crate) fn run_ended(
     record_usage(span, usage);
     match outcome {
         RunOutcome::Completed | RunOutcome::Aborted => {}
-        RunOutcome::Failed(failure) => _ = span.record("error.type", failure.class.as_str()),
+        RunOutcome::Failed(failure) => fails(span, failure.class.as_str()),
         RunOutcome::Interrupted | RunOutcome::Stopped { .. } | RunOutcome::Unknown | _ => {
-            _ = span.record("error.type", outcome.as_str())
+            fails(span, outcome.as_str());
         }
     }
     let class = if let RunOutcome::Failed(failure) = outcome { failure.class.as_str() } else { "" };
@@ -164,7 +165,8 @@ pub(crate) fn chat(parent: &Span, provider: &dyn Provider, request: &Request) ->
         "server.address" = Empty,
         "server.port" = Empty,
         "error.type" = Empty,
-        "greenroom.purpose" = purpose(request.purpose),
+        "otel.status_code" = Empty,
+        "greenroom.purpose" = purpose_name(request.purpose),
     );
     if span.is_disabled() {
         return span;
@@ -203,7 +205,7 @@ pub(crate) fn answered(span: &Span, id: &str, purpose: Purpose, answer: &Assista
     let calls = answer.tool_calls().count();
     info!(
         parent: span,
-        session = id, purpose = self::purpose(purpose), model = answer.model, stop = name(&answer.stop),
+        session = id, purpose = purpose_name(purpose), model = answer.model, stop = name(&answer.stop),
         input_tokens = usage.input_tokens, cached_tokens = usage.cached_tokens, output_tokens = usage.output_tokens,
         calls, took_ms = millis(took),
         "the model answered"
@@ -212,10 +214,10 @@ pub(crate) fn answered(span: &Span, id: &str, purpose: Purpose, answer: &Assista
 
 /// Records the failure of a model call.
 pub(crate) fn failed(span: &Span, id: &str, purpose: Purpose, failure: &Failure, took: Duration) {
-    span.record("error.type", failure.class.as_str());
+    fails(span, failure.class.as_str());
     info!(
         parent: span,
-        session = id, purpose = self::purpose(purpose), class = failure.class.as_str(), status = failure.status,
+        session = id, purpose = purpose_name(purpose), class = failure.class.as_str(), status = failure.status,
         limit = failure.limit, took_ms = millis(took),
         "the model call failed"
     );
@@ -223,8 +225,8 @@ pub(crate) fn failed(span: &Span, id: &str, purpose: Purpose, failure: &Failure,
 
 /// Records the cancellation of a model call.
 pub(crate) fn cancelled(span: &Span, id: &str, purpose: Purpose, took: Duration) {
-    span.record("error.type", "cancelled");
-    info!(parent: span, session = id, purpose = self::purpose(purpose), took_ms = millis(took), "the model call was cancelled");
+    fails(span, "cancelled");
+    info!(parent: span, session = id, purpose = purpose_name(purpose), took_ms = millis(took), "the model call was cancelled");
 }
 
 /// Records how long a model call waited for its turn.
@@ -267,6 +269,7 @@ pub(crate) fn tool(step: &Span, id: &str, call: &ToolCall) -> Span {
         "gen_ai.tool.type" = "function",
         "gen_ai.conversation.id" = id,
         "error.type" = Empty,
+        "otel.status_code" = Empty,
     )
 }
 
@@ -274,8 +277,8 @@ pub(crate) fn tool(step: &Span, id: &str, call: &ToolCall) -> Span {
 pub(crate) fn tool_ended(span: &Span, id: &str, call: &ToolCall, status: ToolStatus, took: Duration) {
     match status {
         ToolStatus::Ok => {}
-        ToolStatus::Error => _ = span.record("error.type", "tool_error"),
-        ToolStatus::Interrupted => _ = span.record("error.type", "interrupted"),
+        ToolStatus::Error => fails(span, "tool_error"),
+        ToolStatus::Interrupted => fails(span, "interrupted"),
     }
     info!(
         parent: span,
@@ -299,6 +302,7 @@ pub(crate) fn compaction(parent: &Span, id: &str, entry: EntryId, started: &Comp
         "gen_ai.usage.input_tokens" = Empty,
         "gen_ai.usage.output_tokens" = Empty,
         "error.type" = Empty,
+        "otel.status_code" = Empty,
     );
     info!(
         parent: &span,
@@ -326,7 +330,7 @@ pub(crate) fn compaction_ended(span: &Span, id: &str, end: &Compacted) {
     span.record("greenroom.compaction.outcome", end.outcome.as_str());
     record_usage(span, &end.summary_usage);
     if !end.is_installed() {
-        span.record("error.type", end.outcome.as_str());
+        fails(span, end.outcome.as_str());
     }
     info!(
         parent: span,
@@ -410,12 +414,18 @@ pub(crate) fn settings_changed(id: &str, version: u64) {
 
 /// An append to the store, until it is durable.
 pub(crate) fn append(parent: &Span, id: &str, entries: usize) -> Span {
-    debug_span!(parent: parent, "store.append", "gen_ai.conversation.id" = id, "greenroom.store.entries" = entries, "error.type" = Empty)
+    debug_span!(parent: parent, "store.append", "gen_ai.conversation.id" = id, "greenroom.store.entries" = entries, "error.type" = Empty, "otel.status_code" = Empty)
 }
 
 /// Records that an append was refused.
 pub(crate) fn append_failed(span: &Span) {
-    span.record("error.type", "store");
+    fails(span, "store");
+}
+
+/// Marks a span as failed, for OpenTelemetry too.
+fn fails(span: &Span, kind: &str) {
+    span.record("error.type", kind);
+    span.record("otel.status_code", "ERROR");
 }
 
 fn record_usage(span: &Span, usage: &Usage) {
@@ -423,7 +433,8 @@ fn record_usage(span: &Span, usage: &Usage) {
     span.record("gen_ai.usage.output_tokens", usage.output_tokens);
 }
 
-fn purpose(purpose: Purpose) -> &'static str {
+/// Returns the name of the purpose of a model call.
+pub(crate) fn purpose_name(purpose: Purpose) -> &'static str {
     match purpose {
         Purpose::Step => "step",
         Purpose::Summary => "summary",
@@ -436,7 +447,7 @@ fn millis(duration: Duration) -> u64 {
 }
 
 /// Returns a value's name in JSON.
-fn name(value: &impl Serialize) -> String {
+pub(crate) fn name(value: &impl Serialize) -> String {
     match serde_json::to_value(value) {
         Ok(serde_json::Value::String(name)) => name,
         Ok(_) | Err(_) => String::new(),

@@ -123,6 +123,8 @@ pub(crate) struct Bus {
     /// Whether `subscribers` is not empty.
     is_heard: AtomicBool,
     cursor: AtomicU64,
+    /// The number of gaps so far, in all queues.
+    gaps: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -168,8 +170,8 @@ struct QueueState {
 
 impl Bus {
     pub(crate) fn new(clock: Clock) -> Self {
-        let (is_heard, cursor) = (AtomicBool::default(), AtomicU64::default());
-        Self { clock, subscribers: RwLock::default(), is_heard, cursor }
+        let (is_heard, cursor, gaps) = (AtomicBool::default(), AtomicU64::default(), AtomicU64::default());
+        Self { clock, subscribers: RwLock::default(), is_heard, cursor, gaps }
     }
 
     /// Returns the current time, in unix milliseconds.
@@ -194,9 +196,19 @@ impl Bus {
         let of_session = sessions.filter_map(|session| subscribers.by_session.get(session)).flatten();
         for queue in subscribers.all.iter().chain(of_session).filter_map(Weak::upgrade) {
             if queue.filter.wants(event, ancestors) {
-                queue.push(cursor, event);
+                let begins_gap = queue.push(cursor, event);
+                self.gaps.fetch_add(u64::from(begins_gap), Ordering::Relaxed);
             }
         }
+    }
+
+    /// Returns the number of subscriptions, and the number of gaps so far.
+    #[cfg(feature = "metrics")]
+    pub(crate) fn counts(&self) -> (usize, u64) {
+        let subscribers = self.subscribers.read();
+        let all = subscribers.all.iter().chain(subscribers.by_session.values().flatten());
+        let subscribed = all.filter(|queue| queue.strong_count() > 0).count();
+        (subscribed, self.gaps.load(Ordering::Relaxed))
     }
 
     /// Adds a subscriber for events from now on.
@@ -241,13 +253,15 @@ impl Bus {
 }
 
 impl Queue {
-    fn push(&self, cursor: u64, event: &Arc<Event>) {
+    /// Queues an event. Returns whether it is the first one of a gap.
+    fn push(&self, cursor: u64, event: &Arc<Event>) -> bool {
+        let mut begins_gap = false;
         let weight = event.kind.weight();
         let was_empty;
         {
             let mut state = self.state.lock();
             if state.is_over {
-                return;
+                return false;
             }
             was_empty = state.is_empty();
             let keeps = self.own_run.as_ref().is_some_and(|own_run| own_run.keeps(event));
@@ -259,6 +273,7 @@ impl Queue {
             }
             // Once there is a gap, all events until it is read belong to it: this keeps the order.
             if !keeps && (state.gap.is_some() || state.bytes + weight > QUEUE_BYTES) {
+                begins_gap = state.gap.is_none();
                 let (_, to, sessions) = state.gap.get_or_insert_with(|| (cursor, cursor, Vec::new()));
                 *to = cursor + 1;
                 if event.is_durable() && !sessions.iter().any(|(session, _)| *session == event.session) {
@@ -274,6 +289,7 @@ impl Queue {
         if was_empty {
             self.waker.wake();
         }
+        begins_gap
     }
 }
 

@@ -438,7 +438,8 @@ impl EventKind {
     }
 
     /// Returns the approximate size in bytes, for bounded queues.
-    pub(crate) fn weight(&self) -> usize {
+    #[doc(hidden)]
+    pub fn weight(&self) -> usize {
         const FRAME: usize = 256;
         let held = match self {
             Self::MessageEnd { message, .. } => message.text.len() + message.tool_calls.len() * FRAME,

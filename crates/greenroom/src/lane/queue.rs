@@ -82,6 +82,13 @@ impl Queue {
         }
     }
 
+    /// Returns the number of slots, of calls that have one, and of waiters.
+    #[cfg(feature = "metrics")]
+    pub(super) fn occupancy(&self) -> (usize, usize, usize) {
+        let queued = self.steps.count + self.summaries.count + self.background.count;
+        (self.places, self.taken, queued)
+    }
+
     pub(super) fn has_one_place(&self) -> bool {
         self.places == 1
     }

@@ -42,7 +42,7 @@ impl Admission {
     /// # Errors
     /// [`Error::RuntimeBusy`] at the limit; [`Error::Closed`] if no more input is accepted.
     pub(crate) fn admit(self: &Arc<Self>) -> Result<Admitted, Error> {
-        if self.is_draining.load(Ordering::SeqCst) {
+        if self.is_draining() {
             return Err(Error::Closed);
         }
         let more = |taken: usize| {
@@ -53,6 +53,17 @@ impl Admission {
             Ok(_) => Ok(Admitted { admission: Arc::clone(self), count: 1 }),
             Err(waiting) => Err(Error::RuntimeBusy { waiting }),
         }
+    }
+
+    /// Returns the number of inputs that count, and the limit.
+    #[cfg(feature = "metrics")]
+    pub(crate) fn counts(&self) -> (usize, Option<usize>) {
+        (self.taken.load(Ordering::SeqCst), self.inputs_max)
+    }
+
+    /// Whether no more input is accepted.
+    pub(crate) fn is_draining(&self) -> bool {
+        self.is_draining.load(Ordering::SeqCst)
     }
 
     /// Stops accepting input, and waits up to `at_most` until the count is 0. Returns how many inputs are

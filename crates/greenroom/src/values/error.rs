@@ -408,7 +408,7 @@ pub enum ConfigError {
         label: Option<String>,
     },
     /// A consumer's name cannot be used.
-    #[error("{name:?} is not a valid consumer name: it must have 1 to 128 bytes and no slash")]
+    #[error("{name:?} is not a valid consumer name: it must have 1 to 128 bytes")]
     ConsumerName {
         /// The name.
         name: String,

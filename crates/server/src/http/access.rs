@@ -11,7 +11,7 @@ use greenroom::{Agent, Error, Runtime};
 
 use super::Shared;
 use super::answers::Refusal;
-use crate::operations::{AGENT, Access, Asked, Call, Choice, Label, Reach, Right, Route, has_labels};
+use crate::operations::{AGENT, Access, Asked, Call, Choice, Label, Reach, Right, Route};
 
 /// The shortest token, in characters: 128 bits, if it is hexadecimal.
 pub const TOKEN_CHARS_MIN: usize = 32;
@@ -96,6 +96,10 @@ impl Tokens {
             if known.iter().any(|(other, _)| same(other.as_bytes(), secret.as_bytes())) {
                 return Err("two tokens are the same, so their rights are not clear".to_owned());
             }
+            if right == Right::Observe && within.is_some() {
+                let reason = "a token with the right `observe` cannot have a label: metrics are those of the whole server";
+                return Err(reason.to_owned());
+            }
             known.push((secret, Arc::new(Bearer { right, within: within.map(Arc::new) })));
         }
         Ok(Self(known))
@@ -125,6 +129,15 @@ impl Bearer {
             format!("the token has the right `{has}`, and this needs `{needs}`"),
         ))
     }
+
+    /// Checks that the bearer may ask about the whole server.
+    pub(super) fn check_server(&self) -> Result<(), Refusal> {
+        if self.within.is_none() {
+            return Ok(());
+        }
+        let reason = "the token is confined to a label, and this concerns the whole server";
+        Err(Refusal::new(StatusCode::FORBIDDEN, reason))
+    }
 }
 
 impl Shared {
@@ -140,10 +153,7 @@ impl Shared {
             match id {
                 Some(id) if call.creates() == Some(id) => self.claim(id, label, call.access()).await?,
                 Some(id) => self.reach(id, label).await?,
-                None if route.reach == Reach::Server => {
-                    let reason = "the token is confined to a label, and this concerns the whole server";
-                    return Err(Refusal::new(StatusCode::FORBIDDEN, reason));
-                }
+                None if route.reach == Reach::Server => bearer.check_server()?,
                 None => {}
             }
         }
@@ -153,6 +163,7 @@ impl Shared {
             has_agent: true,
             session: None,
             runs: self.runs.clone(),
+            consumers: self.consumers.clone(),
             within: bearer.within.clone(),
             choice: (!self.agents.is_empty()).then(|| Choice {
                 agents: Arc::clone(&self.agents),
@@ -183,7 +194,7 @@ impl Shared {
 
     /// Checks that a session is within the label.
     pub(super) async fn reach(&self, id: &str, label: &Label) -> Result<(), Error> {
-        match has_labels(&self.runtime, id, &label.alone()).await? {
+        match self.runtime.has_labels(id, &label.alone()).await? {
             true => Ok(()),
             false => Err(Error::NoSession { session: id.to_owned() }),
         }

@@ -12,7 +12,7 @@ use axum::extract::{FromRequest, FromRequestParts, Path, Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::Response;
 use axum::routing::{MethodFilter, on};
-use greenroom::Error;
+use greenroom::{Error, Follow, Position};
 use greenroom_kernel::EntryId;
 use serde_json::Value;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
@@ -190,28 +190,28 @@ async fn call(
     let call = received.read(&method, &route)?;
     let wish = received.wish();
     let has_outcome = !method.outcome.is_empty();
-    let place = if has_outcome && wish != Wish::Acceptance { Some(shared.place()?) } else { None };
+    let waits = has_outcome && wish != Wish::Acceptance || method.waits;
+    let place = if waits { Some(shared.place()?) } else { None };
     let session = call.session_id().unwrap_or_default().to_owned();
-    let follow = match wish {
-        Wish::Events if has_outcome => Some(events::Scope::session(&session)),
-        Wish::Events | Wish::Outcome | Wish::Acceptance => None,
-    };
+    let has_events = has_outcome && wish == Wish::Events;
     // In a task of its own: a client that disconnects cancels nothing.
     let performing = {
         let (shared, session) = (Arc::clone(shared), session.clone());
-        tokio::spawn(async move { perform(&shared, call, &route, &received.bearer, session, follow).await })
+        tokio::spawn(
+            async move { perform(&shared, call, &route, &received.bearer, session, has_events).await },
+        )
     };
     let interrupted = || Refusal::from(Error::Interrupted { session: session.clone() });
-    let (underway, following) = match performing.await.map_err(|_| interrupted())?? {
+    let (underway, follow) = match performing.await.map_err(|_| interrupted())?? {
         Done::Answered(value) => return Ok(answer(StatusCode::OK, &value)),
-        Done::Underway(underway, following) => (underway, following),
+        Done::Underway(underway, follow) => (underway, follow),
     };
     let Underway { accepted, ended } = underway;
     let accepted = accepted.await.map_err(|_| interrupted())??;
-    match (wish, following) {
-        (Wish::Events, Some(following)) => {
+    match (wish, follow) {
+        (Wish::Events, Some(follow)) => {
             let work = events::Work { accepted, ended, session };
-            Ok(events::of_work(shared, *following, work, &received.connection, place))
+            Ok(events::of_work(shared, *follow, work, &received.connection, place))
         }
         (Wish::Acceptance, _) => {
             let mut response = answer(StatusCode::ACCEPTED, &accepted);
@@ -230,7 +230,7 @@ async fn call(
 enum Done {
     Answered(Value),
     /// Work that continues, and the events from before it, if they are wanted.
-    Underway(Underway, Option<Box<events::Following>>),
+    Underway(Underway, Option<Box<Follow>>),
 }
 
 /// Work that continues whoever waits for it.
@@ -245,12 +245,12 @@ async fn perform(
     route: &Route,
     bearer: &Bearer,
     session: String,
-    follow: Option<events::Scope>,
+    has_events: bool,
 ) -> Result<Done, Refusal> {
     let asked: Asked = shared.admit(&*call, route, bearer).await?;
-    let following = match follow {
-        Some(scope) => Some(Box::new(events::Following::start(&shared.runtime, scope, None).await?)),
-        None => None,
+    let follow = match &asked.session {
+        Some(session) if has_events => Some(Box::new(session.follow(Position::default()).from_now().await?)),
+        Some(_) | None => None,
     };
     let created =
         call.creates().filter(|created| *created != session || call.access() != operations::Access::Create);
@@ -259,7 +259,7 @@ async fn perform(
         Answer::Now(value) => value,
         Answer::Later(task) => task.await?,
         Answer::Work(work) => {
-            return Ok(Done::Underway(under_way(work, shared.runs.clone(), session), following));
+            return Ok(Done::Underway(under_way(work, shared.runs.clone(), session), follow));
         }
     };
     if let Some((id, label)) = created {

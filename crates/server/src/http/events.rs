@@ -6,6 +6,7 @@
 //! connection to which nothing can be written for `request_timeout` is closed, and holds no more memory than its
 //! subscription's queue.
 
+use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +16,7 @@ use axum::extract::State;
 use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::response::Response;
 use futures_util::stream::unfold;
-use greenroom::Error;
+use greenroom::{Delivery, Error, Follow, Position};
 use serde_json::{Value, json};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::JoinHandle;
@@ -24,9 +25,6 @@ use super::Shared;
 use super::answers::{HttpProblem, Refusal};
 use super::calls::Received;
 use super::connections::{Connection, Streaming};
-use super::follow::Item;
-pub(super) use super::follow::{Following, Scope};
-use super::position::Position;
 use crate::operations::{LABEL, Right, take_labels};
 
 /// The media type of a stream.
@@ -49,9 +47,8 @@ pub(super) async fn of_session(
     if let Some(label) = &received.bearer.within {
         shared.reach(id, label).await?;
     }
-    shared.runtime.session(id).await?;
-    let scope = Scope::session(id);
-    stream(&shared, scope, &received, &[DURABLE, TREE]).await
+    let session = shared.runtime.session(id).await?;
+    stream(&shared, |from| session.follow(from), &received, &[DURABLE, TREE]).await
 }
 
 /// `GET /v1/events`.
@@ -60,19 +57,18 @@ pub(super) async fn of_sessions(
     received: Received,
 ) -> Result<Response, Refusal> {
     received.bearer.check(Right::Read)?;
-    stream(&shared, Scope::default(), &received, &[DURABLE, LABEL]).await
+    stream(&shared, |from| shared.runtime.follow(from), &received, &[DURABLE, LABEL]).await
 }
 
 async fn stream(
     shared: &Arc<Shared>,
-    mut scope: Scope,
+    begin: impl FnOnce(Position) -> Follow,
     received: &Received,
     known: &[&str],
 ) -> Result<Response, Refusal> {
     let mut query = received.query.clone();
-    if known.contains(&LABEL) {
-        scope.labels = take_labels(&mut query)?;
-    }
+    let mut labels = if known.contains(&LABEL) { take_labels(&mut query)? } else { BTreeMap::new() };
+    let (mut is_durable, mut is_tree) = (false, false);
     let mut after = received.headers.get(LAST_EVENT_ID).map(|id| id.to_str().unwrap_or("?").to_owned());
     for (name, value) in query {
         let wrong =
@@ -80,8 +76,8 @@ async fn stream(
         match name.as_str() {
             // A client that reconnects sends the header, and the query with which it began.
             AFTER => after = after.or(Some(value)),
-            DURABLE => scope.is_durable = value.parse().map_err(wrong)?,
-            TREE if known.contains(&TREE) => scope.is_tree = value.parse().map_err(wrong)?,
+            DURABLE => is_durable = value.parse().map_err(wrong)?,
+            TREE if known.contains(&TREE) => is_tree = value.parse().map_err(wrong)?,
             _ => {
                 return Err(Refusal::new(StatusCode::BAD_REQUEST, format!("there is no parameter {name:?}")));
             }
@@ -89,25 +85,33 @@ async fn stream(
     }
     if let Some(label) = &received.bearer.within {
         // Another value of the same label belongs to no session of the bearer.
-        if scope.labels.get(&label.name).is_some_and(|value| *value != label.value) {
+        if labels.get(&label.name).is_some_and(|value| *value != label.value) {
             return Err(Refusal::new(StatusCode::FORBIDDEN, "the token is confined to another label"));
         }
-        scope.labels.insert(label.name.clone(), label.value.clone());
+        labels.insert(label.name.clone(), label.value.clone());
     }
-    let after: Option<Position> = after
-        .filter(|after| !after.is_empty())
-        .map(|after| after.parse())
-        .transpose()
-        .map_err(|error: String| Refusal::new(StatusCode::BAD_REQUEST, error))?;
+    let after = after.filter(|after| !after.is_empty());
+    let after = after.map(|text| Position::parse(&text).ok_or(text)).transpose().map_err(|text| {
+        let reason = format!("{text:?} is not a position of these events; 0 is their beginning");
+        Refusal::new(StatusCode::BAD_REQUEST, reason)
+    })?;
     let place = shared.place()?;
-    let following = Following::start(&shared.runtime, scope, after).await?;
-    let first = format!("id: {}\n\n", following.position());
-    Ok(respond(
-        shared,
-        Streamed { first: Some(first), following, work: None },
-        &received.connection,
-        Some(place),
-    ))
+    let is_from_now = after.is_none();
+    let mut follow = begin(after.unwrap_or_default());
+    for (name, value) in labels {
+        follow = follow.label(name, value);
+    }
+    if is_durable {
+        follow = follow.durable();
+    }
+    if is_tree {
+        follow = follow.tree();
+    }
+    if is_from_now {
+        follow = follow.from_now().await?;
+    }
+    let first = format!("id: {}\n\n", follow.position());
+    Ok(respond(shared, Streamed::new(first, follow, None), &received.connection, Some(place)))
 }
 
 /// Accepted work, whose outcome ends a stream.
@@ -121,19 +125,21 @@ pub(super) struct Work {
 /// `problem`.
 pub(super) fn of_work(
     shared: &Arc<Shared>,
-    following: Following,
+    follow: Follow,
     work: Work,
     connection: &Arc<Connection>,
     place: Option<OwnedSemaphorePermit>,
 ) -> Response {
     let first = named("accepted", &work.accepted);
-    respond(shared, Streamed { first: Some(first), following, work: Some(work) }, connection, place)
+    respond(shared, Streamed::new(first, follow, Some(work)), connection, place)
 }
 
 struct Streamed {
     first: Option<String>,
-    following: Following,
+    follow: Follow,
     work: Option<Work>,
+    /// Whether the last piece was a problem.
+    has_failed: bool,
 }
 
 /// A stream's next piece.
@@ -145,17 +151,21 @@ enum Piece {
 }
 
 impl Streamed {
+    fn new(first: String, follow: Follow, work: Option<Work>) -> Self {
+        Self { first: Some(first), follow, work, has_failed: false }
+    }
+
     async fn next(&mut self) -> Piece {
         if let Some(first) = self.first.take() {
             return Piece::Text(first);
         }
         let Some(work) = &mut self.work else {
-            let item = self.following.next().await;
-            return self.piece(item);
+            let next = self.follow.next_delivery().await;
+            return self.piece(next);
         };
         let ended = tokio::select! {
             biased;
-            item = self.following.next() => return self.piece(item),
+            next = self.follow.next_delivery() => return self.piece(next),
             ended = &mut work.ended => ended,
         };
         let session = std::mem::take(&mut work.session);
@@ -166,8 +176,9 @@ impl Streamed {
         };
         // What was published before the outcome comes before it.
         let mut text = String::new();
-        while let Some(item) = self.following.next_known().await {
-            match self.piece(Some(item)) {
+        loop {
+            let next = self.follow.try_next_delivery().await;
+            match self.piece(next) {
                 Piece::Text(piece) => text.push_str(&piece),
                 Piece::Last(_) | Piece::End => break,
             }
@@ -175,15 +186,21 @@ impl Streamed {
         Piece::Last(text + &last)
     }
 
-    fn piece(&self, item: Option<Result<Item, Error>>) -> Piece {
-        match item {
-            Some(Ok(Item::Event(event))) if event.is_durable() => {
-                Piece::Text(format!("id: {}\ndata: {}\n\n", self.following.position(), json!(*event)))
+    fn piece(&mut self, next: Result<Option<Delivery>, Error>) -> Piece {
+        let has_failed = std::mem::replace(&mut self.has_failed, next.is_err());
+        match next {
+            Ok(Some(Delivery::Event(event))) if event.is_durable() => {
+                Piece::Text(format!("id: {}\ndata: {}\n\n", self.follow.position(), json!(*event)))
             }
-            Some(Ok(Item::Event(event))) => Piece::Text(format!("data: {}\n\n", json!(*event))),
-            Some(Ok(Item::Gap)) => Piece::Text(format!("data: {}\n\n", json!({ "type": "gap" }))),
-            Some(Err(error)) => Piece::Last(named("problem", &json!(HttpProblem::of(&error)))),
-            None => Piece::End,
+            Ok(Some(Delivery::Event(event))) => Piece::Text(format!("data: {}\n\n", json!(*event))),
+            Ok(Some(Delivery::Gap { .. })) => Piece::Text(format!("data: {}\n\n", json!({ "type": "gap" }))),
+            Ok(None) => Piece::End,
+            Err(error) => {
+                let problem = named("problem", &json!(HttpProblem::of(&error)));
+                // One session that cannot be read does not end the stream of the others.
+                let continues = matches!(error, Error::Store(_)) && !has_failed;
+                if continues { Piece::Text(problem) } else { Piece::Last(problem) }
+            }
         }
     }
 }

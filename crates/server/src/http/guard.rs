@@ -1,4 +1,4 @@
-//! Access control: a bearer token, one of our own host names, and no web pages.
+//! Access control: one of our own host names, no web pages, and a bearer token.
 //!
 //! Invariants: a refused request's body is not read.
 
@@ -27,13 +27,14 @@ impl Guard {
         Self { tokens, port, hosts: [vec![address.to_string()], hosts.into()].concat(), further }
     }
 
-    /// Who sent the request, or the response that refuses it. `local` is the address that the client connected to.
-    pub(super) fn let_in(
+    /// Checks that the request is meant for this server and is not a web page's. `local` is the address that the client
+    /// connected to.
+    pub(super) fn check_place(
         &self,
         uri: &Uri,
         headers: &HeaderMap,
         local: SocketAddr,
-    ) -> Result<Arc<Bearer>, Box<Response>> {
+    ) -> Result<(), Box<Response>> {
         let refuse = |status, detail: &str| Err(Box::new(problem(status, detail)));
         let Some(host) = only(headers, header::HOST) else {
             return refuse(StatusCode::BAD_REQUEST, "a request must have exactly one Host header");
@@ -49,6 +50,17 @@ impl Guard {
         if headers.contains_key(header::ORIGIN) {
             return refuse(StatusCode::FORBIDDEN, "requests from web pages are refused");
         }
+        Ok(())
+    }
+
+    /// Who sent the request, or the response that refuses it.
+    pub(super) fn let_in(
+        &self,
+        uri: &Uri,
+        headers: &HeaderMap,
+        local: SocketAddr,
+    ) -> Result<Arc<Bearer>, Box<Response>> {
+        self.check_place(uri, headers, local)?;
         let bearer =
             only(headers, header::AUTHORIZATION).and_then(bearer).and_then(|token| self.tokens.bearer(token));
         match bearer {

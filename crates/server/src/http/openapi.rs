@@ -10,6 +10,7 @@ use serde_json::{Map, Value, json};
 use super::answers::HttpProblem;
 use super::calls::ROOT;
 use super::events::{AFTER, DURABLE, MEDIA_TYPE, TREE};
+use super::probes;
 use crate::operations::{self, LABEL, Method, Right, Route, Verb};
 use greenroom::Event;
 
@@ -33,14 +34,7 @@ pub fn openapi() -> Value {
         }
     }
     add_events(&mut paths, &mut answered);
-    let health = json!({ "200": { "description": "It is up.", "content": { "text/plain": { "schema": { "const": "ok" } } } },
-        "default": { "$ref": "#/components/responses/Problem" } });
-    add(
-        &mut paths,
-        "/healthz",
-        "get",
-        json!({ "operationId": "healthz", "summary": "Health check.", "responses": health }),
-    );
+    add_probes(&mut paths);
     let document = json!({ "200": { "description": "This document.", "content": { "application/json": { "schema": { "type": "object" } } } },
         "default": { "$ref": "#/components/responses/Problem" } });
     add(
@@ -226,6 +220,50 @@ fn responses(schemas: &Value, right: Right) -> Value {
     }
     responses["default"] = json!({ "$ref": "#/components/responses/Problem" });
     responses
+}
+
+fn add_probes(paths: &mut Map<String, Value>) {
+    let text = |description: &str, schema: Value| {
+        json!({
+            "200": { "description": description, "content": { "text/plain": { "schema": schema } } },
+            "default": { "$ref": "#/components/responses/Problem" },
+        })
+    };
+    let open = json!([]);
+    for (path, id, summary, description, responses, security) in [
+        (
+            probes::HEALTH,
+            "healthz",
+            "Health check.",
+            "Needs no token.".to_owned(),
+            text("The process answers.", json!({ "const": "ok" })),
+            Some(&open),
+        ),
+        (
+            probes::READY,
+            "readyz",
+            "Readiness check.",
+            "503 while the server stops or its store cannot be written. Needs no token.".to_owned(),
+            text("The server accepts work.", json!({ "const": "ready" })),
+            Some(&open),
+        ),
+        (
+            probes::METRICS,
+            "metrics",
+            "Metrics in Prometheus' text format.",
+            format!("Needs the right `{}`, and a token without a label.", Right::Observe.as_str()),
+            text("The metrics.", json!({ "type": "string" })),
+            None,
+        ),
+    ] {
+        let mut described = json!({
+            "operationId": id, "summary": summary, "description": description, "responses": responses,
+        });
+        if let Some(security) = security {
+            described["security"] = security.clone();
+        }
+        add(paths, path, "get", described);
+    }
 }
 
 fn add_events(paths: &mut Map<String, Value>, answered: &mut SchemaGenerator) {

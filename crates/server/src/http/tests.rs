@@ -17,9 +17,11 @@ use super::answers::store_status;
 use super::{HttpOptions, HttpServer, check_token};
 
 mod access;
+mod consumers;
 mod events;
 mod limits;
 mod operations;
+mod probes;
 
 const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 
@@ -260,13 +262,13 @@ async fn sessions_are_listed_in_pages_and_have_ids_as_people_have_them() {
 async fn nobody_without_the_token_and_no_web_page_is_let_in() {
     let server = server().await;
     let url = |path: &str| format!("http://{}{path}", server.address());
-    for path in ["/healthz", "/v1/sessions", "/v1/sessions/a", "/no/such"] {
+    for path in ["/openapi.json", "/v1/sessions", "/v1/sessions/a", "/no/such"] {
         let bare = client().get(url(path)).send().await.unwrap();
         assert_eq!(bare.status(), StatusCode::UNAUTHORIZED, "{path}");
         let wrong = client().get(url(path)).bearer_auth(TOKEN.to_uppercase()).send().await.unwrap();
         assert_eq!(wrong.status(), StatusCode::UNAUTHORIZED, "{path}");
     }
-    let good = || client().get(url("/healthz")).bearer_auth(TOKEN);
+    let good = || client().get(url("/openapi.json")).bearer_auth(TOKEN);
     assert_eq!(good().send().await.unwrap().status(), StatusCode::OK);
     let page = good().header("origin", "http://example.com").send().await.unwrap();
     assert_eq!(page.status(), StatusCode::FORBIDDEN);
@@ -284,31 +286,31 @@ async fn a_request_is_answered_only_where_it_is_sure_to_be_ours() {
     let ours = format!("host: 127.0.0.1:{port}");
     let token = format!("authorization: Bearer {TOKEN}");
     let cases: &[(&str, &[&str], u16)] = &[
-        ("/healthz", &[&ours, &token], 200),
-        ("/healthz", &[&format!("host: LocalHost:{port}"), &token], 200),
-        ("/healthz", &[&format!("host: [::1]:{port}"), &token], 200),
-        ("/healthz", &["host: build.example", &token], 200),
-        ("/healthz", &["host: BUILD.example:443", &token], 200),
-        ("/healthz", &["host: proxy.example:8443", &token], 200),
-        ("/healthz", &["host: proxy.example", &token], 421),
-        ("/healthz", &["host: build.example:x", &token], 421),
-        ("/healthz", &["host: build.example:", &token], 421),
-        ("/healthz", &["host: evil.build.example", &token], 421),
-        ("/healthz", &["host: 127.0.0.1", &token], 421),
-        ("/healthz", &["host: evil.example", &token], 421),
-        ("/healthz", &[&token], 400),
-        ("/healthz", &[&ours, &ours, &token], 400),
-        ("/healthz", &[&ours, "host: evil.example", &token], 400),
-        ("/healthz", &["host: evil.example", &ours, &token], 400),
-        (&format!("http://127.0.0.1:{port}/healthz"), &[&ours, &token], 200),
-        ("http://evil.example/healthz", &[&ours, &token], 421),
-        (&format!("http://x@127.0.0.1:{port}/healthz"), &[&ours, &token], 421),
-        ("/healthz", &[&ours, &format!("authorization: bearer {TOKEN}")], 200),
-        ("/healthz", &[&ours, &format!("authorization: BEARER   {TOKEN}")], 200),
-        ("/healthz", &[&ours, &format!("authorization: Basic {TOKEN}")], 401),
-        ("/healthz", &[&ours, &format!("authorization: {TOKEN}")], 401),
-        ("/healthz", &[&ours, &token, "authorization: Bearer x"], 401),
-        ("/healthz", &[&ours, &token, "origin: null"], 403),
+        ("/openapi.json", &[&ours, &token], 200),
+        ("/openapi.json", &[&format!("host: LocalHost:{port}"), &token], 200),
+        ("/openapi.json", &[&format!("host: [::1]:{port}"), &token], 200),
+        ("/openapi.json", &["host: build.example", &token], 200),
+        ("/openapi.json", &["host: BUILD.example:443", &token], 200),
+        ("/openapi.json", &["host: proxy.example:8443", &token], 200),
+        ("/openapi.json", &["host: proxy.example", &token], 421),
+        ("/openapi.json", &["host: build.example:x", &token], 421),
+        ("/openapi.json", &["host: build.example:", &token], 421),
+        ("/openapi.json", &["host: evil.build.example", &token], 421),
+        ("/openapi.json", &["host: 127.0.0.1", &token], 421),
+        ("/openapi.json", &["host: evil.example", &token], 421),
+        ("/openapi.json", &[&token], 400),
+        ("/openapi.json", &[&ours, &ours, &token], 400),
+        ("/openapi.json", &[&ours, "host: evil.example", &token], 400),
+        ("/openapi.json", &["host: evil.example", &ours, &token], 400),
+        (&format!("http://127.0.0.1:{port}/openapi.json"), &[&ours, &token], 200),
+        ("http://evil.example/openapi.json", &[&ours, &token], 421),
+        (&format!("http://x@127.0.0.1:{port}/openapi.json"), &[&ours, &token], 421),
+        ("/openapi.json", &[&ours, &format!("authorization: bearer {TOKEN}")], 200),
+        ("/openapi.json", &[&ours, &format!("authorization: BEARER   {TOKEN}")], 200),
+        ("/openapi.json", &[&ours, &format!("authorization: Basic {TOKEN}")], 401),
+        ("/openapi.json", &[&ours, &format!("authorization: {TOKEN}")], 401),
+        ("/openapi.json", &[&ours, &token, "authorization: Bearer x"], 401),
+        ("/openapi.json", &[&ours, &token, "origin: null"], 403),
     ];
     for (target, headers, expected) in cases {
         let text = format!("GET {target} HTTP/1.1\r\n{}\r\n\r\n", headers.join("\r\n"));
@@ -472,7 +474,7 @@ async fn looking_at_a_session_starts_nothing() {
 
     let runtime = start().await.unwrap();
     let server = serve(&runtime, |_| {}).await;
-    for path in ["/v1/sessions", "/v1/sessions/a", "/v1/sessions/none", "/healthz"] {
+    for path in ["/v1/sessions", "/v1/sessions/a", "/v1/sessions/none", "/openapi.json"] {
         call(&server, Method::GET, path, None).await;
     }
     let (status, state) = call(&server, Method::GET, "/v1/sessions/a/state", None).await;

@@ -15,7 +15,6 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::query::{self, take_labels};
-use super::within::sessions_of;
 use super::{
     Answer, Asked, Nothing, Operation, Pairs, Performed, Reach, Refused, Route, Said, SessionNamed,
     StoreLosses, Verb,
@@ -211,7 +210,7 @@ impl Operation for FindSession {
         }
         let mut ids = match &asked.within {
             Some(label) => {
-                let sessions = sessions_of(&asked.runtime, &label.alone()).await?;
+                let sessions = asked.runtime.sessions_within(&label.alone()).await?;
                 sessions.into_iter().map(|session| session.id).filter(|id| id.starts_with(&prefix)).collect()
             }
             None => following(&asked, &prefix).await?,
@@ -330,7 +329,7 @@ impl Operation for RecallEntries {
                 (None, None) => asked.runtime.recall(&self.query, limit).await?,
                 (None, Some(label)) => {
                     let mut found = Vec::new();
-                    for session in sessions_of(&asked.runtime, &label.alone()).await? {
+                    for session in asked.runtime.sessions_within(&label.alone()).await? {
                         let session = asked.runtime.session(&session.id).await?;
                         found.extend(session.recall(&self.query, limit).await?);
                     }

@@ -30,6 +30,8 @@ impl Verb {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Right {
+    /// Read the metrics of the server, and nothing of its sessions.
+    Observe,
     /// Read sessions and their events.
     Read,
     /// Work with sessions: prompt, steer, compact, branch, answer questions, set titles and labels.
@@ -42,6 +44,7 @@ impl Right {
     /// The name, as in the configuration.
     pub fn as_str(self) -> &'static str {
         match self {
+            Self::Observe => "observe",
             Self::Read => "read",
             Self::Prompt => "prompt",
             Self::Administer => "administer",

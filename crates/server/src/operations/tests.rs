@@ -14,7 +14,7 @@ use greenroom_store::faults::MemoryFiles;
 use greenroom_store::{Batch, Store, StoreOptions};
 use serde_json::{Value, json};
 
-use super::{Access, Answer, Asked, Refused, Runs, call, methods, schema};
+use super::{Access, Answer, Asked, OpenConsumers, Refused, Runs, call, methods, schema};
 
 struct Client {
     runtime: Runtime,
@@ -56,6 +56,7 @@ impl Client {
             has_agent: true,
             session: None,
             runs: Runs::default(),
+            consumers: OpenConsumers::default(),
             within: None,
             choice: None,
         };
@@ -140,6 +141,9 @@ async fn every_operation_does_what_it_says() {
         ("session/export", a.clone(), "/format", json!("pi")),
         ("session/import", json!({ "session_id": "c" }), "/session_id", json!("c")),
         ("session/show", json!({ "session_id": "c" }), "/conversation/0/text", json!("one")),
+        ("consumer/read", json!({ "name": "audit", "max": 1 }), "/events/0/seq", json!(0)),
+        ("consumer/list", json!({}), "/consumers", json!([])),
+        ("consumer/delete", json!({ "name": "audit" }), "/was_known", json!(false)),
         ("models/list", json!({}), "/origin", json!("simulator")),
         ("models/forget", json!({ "model": "none" }), "/was_known", json!(false)),
         ("agent/abort", a.clone(), "/session_id", json!("a")),

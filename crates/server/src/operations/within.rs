@@ -3,32 +3,9 @@
 //! Invariants: a client that is confined to a label cannot tell other sessions from sessions that do not exist, except
 //! that it cannot create a session under their ids.
 
-use std::collections::{BTreeMap, BTreeSet};
-
-use greenroom::{Error, Runtime, SessionSummary};
+use std::collections::BTreeMap;
 
 use super::{Asked, Label, Refused};
-
-/// How many callers are looked up above a sub-agent.
-const ABOVE_MAX: usize = 64;
-
-/// Whether a session, or one above it, has all these labels. `false` if it does not exist.
-pub(crate) async fn has_labels(
-    runtime: &Runtime,
-    id: &str,
-    labels: &BTreeMap<String, String>,
-) -> Result<bool, Error> {
-    let mut next = Some(id.to_owned());
-    for _ in 0..ABOVE_MAX {
-        let Some(id) = next else { return Ok(false) };
-        let Some(found) = runtime.summary(&id).await? else { return Ok(false) };
-        if labels.iter().all(|(name, value)| found.labels.get(name) == Some(value)) {
-            return Ok(true);
-        }
-        next = found.parent;
-    }
-    Ok(false)
-}
 
 impl Label {
     /// The label as a set of one.
@@ -44,7 +21,7 @@ impl Asked {
     /// [`Error::Store`].
     pub(super) async fn sees(&self, id: &str) -> Result<bool, Refused> {
         match &self.within {
-            Some(label) => Ok(has_labels(&self.runtime, id, &label.alone()).await?),
+            Some(label) => Ok(self.runtime.has_labels(id, &label.alone()).await?),
             None => Ok(true),
         }
     }
@@ -70,25 +47,4 @@ impl Asked {
         }
         Ok(seen)
     }
-}
-
-/// The sessions with all these labels, and the sub-agents below them. All sessions if there are no labels.
-///
-/// # Errors
-/// [`Error::Store`].
-pub(crate) async fn sessions_of(
-    runtime: &Runtime,
-    labels: &BTreeMap<String, String>,
-) -> Result<Vec<SessionSummary>, Error> {
-    let query = labels.iter().fold(runtime.sessions(), |query, (name, value)| query.label(name, value));
-    let mut sessions = query.await?;
-    if labels.is_empty() {
-        return Ok(sessions);
-    }
-    let mut known: BTreeSet<String> = sessions.iter().map(|session| session.id.clone()).collect();
-    for root in known.clone() {
-        let below = runtime.sessions().tree(&root).await?;
-        sessions.extend(below.into_iter().filter(|session| known.insert(session.id.clone())));
-    }
-    Ok(sessions)
 }

@@ -356,8 +356,16 @@ fn a_rewritten_segment_keeps_the_frames_that_are_needed_and_no_others() {
     append(&store, "one", titled("new")).unwrap();
     wait(store.learned_put("fact", b"old")).unwrap();
     wait(store.learned_put("fact", b"new")).unwrap();
+    wait(store.learned_put("gone", b"x")).unwrap();
+    wait(store.learned_put("gone", b"")).unwrap();
     let one = |sequence| (FrameKind::Append, "one".to_owned(), sequence);
-    let needed = vec![one(0), one(1), one(1), (FrameKind::Learned, String::new(), 0)];
+    let needed = vec![
+        one(0),
+        one(1),
+        one(1),
+        (FrameKind::Learned, String::new(), 0),
+        (FrameKind::Learned, String::new(), 0),
+    ];
     // Twice, since the second time the frames lie where the first one put them.
     for dead in ["dead1", "dead2"] {
         rewrite(&store, dead);
@@ -371,6 +379,8 @@ fn a_rewritten_segment_keeps_the_frames_that_are_needed_and_no_others() {
             std::fs::remove_dir_all(world.index()).unwrap();
         }
         let (store, _) = world.open();
+        assert_eq!(store.learned_keys("").unwrap(), ["fact"]);
+        assert_eq!(store.learned_get("gone").unwrap(), None);
         assert_eq!(texts(&store, "one", 0).unwrap(), ["first"]);
         assert_eq!(store.head("one").unwrap().unwrap().title.as_deref(), Some("new"));
         assert_eq!(store.learned_get("fact").unwrap().as_deref(), Some(&b"new"[..]));

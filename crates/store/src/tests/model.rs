@@ -105,8 +105,10 @@ fn run(steps: Vec<Step>) {
                 assert_eq!(wait(memory.delete(&session)).is_ok(), is_there);
             }
             Step::Learn { key, value } => {
-                wait(disk.learned_put(&key.to_string(), &[value])).unwrap();
-                wait(memory.learned_put(&key.to_string(), &[value])).unwrap();
+                // A third of them removes it.
+                let value: &[u8] = if value % 3 == 0 { &[] } else { &[value] };
+                wait(disk.learned_put(&key.to_string(), value)).unwrap();
+                wait(memory.learned_put(&key.to_string(), value)).unwrap();
             }
             Step::Reopen => {
                 drop(disk);
@@ -126,6 +128,9 @@ fn run(steps: Vec<Step>) {
         }
         for key in ["0", "1"] {
             assert_eq!(disk.learned_get(key).unwrap(), memory.learned_get(key).unwrap());
+            let keys = disk.learned_keys(key).unwrap();
+            assert_eq!(keys, memory.learned_keys(key).unwrap());
+            assert_eq!(keys.iter().any(|known| known == key), disk.learned_get(key).unwrap().is_some());
         }
     }
     let observed = observe(&disk);

@@ -22,6 +22,7 @@ use crate::agent::Agent;
 use crate::core::deps::Deps;
 use crate::core::mail::Mail;
 use crate::core::message::{AgentMessage, ModelOutcome, RunAttempt, SessionMail, SessionMessage};
+use crate::core::metrics::{CallResult, CallTimes, Happened};
 use crate::core::shared::SessionShared;
 use crate::core::trace;
 use crate::events::event::{Delta, EventKind};
@@ -138,13 +139,14 @@ impl ModelTask {
 
     /// Calls the provider.
     async fn call(&self, request: Request) -> ModelOutcome {
-        let mut partial = self.nothing_yet(request.model.clone());
+        let model = request.model.clone();
+        let mut partial = self.nothing_yet(model.clone());
         let span = trace::chat(&self.span, &*self.lane.provider, &request);
         let began = Instant::now();
-        let mut started = false;
+        let mut times = CallTimes::default();
         let mut flight = None;
         let mut outcome = {
-            let work = self.work(request, &mut partial, &mut started, &mut flight, &span);
+            let work = self.work(request, &mut partial, &mut times, &mut flight, &span);
             let work = AssertUnwindSafe(work).catch_unwind();
             tokio::select! {
                 biased;
@@ -179,15 +181,24 @@ impl ModelTask {
             self.deps.ledger.release(&self.shared);
         }
         let (session, took) = (&self.shared.id, began.elapsed());
-        match &outcome {
-            ModelOutcome::Answered(answer) => trace::answered(&span, session, Purpose::Step, answer, took),
-            ModelOutcome::Failed(error) => trace::failed(&span, session, Purpose::Step, &error.failure, took),
+        let result = match &outcome {
+            ModelOutcome::Answered(answer) => {
+                trace::answered(&span, session, Purpose::Step, answer, took);
+                CallResult::Answered
+            }
+            ModelOutcome::Failed(error) => {
+                trace::failed(&span, session, Purpose::Step, &error.failure, took);
+                CallResult::Failed(error.failure.class)
+            }
             ModelOutcome::Refused(_) | ModelOutcome::Cancelled(_) => {
                 trace::cancelled(&span, session, Purpose::Step, took);
+                CallResult::Cancelled
             }
-        }
+        };
         drop(span);
-        if started && matches!(outcome, ModelOutcome::Failed(_)) {
+        let (provider, purpose) = (self.lane.provider.name(), Purpose::Step);
+        self.deps.metrics.count(Happened::CallEnded { provider, model: &model, purpose, result, times });
+        if times.first.is_some() && matches!(outcome, ModelOutcome::Failed(_)) {
             self.publish(EventKind::MessageDiscarded);
         }
         outcome
@@ -247,7 +258,7 @@ impl ModelTask {
         &self,
         mut request: Request,
         partial: &mut AssistantMessage,
-        started: &mut bool,
+        times: &mut CallTimes,
         flight: &mut Option<Flight>,
         span: &Span,
     ) -> Result<Box<AssistantMessage>, NoAnswer> {
@@ -264,6 +275,8 @@ impl ModelTask {
         let reserved = self.deps.ledger.reserve(&self.shared, wanted, waits).await;
         let allowed = reserved.map_err(NoAnswer::OverBudget)?;
         limit_output(&mut request, allowed);
+        // What the labels' limits took is not a wait for a slot.
+        let asked = Instant::now();
         let call =
             ModelCall { turn: self.deps.turn(&self.shared), urgency: Urgency::Step, tokens: self.tokens };
         let mut wait = Span::none();
@@ -272,7 +285,9 @@ impl ModelTask {
             self.publish(self.lane.queue_update(false, queued));
         };
         let mut place = self.lane.enter(call, tell).await;
-        trace::entered(span, &self.shared.id, asked.elapsed());
+        let waited = asked.elapsed();
+        trace::entered(span, &self.shared.id, waited);
+        self.deps.metrics.count(Happened::CallEntered { provider: self.lane.provider.name(), waited });
         // Others may have spent money while this call waited for its slot.
         let now_ms = self.deps.now_ms();
         let allowed = self.deps.accounts.look(&tenants, now_ms, wanted).map_err(NoAnswer::OverBudget)?;
@@ -283,6 +298,7 @@ impl ModelTask {
         let mut silence = self.lane.silence();
         *flight =
             Flight::begin(&self.session, Some(self.stamp), &self.deps, &self.lane, &request, info.as_ref());
+        times.sent = Some(Instant::now());
         let stream = silence.unless_silent(self.lane.provider.stream(request)).await.map_err(silent)?;
         if stream.is_err() {
             flight.take().into_iter().for_each(Flight::refused);
@@ -291,7 +307,8 @@ impl ModelTask {
         while let Some(event) = silence.unless_silent(stream.next()).await.map_err(silent)? {
             let event = event.map_err(Box::new)?;
             flight.iter_mut().for_each(|flight| flight.heard(&event));
-            if !std::mem::replace(started, true) {
+            if times.first.is_none() {
+                times.first = Some(tokio::time::Instant::now());
                 self.publish(EventKind::MessageStart);
             }
             let delta = match event {

@@ -24,6 +24,7 @@ use crate::core::deps::Deps;
 use crate::core::door::Door;
 use crate::core::mail::Mail;
 use crate::core::message::{AgentMessage, AskRequest, PendingCall, RunAttempt, SessionMessage};
+use crate::core::metrics::Happened;
 use crate::core::shared::SessionShared;
 use crate::core::trace;
 use crate::events::event::EventKind;
@@ -127,13 +128,16 @@ impl ToolTask {
             if self.is_cut_off(call) { self.cut_off(call).await } else { self.with_hooks(call).await }
         };
         let result = work.instrument(span.clone()).await;
-        trace::tool_ended(&span, &self.shared.id, call, result.status, began.elapsed());
+        let (status, took) = (result.status, began.elapsed());
+        trace::tool_ended(&span, &self.shared.id, call, status, took);
         drop(span);
+        let tool = self.tools.get(&call.name).map(|_| call.name.as_str());
+        self.deps.metrics.count(Happened::ToolEnded { tool, status, took });
         publish(EventKind::ToolEnd {
             call_id: call.id.clone(),
             name: call.name.clone(),
-            status: result.status,
-            duration_ms: u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX),
+            status,
+            duration_ms: u64::try_from(took.as_millis()).unwrap_or(u64::MAX),
         });
         AgentMessage::ToolOver { stamp: self.stamp, result: Box::new(result) }
     }

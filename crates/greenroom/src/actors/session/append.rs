@@ -15,6 +15,7 @@ use tracing::Instrument as _;
 
 use super::SessionState;
 use crate::core::message::{AgentMessage, RunAttempt, RunCompletion, TrackerMessage};
+use crate::core::metrics::Happened;
 use crate::core::trace;
 use crate::events::entry_events;
 use crate::events::event::{Event, EventKind};
@@ -55,6 +56,15 @@ impl SessionState {
         if is_import || entries.iter().any(|entry| matches!(entry.kind, EntryKind::Metadata(_))) {
             self.labels_changed();
         }
+        if !is_import {
+            let (provider, model) = (self.definition.provider(), self.definition.model());
+            self.deps.metrics.count(Happened::Recorded {
+                entries: &entries,
+                provider,
+                model,
+                cost: self.log.cost(),
+            });
+        }
         // The tracker already has the answer that ends a run, and its cost.
         let ended = after.ended.take();
         let is_counted = ended.is_some();
@@ -72,8 +82,13 @@ impl SessionState {
         let batch = Batch { entries: entries.to_vec(), head: Arc::clone(head), key };
         self.send_told();
         let span = trace::append(self.work_span(), &self.shared.id, entries.len());
+        let began = tokio::time::Instant::now();
         let appended =
             self.deps.store.append_of_any_size(&self.shared.id, batch).instrument(span.clone()).await;
+        let took = began.elapsed();
+        self.deps.readiness.note(&appended);
+        let is_durable = appended.is_ok();
+        self.deps.metrics.count(Happened::Appended { entries: entries.len(), is_durable, took });
         match appended.inspect_err(|_| trace::append_failed(&span))? {
             Appended::Written { .. } => Ok(()),
             Appended::Duplicate { first } => {

@@ -21,6 +21,7 @@ use crate::agent::Agent;
 use crate::agent::validate::Validators;
 use crate::core::mail::Mail;
 use crate::core::message::{BeginRun, PendingCall, PromptOptions, ReplyTo, RunAttempt, TrackerMessage};
+use crate::core::metrics::{Happened, Metrics};
 use crate::core::trace;
 use crate::values::compaction::Compacted;
 use crate::values::error::Error;
@@ -368,10 +369,12 @@ impl ClosingRun {
         self.run.stamp
     }
 
-    /// Records its end in the trace.
-    pub(super) fn trace(&self, session: &str) {
+    /// Records its end in the trace and in the metrics.
+    pub(super) fn trace(&self, session: &str, metrics: &Metrics) {
         let OpenRun { span, told, began, stamp, .. } = &self.run;
-        trace::run_ended(span, session, stamp.run, &self.outcome, told.steps, &told.usage, began.elapsed());
+        let took = began.elapsed();
+        trace::run_ended(span, session, stamp.run, &self.outcome, told.steps, &told.usage, took);
+        metrics.count(Happened::RunEnded { outcome: &self.outcome, took });
     }
 
     /// Returns the failure after which the run, and the input behind it, remain to be done: the failure may

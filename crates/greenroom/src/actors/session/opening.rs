@@ -30,6 +30,7 @@ use crate::agent::team;
 use crate::core::deps::{Deps, blocking};
 use crate::core::mail::Outbox;
 use crate::core::message::{AgentMessage, MeasureFor, SessionMail, TrackerConfig, TrackerMessage};
+use crate::core::metrics::{Happened, Restarted};
 use crate::core::shared::{Published, SessionShared};
 use crate::core::terms::lacking;
 use crate::core::trace;
@@ -45,6 +46,7 @@ const DEPTH_MAX: usize = 64;
 impl SessionState {
     /// Reads the log and starts the children.
     pub(super) async fn open(myself: ActorRef<SessionMail>, arguments: SessionArguments) -> Result<Self> {
+        let began = tokio::time::Instant::now();
         let SessionArguments { deps, shared, supervisor, parking, finishes } = arguments;
         if !shared.is_suspended() {
             // A run that an earlier actor left is closed below, and its token reaches nothing.
@@ -106,6 +108,7 @@ impl SessionState {
             held_back.extend(log.inbox().iter().filter(lacks).map(|item| item.id));
         }
         let inbox = Inbox::open(held_back, before.inbox_agents);
+        deps.metrics.count(Happened::Opened { took: began.elapsed() });
         let state = Self {
             taken_on: deps.admission.held(),
             deps,
@@ -159,12 +162,14 @@ impl SessionState {
             return Err(format!("its actors died too often, last: {reason}").into());
         }
         if child.get_id() == self.agent.actor().get_id() {
+            self.deps.metrics.count(Happened::Restarted(Restarted::Agent));
             self.agent = spawn_agent(&self.deps, &self.shared, &self.myself).await?;
             let (events, then) = self.outgoing.unheard(self.shared.broadcast_below());
             self.agent.tell(AgentMessage::Broadcast { events, then });
             self.warn(format!("the agent died and was restarted: {reason}"));
             self.rerun().await;
         } else if child.get_id() == self.tracker.actor().get_id() {
+            self.deps.metrics.count(Happened::Restarted(Restarted::UsageTracker));
             let config = self.tracker_config();
             self.definition.set_counted_with(&config.resent);
             self.tracker = spawn_tracker(&self.deps, &self.shared, &self.myself, config, &self.log).await?;
@@ -179,6 +184,7 @@ impl SessionState {
                 self.tracker.tell(TrackerMessage::MeasureFor(MeasureFor::Compaction(measurement)));
             }
         } else if self.compactor.as_ref().is_some_and(|compactor| child.get_id() == compactor.get_id()) {
+            self.deps.metrics.count(Happened::Restarted(Restarted::Compactor));
             self.compactor = None;
             self.warn(format!("the compactor died: {reason}"));
             self.compactor_died(reason).await;

@@ -235,7 +235,7 @@ impl SessionState {
         let Some(mut closing) = self.runs.take_closing() else { return };
         self.shared.end_run();
         self.deps.ledger.release(&self.shared);
-        closing.trace(&self.shared.id);
+        closing.trace(&self.shared.id, &self.deps.metrics);
         let (run, last) = (closing.stamp().run, std::mem::take(&mut closing.last));
         let mut draft = self.log.draft(self.deps.now_ms());
         draft.repeat(&last);

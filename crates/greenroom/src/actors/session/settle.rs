@@ -79,6 +79,7 @@ impl SessionState {
         let is_awaited = self.is_awaited();
         let is_summary_awaited = is_awaited && !self.compaction.is_idle();
         let before = self.shared.publish_state(Published {
+            status: Some(self.status()),
             is_awaited,
             is_summary_awaited,
             callers_waiting: self.inbox.callers(),
@@ -97,15 +98,19 @@ impl SessionState {
         self.runs.is_open() || self.compaction.is_awaited() || !self.inbox.is_empty(&self.log)
     }
 
+    fn status(&self) -> Status {
+        match (self.compaction.is_idle(), self.runs.open()) {
+            (false, _) => Status::Compacting,
+            (true, Some(_)) if self.log.questions().open().next().is_some() => Status::Waiting,
+            (true, Some(_)) => Status::Working,
+            (true, None) if self.runs.is_left_waiting() => Status::Waiting,
+            (true, None) => Status::Idle,
+        }
+    }
+
     pub(super) fn state(&self) -> State {
         State {
-            status: match (self.compaction.is_idle(), self.runs.open()) {
-                (false, _) => Status::Compacting,
-                (true, Some(_)) if self.log.questions().open().next().is_some() => Status::Waiting,
-                (true, Some(_)) => Status::Working,
-                (true, None) if self.runs.is_left_waiting() => Status::Waiting,
-                (true, None) => Status::Idle,
-            },
+            status: self.status(),
             waiting: self.inbox.waiting(&self.log).count(),
             held_back: self.inbox.held_back().len(),
             is_unanswered: !self.runs.is_open() && self.log.unanswered().is_some(),

@@ -25,6 +25,8 @@ use crate::agent::live::{ReloadedSettings, SettingsChange};
 use crate::agent::shared_tools::SharedTools;
 use crate::api::deletion;
 use crate::core::deps::Deps;
+use crate::core::metrics::Metrics;
+use crate::core::readiness::Readiness;
 use crate::core::shared::REQUESTS_MAX;
 use crate::events::bus::Bus;
 use crate::lane::learned::Learned;
@@ -442,6 +444,8 @@ impl RuntimeBuilder {
             searches: Arc::default(),
             deletions: tokio::sync::Mutex::default(),
             consumers: crate::core::consumers::Consumers::default(),
+            metrics: Metrics::default(),
+            readiness: Readiness::default(),
         });
         deps.refresh_runtime_settings();
         let (supervisor, _) = Actor::spawn(None, Supervisor, Arc::clone(&deps))

@@ -9,10 +9,14 @@ use std::sync::Arc;
 use greenroom_kernel::EntryId;
 
 use crate::agent::Agent;
+use crate::values::state::Status;
 
 /// A session's state, as its actor published it last. It outlives the actor: the next one continues from it.
 #[derive(Clone, Default)]
 pub(crate) struct Published {
+    /// What the session does; `None` before its first actor.
+    #[cfg_attr(not(feature = "metrics"), expect(dead_code, reason = "only the metrics read it"))]
+    pub(crate) status: Option<Status>,
     /// Whether a run, a caller or input waits for the session's work.
     pub(crate) is_awaited: bool,
     /// Whether that work waits for a compaction, which has started.

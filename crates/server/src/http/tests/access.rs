@@ -19,6 +19,7 @@ fn label(value: &str) -> Option<Label> {
 async fn with_tokens() -> (HttpServer, Simulator) {
     server_with(|options| {
         for (name, right, within) in [
+            ("observer", Right::Observe, None),
             ("reader", Right::Read, None),
             ("prompter", Right::Prompt, None),
             ("ada", Right::Administer, label("ada")),
@@ -46,7 +47,7 @@ async fn every_route_is_guarded() {
         .filter_map(|method| method.route)
         .map(|route| (format!("{:?}", route.verb).to_uppercase(), format!("/v1{}", route.path)))
         .collect();
-    for path in ["/v1/events", "/v1/sessions/{session_id}/events", "/openapi.json", "/healthz"] {
+    for path in ["/v1/events", "/v1/sessions/{session_id}/events", "/openapi.json", "/metrics"] {
         routes.push(("GET".to_owned(), path.to_owned()));
     }
     let (ours, token) =
@@ -81,7 +82,9 @@ async fn every_route_needs_its_right() {
     let mut checked = BTreeSet::new();
     for (name, params) in calls() {
         let needed = methods().into_iter().find(|method| method.name == name).unwrap().route.unwrap().right;
-        for (token, has) in [("reader", Right::Read), ("prompter", Right::Prompt)] {
+        for (token, has) in
+            [("observer", Right::Observe), ("reader", Right::Read), ("prompter", Right::Prompt)]
+        {
             // Where it is permitted, only what changes nothing is tried.
             if has < needed || needed == Right::Read {
                 let (status, answer) = as_of(&server, token, name, params.clone()).await;

@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use greenroom::{Delivery, Position};
 use greenroom_simulator::SeenRequest;
 use reqwest::Response;
 
-use super::super::follow::{Following, Item, Scope};
 use super::operations::request;
 use super::*;
 use crate::http::Token;
@@ -221,17 +221,19 @@ async fn what_happens_while_the_log_is_read_comes_once() {
     let session = runtime.open("a", Arc::new(Agent::new("simulated"))).await.unwrap();
     session.prompt("before").await.unwrap();
     for after in ["0", "0,1.7.other", ""] {
-        let position = (!after.is_empty()).then(|| after.parse().unwrap());
         let first = if after.is_empty() { session.state().await.unwrap().entries } else { 0 };
-        let mut following = Following::start(&runtime, Scope::default(), position).await.unwrap();
+        let mut follow = match after {
+            "" => runtime.follow(Position::default()).from_now().await.unwrap(),
+            after => runtime.follow(Position::parse(after).unwrap()),
+        };
         // It has subscribed, and has not read the log.
         session.prompt("meanwhile").await.unwrap();
         let mut durable = Vec::new();
-        while let Some(item) = following.next_known().await {
-            match item.unwrap() {
-                Item::Event(event) if event.is_durable() => durable.push(event.seq),
-                Item::Event(_) => {}
-                Item::Gap => panic!("it is not slow"),
+        while let Some(delivery) = follow.try_next_delivery().await.unwrap() {
+            match delivery {
+                Delivery::Event(event) if event.is_durable() => durable.push(event.seq),
+                Delivery::Event(_) => {}
+                Delivery::Gap { .. } => panic!("it is not slow"),
             }
         }
         let entries = session.state().await.unwrap().entries;
@@ -249,24 +251,24 @@ async fn a_slow_reader_gets_a_gap_and_then_all_that_is_durable() {
     let agent = Arc::new(Agent::new("simulated").context_window(10_000_000));
     let session = runtime.open("a", Arc::clone(&agent)).await.unwrap();
     session.prompt("before").await.unwrap();
-    let mut following = Following::start(&runtime, Scope::session("a"), None).await.unwrap();
-    assert!(following.next_known().await.is_none(), "the log has been read");
+    let mut follow = session.follow(Position::default()).from_now().await.unwrap();
+    assert!(follow.try_next_delivery().await.unwrap().is_none(), "the log has been read");
     for round in 0..8 {
         session.prompt(format!("prompt {round}")).await.unwrap();
     }
     let entries = session.state().await.unwrap().entries;
     let (mut durable, mut gaps) = (Vec::new(), 0);
-    while let Some(item) = following.next_known().await {
-        match item.unwrap() {
-            Item::Gap => gaps += 1,
-            Item::Event(event) if event.is_durable() => durable.push(event.seq),
-            Item::Event(_) => {}
+    while let Some(delivery) = follow.try_next_delivery().await.unwrap() {
+        match delivery {
+            Delivery::Gap { .. } => gaps += 1,
+            Delivery::Event(event) if event.is_durable() => durable.push(event.seq),
+            Delivery::Event(_) => {}
         }
     }
     assert_eq!(gaps, 1);
     assert_eq!(durable, (3..entries).collect::<Vec<_>>());
-    let position = following.position().to_string();
-    assert_eq!(position.parse::<super::super::position::Position>().unwrap().to_string(), position);
+    let position = follow.position().to_string();
+    assert_eq!(Position::parse(&position).unwrap().to_string(), position);
 }
 
 #[tokio::test(start_paused = true)]

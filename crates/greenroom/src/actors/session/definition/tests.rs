@@ -94,6 +94,8 @@ fn deps() -> Deps {
         searches: Arc::default(),
         deletions: tokio::sync::Mutex::default(),
         consumers: crate::core::consumers::Consumers::default(),
+        metrics: crate::core::metrics::Metrics::default(),
+        readiness: crate::core::readiness::Readiness::default(),
     }
 }
 

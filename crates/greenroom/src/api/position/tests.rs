@@ -1,10 +1,11 @@
 //! Positions over many sessions: none of the events is behind and before one, and their text stays short.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
-use greenroom::{Event, EventKind, SessionSummary};
 use greenroom_kernel::Head;
 
-use super::{NAMED_MAX, Position, Seen};
+use super::{From, NAMED_MAX, Position, Seen};
+use crate::api::sessions::SessionSummary;
+use crate::events::event::{Event, EventKind};
 
 /// A session as it is stored: its creation time, and the times of its events.
 struct Log {
@@ -54,7 +55,7 @@ fn a_position_names_what_is_new_and_misses_nothing() {
                 0..=3 if !is_there => {
                     is_there = true;
                     // It comes back, with the text that it kept.
-                    position = position.to_string().parse().unwrap();
+                    position = Position::parse(&position.to_string()).unwrap();
                     for (id, log) in logs.iter().enumerate() {
                         let session = summary(id, log);
                         let behind = got[id]..log.times_ms.len();
@@ -62,10 +63,11 @@ fn a_position_names_what_is_new_and_misses_nothing() {
                             assert!(behind.is_empty(), "seed {seed}: {behind:?} of {id} are missed");
                             continue;
                         }
-                        let from = position.next(&session);
-                        let first = usize::try_from(from.seq).unwrap();
-                        let earlier = |seq: &usize| log.times_ms[*seq] < from.at_ms;
-                        let read: Vec<usize> = (first..log.times_ms.len()).skip_while(earlier).collect();
+                        let first = match position.next(&session) {
+                            From::Event(next) => usize::try_from(next).unwrap(),
+                            From::Time(at_ms) => log.times_ms.iter().position(|time| *time >= at_ms).unwrap(),
+                        };
+                        let read: Vec<usize> = (first..log.times_ms.len()).collect();
                         assert_eq!(read, behind.collect::<Vec<_>>(), "seed {seed}: {id}");
                         for seq in read {
                             position.pass(&event(id, log, seq));

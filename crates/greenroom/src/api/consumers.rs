@@ -1,0 +1,149 @@
+//! The consumers that a store knows, for who operates a runtime.
+//!
+//! Invariants: a consumer is known from its first commit on, until it is deleted.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use futures_util::future::join_all;
+use greenroom_store::Store;
+use serde::{Deserialize, Serialize};
+
+use crate::api::position::Position;
+use crate::api::runtime::Runtime;
+use crate::api::within::sessions_within;
+use crate::core::deps::{Deps, blocking};
+use crate::values::error::{ConfigError, Error, Result};
+
+/// A stored consumer: see [`Runtime::consumers`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+#[non_exhaustive]
+pub struct ConsumerSummary {
+    /// Its name.
+    pub name: String,
+    /// The labels of the sessions that it reads; it reads all if there are none.
+    #[serde(default)]
+    pub labels: BTreeMap<String, String>,
+    /// How many durable events are in the logs and were not committed.
+    pub lag: u64,
+    /// Whether a program has it open.
+    pub is_open: bool,
+}
+
+impl Runtime {
+    /// Returns the consumers that have committed something, in the order of their names, and how far each is behind. This
+    /// reads the heads of all sessions.
+    ///
+    /// # Errors
+    /// [`Error::Store`].
+    pub async fn consumers(&self) -> Result<Vec<ConsumerSummary>> {
+        let deps = Arc::clone(self.deps());
+        blocking(self.deps(), move || {
+            let mut sessions = BTreeMap::new();
+            let mut found = Vec::new();
+            for name in names(&deps.store)? {
+                let labels = stored_labels(&deps.store, &name)?.unwrap_or_default();
+                if !sessions.contains_key(&labels) {
+                    sessions.insert(labels.clone(), sessions_within(&deps.store, &labels)?);
+                }
+                let position = stored_position(&deps.store, &name)?;
+                let lag = sessions[&labels].iter().map(|session| position.behind(session)).sum();
+                found.push(ConsumerSummary { labels, lag, is_open: deps.consumers.is_open(&name), name });
+            }
+            Ok(found)
+        })
+        .await
+    }
+
+    /// Forgets what a consumer has committed; `false` if it is not known. A consumer that is opened under the name begins
+    /// with the oldest events.
+    ///
+    /// # Errors
+    /// [`ConfigError::ConsumerInUse`]; [`Error::Store`].
+    pub async fn delete_consumer(&self, name: &str) -> Result<bool> {
+        let deps = self.deps();
+        let held: Arc<str> = Arc::from(name);
+        if !deps.consumers.open(&held) {
+            return Err(ConfigError::ConsumerInUse { name: name.to_owned() }.into());
+        }
+        let deleted = delete(deps, name).await;
+        deps.consumers.close(name);
+        deleted
+    }
+}
+
+async fn delete(deps: &Deps, name: &str) -> Result<bool> {
+    let (store, of) = (deps.store.clone(), name.to_owned());
+    let keys = move || {
+        let mut keys = store.learned_keys(&key(&of, ""))?;
+        // Last, so that a deletion that is interrupted can be repeated.
+        keys.extend(stored_labels(&store, &of)?.map(|_| labels_key(&of)));
+        Ok(keys)
+    };
+    let keys = blocking(deps, keys).await?;
+    for done in join_all(keys.iter().map(|key| deps.store.learned_put(key, &[]))).await {
+        done?;
+    }
+    Ok(!keys.is_empty())
+}
+
+/// The name as a part of a key, without a slash.
+pub(super) fn encoded(name: &str) -> String {
+    form_urlencoded::byte_serialize(name.as_bytes()).collect()
+}
+
+fn key(name: &str, session: &str) -> String {
+    format!("consumer/{}/{session}", encoded(name))
+}
+
+fn labels_key(name: &str) -> String {
+    format!("consumers/{}", encoded(name))
+}
+
+fn names(store: &Store) -> Result<Vec<String>> {
+    let prefix = labels_key("");
+    let keys = store.learned_keys(&prefix)?;
+    let decoded = keys.iter().flat_map(|key| form_urlencoded::parse(&key.as_bytes()[prefix.len()..]).take(1));
+    let names: BTreeSet<String> = decoded.map(|(name, _)| name.into_owned()).collect();
+    Ok(names.into_iter().collect())
+}
+
+/// Returns the labels with which a consumer has committed; `None` if it is not known. This blocks on the disk.
+pub(super) fn stored_labels(store: &Store, name: &str) -> Result<Option<BTreeMap<String, String>>> {
+    let value = store.learned_get(&labels_key(name))?;
+    Ok(value.and_then(|value| serde_json::from_slice(&value).ok()))
+}
+
+/// Returns what a consumer has committed. This blocks on the disk.
+pub(super) fn stored_position(store: &Store, name: &str) -> Result<Position> {
+    let mut position = Position::default();
+    for key in store.learned_keys(&key(name, ""))? {
+        let value = store.learned_get(&key)?.unwrap_or_default();
+        if let Some(stored) = std::str::from_utf8(&value).ok().and_then(Position::parse) {
+            position.name(&stored);
+        }
+    }
+    Ok(position)
+}
+
+/// Stores the labels of a consumer.
+pub(super) async fn store_labels(deps: &Deps, name: &str, labels: &BTreeMap<String, String>) -> Result<()> {
+    let value = serde_json::to_vec(labels).map_err(|error| Error::internal("storing labels", &error))?;
+    Ok(deps.store.learned_put(&labels_key(name), &value).await?)
+}
+
+/// Stores how far single sessions were processed.
+pub(super) async fn store_positions(
+    deps: &Deps,
+    name: &str,
+    positions: &[(&Arc<str>, Position)],
+) -> Result<()> {
+    let put = async |(id, position): &(&Arc<str>, Position)| {
+        deps.store.learned_put(&key(name, id), position.to_string().as_bytes()).await
+    };
+    // Together, so that one write to the disk serves all.
+    for done in join_all(positions.iter().map(put)).await {
+        done?;
+    }
+    Ok(())
+}

@@ -1,0 +1,98 @@
+//! The sessions of a label: those that have it, and the sub-agents below them.
+//!
+//! Invariants: only heads are read, and no session is woken.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use greenroom_kernel::Head;
+use greenroom_store::Store;
+
+use crate::api::runtime::Runtime;
+use crate::api::sessions::{SessionSummary, tree};
+use crate::core::deps::blocking;
+use crate::values::error::Result;
+
+/// How many callers are looked up above a sub-agent.
+const ABOVE_MAX: usize = 64;
+/// How many heads are read at once.
+const PAGE: usize = 1_000;
+
+impl Runtime {
+    /// Whether a session, or a session above it, has all these labels; `false` if it does not exist. With a label for each
+    /// tenant of a service, this is the check whether a session is one of the tenant's.
+    ///
+    /// # Errors
+    /// [`Error::Store`](crate::Error::Store).
+    pub async fn has_labels(&self, id: &str, labels: &BTreeMap<String, String>) -> Result<bool> {
+        let (store, id, labels) = (self.deps().store.clone(), id.to_owned(), labels.clone());
+        blocking(self.deps(), move || has_labels(&store, &id, &labels)).await
+    }
+
+    /// Returns the sessions with all these labels, and those of the sub-agents below them.
+    ///
+    /// # Errors
+    /// [`Error::Store`](crate::Error::Store).
+    #[doc(hidden)]
+    pub async fn sessions_within(&self, labels: &BTreeMap<String, String>) -> Result<Vec<SessionSummary>> {
+        let (store, labels) = (self.deps().store.clone(), labels.clone());
+        blocking(self.deps(), move || sessions_within(&store, &labels)).await
+    }
+}
+
+fn have(head: &Head, labels: &BTreeMap<String, String>) -> bool {
+    labels.iter().all(|(name, value)| head.labels.get(name) == Some(value))
+}
+
+/// As [`Runtime::has_labels`]. This blocks on the disk.
+pub(super) fn has_labels(store: &Store, id: &str, labels: &BTreeMap<String, String>) -> Result<bool> {
+    let mut next = Some(id.to_owned());
+    for _ in 0..ABOVE_MAX {
+        let Some(id) = next else { return Ok(false) };
+        let Some(head) = store.head(&id)? else { return Ok(false) };
+        if have(&head, labels) {
+            return Ok(true);
+        }
+        next = head.parent_session;
+    }
+    Ok(false)
+}
+
+/// Whether a session is below another one, on any level. This blocks on the disk.
+pub(super) fn is_below(store: &Store, id: &str, root: &str) -> Result<bool> {
+    let mut next = Some(id.to_owned());
+    for _ in 0..ABOVE_MAX {
+        let Some(id) = next else { return Ok(false) };
+        next = store.head(&id)?.and_then(|head| head.parent_session);
+        if next.as_deref() == Some(root) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// As [`Runtime::sessions_within`]. This blocks on the disk.
+pub(super) fn sessions_within(
+    store: &Store,
+    labels: &BTreeMap<String, String>,
+) -> Result<Vec<SessionSummary>> {
+    let (mut sessions, mut from) = (Vec::new(), None);
+    loop {
+        let heads = store.page(from.as_deref(), PAGE)?;
+        let is_last = heads.len() < PAGE;
+        from = heads.last().map(|(id, _)| id.clone());
+        let found = heads.into_iter().filter(|(_, head)| have(head, labels));
+        sessions.extend(found.map(|(id, head)| SessionSummary::new(id, head)));
+        if is_last {
+            break;
+        }
+    }
+    if labels.is_empty() {
+        return Ok(sessions);
+    }
+    let mut known: BTreeSet<String> = sessions.iter().map(|session| session.id.clone()).collect();
+    for root in known.clone() {
+        let below = tree(store, &root)?.into_iter().filter(|(id, _)| known.insert(id.clone()));
+        sessions.extend(below.map(|(id, head)| SessionSummary::new(id, head)));
+    }
+    Ok(sessions)
+}
