@@ -460,7 +460,7 @@ impl Families {
                 }
                 EntryKind::CompactionEnded(ended) => {
                     self.compaction_ended(ended);
-                    self.spent(entry, provider, summariser.take().unwrap_or(model));
+                    self.spent(entry, provider, summariser.take().unwrap_or(model), cost);
                 }
                 // A sub-agent's session counts its own spending.
                 EntryKind::Spent(spent) if matches!(spent.by, Spender::SubAgent { .. }) => {}
