@@ -97,6 +97,7 @@ fn has_runs(command: &Command) -> bool {
         | Command::Delete(_)
         | Command::Store(_)
         | Command::Simulate(_)
+        | Command::Usage(_)
         | Command::Models(_)
         | Command::Config(_)
         | Command::Completions(_) => false,
