@@ -198,6 +198,33 @@ async fn what_a_sub_agent_spent_is_an_entry_of_its_caller() {
     model.assert_clean();
 }
 
+/// What a run cost, with the agents that it called, is in its reply and in the event of its end.
+#[tokio::test(start_paused = true)]
+async fn a_run_s_cost_is_in_its_reply_and_its_end() {
+    let model = model();
+    let runtime = builder(&model).start().await.unwrap();
+    let session = runtime.open("s", &agent()).await.unwrap();
+    let mut sum = 0;
+    for prompt in ["hello", "delegate it", "and on"] {
+        let before = billed(&session).await.1;
+        let reply = session.prompt(prompt).once(prompt).await.unwrap();
+        assert_eq!(reply.cost_microdollars, billed(&session).await.1 - before, "{prompt}");
+        assert!(reply.cost_microdollars > 0 && !reply.is_cost_estimated);
+        assert_eq!(session.prompt(prompt).once(prompt).await.unwrap(), reply, "the reply to a repeated key");
+        let ends = runtime.replay("s", 0).await.unwrap();
+        let told = ends.iter().rev().find_map(|event| match &event.kind {
+            EventKind::RunEnd { cost_microdollars, is_cost_estimated, .. } => {
+                Some((*cost_microdollars, *is_cost_estimated))
+            }
+            _ => None,
+        });
+        assert_eq!(told, Some((reply.cost_microdollars, false)));
+        sum += reply.cost_microdollars;
+    }
+    assert_eq!(sum, billed(&session).await.1);
+    model.assert_clean();
+}
+
 /// What compactions cost and saved is in the reply of each run, in the state, and summed up for a label; and it is what the
 /// log says.
 #[tokio::test(start_paused = true)]

@@ -1,7 +1,7 @@
 //! Cost limits: of a run, a session, and all sessions of a runtime together.
 
 use greenroom::prelude::*;
-use greenroom::{ConfigError, Period};
+use greenroom::{ConfigError, FactSource, ModelPrice, Period};
 use greenroom_simulator::{Answer as Said, CallInfo, Function, SeenRequest, Simulator, SimulatorOptions};
 use greenroom_store::Store;
 use serde_json::json;
@@ -219,4 +219,58 @@ async fn what_waits_for_its_place_is_not_called_beyond_the_limit() {
     for end in stopped {
         assert!(stopped_by(end).starts_with("the runtime reached its cost limit"));
     }
+}
+
+/// A price that is set replaces the catalogue's or makes one known: for the bill, the limits and the list of models.
+#[tokio::test(start_paused = true)]
+async fn prices_can_be_set() {
+    let answer = |_: &SeenRequest, _: CallInfo| Said::text(text("words.", 500));
+    let model = Simulator::new(SimulatorOptions {
+        provider_name: "openai".to_owned(),
+        window: 100_000,
+        ..SimulatorOptions::new(Function(answer))
+    });
+    let agent = |name: &str| Agent::new(name).context_window(100_000);
+    let runtime = builder(&model)
+        .price_for("gpt-4o", ModelPrice::new(100.0, 0.0))
+        .price_for("my-own", ModelPrice::new(0.0, 10.0))
+        .spending_by([""; 0])
+        .start()
+        .await
+        .unwrap();
+    let cost = async |id: &str, agent: Agent| {
+        let reply = runtime.open(id, &agent).await.unwrap().prompt("go").await.unwrap();
+        assert_eq!(spent(&runtime.session(id).await.unwrap()).await, reply.cost_microdollars, "{id}");
+        (reply.usage, reply.cost_microdollars)
+    };
+    let (usage, of_catalog) = cost("a", agent("gpt-4o-mini")).await;
+    assert!(of_catalog > 0);
+    assert_eq!(cost("b", agent("gpt-4o")).await.1, usage.input_tokens * 100);
+    assert_eq!(cost("c", agent("my-own")).await.1, usage.output_tokens * 10);
+    let own = agent("my-own").price_for("my-own", ModelPrice::new(0.0, 20.0));
+    assert_eq!(cost("d", own.clone()).await.1, usage.output_tokens * 20);
+    assert_eq!(cost("e", agent("unknown")).await.1, 0);
+    // A session that gets an agent with another price.
+    let session = runtime.open("c", &own).await.unwrap();
+    assert_eq!(session.prompt("go").await.unwrap().cost_microdollars, usage.output_tokens * 20);
+    let all = runtime.sessions().bill().await.unwrap().cost_microdollars;
+    assert_eq!(runtime.spending().await.unwrap()[0].cost_microdollars, all);
+    // Limits apply to it.
+    let limited = runtime.open("f", own.clone().run_cost_limit_usd(0.000_001)).await.unwrap();
+    let reason = stopped_by(limited.prompt("go").await);
+    assert!(reason.starts_with("the run reached its cost limit"), "{reason}");
+    let models = runtime.models(&own).await.unwrap().models;
+    let listed = |id: &str| {
+        models.iter().find(|model| model.id == id).map(|model| (model.prices.unwrap().output, model.source))
+    };
+    assert_eq!(listed("my-own"), Some((20_000_000, FactSource::Settings)));
+    assert_eq!(listed("gpt-4o"), Some((0, FactSource::Settings)));
+    assert_eq!(listed("gpt-4o-mini").map(|(_, source)| source), Some(FactSource::Catalog));
+    for price in [ModelPrice::new(-1.0, 0.0), ModelPrice::new(0.0, f64::NAN)] {
+        let refused = runtime.open("g", agent("m").price_for("m", price.clone())).await.unwrap_err();
+        assert!(matches!(refused, Error::Config(ConfigError::Price { .. })), "{refused}");
+        let refused = builder(&model).price_for("m", price).start().await.map(|_| ()).unwrap_err();
+        assert!(refused.to_string().starts_with("the price of m: "), "{refused}");
+    }
+    model.assert_clean();
 }

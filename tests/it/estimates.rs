@@ -166,6 +166,7 @@ async fn a_reply_has_what_was_estimated() {
         let reply = session.prompt("how are you?").await.unwrap();
         assert!(reply.usage.input_tokens > 0 && reply.usage.output_tokens > 0, "{:?}", reply.usage);
         assert_eq!(reply.usage.estimated_tokens == 0, reports.is_true(), "{:?}", reply.usage);
+        assert_eq!(!reply.is_cost_estimated, reports.is_true());
     }
 }
 

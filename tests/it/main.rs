@@ -91,6 +91,8 @@ mod sub_agents;
 mod support;
 /// Agents that work for another one at the same time: watched, steered and aborted one by one.
 mod teams;
+/// Limits by label, and spending by label and time.
+mod tenants;
 /// What a prompt asks for besides its words, over restarts.
 mod terms;
 /// Tools as programs write them: their arguments, their state, what runs at the same time, and what may not wait.

@@ -17,7 +17,7 @@ pub(crate) use self::serve::{HostArgs, RpcArgs, ServeArgs, SimulateArgs, Sort, T
 pub(crate) use self::stored::{
     AcceptLossArgs, AnswerArgs, BackupArgs, Cut, DeleteArgs, Estimator, EvalArgs, ExportArgs, ImportArgs,
     JsonArgs, PlanArgs, PruneArgs, QuestionsArgs, RecallArgs, RestoreArgs, SessionsArgs, ShowArgs,
-    StoreCommand, Summarises, TreeArgs,
+    StoreCommand, Summarises, TreeArgs, UsageArgs,
 };
 pub(crate) use self::talk::{ChatArgs, CompactArgs, DemoArgs, ForkArgs, ResumeArgs, RunArgs};
 
@@ -152,6 +152,9 @@ pub(crate) enum Command {
     /// Serve a simulated model over HTTP, for tests: the APIs of OpenAI (chat completions, Responses), Anthropic and Gemini
     #[command(after_help = help::SIMULATE_EXAMPLES)]
     Simulate(SimulateArgs),
+    /// Show what was spent, by day or hour, in all or by label
+    #[command(after_help = help::USAGE_EXAMPLES)]
+    Usage(UsageArgs),
     /// List the provider's models: windows, output limits, prices, and the source of each
     #[command(after_help = help::MODELS_HELP)]
     Models(ModelsArgs),

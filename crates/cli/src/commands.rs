@@ -31,4 +31,5 @@ pub(crate) mod simulate;
 pub(crate) mod store;
 pub(crate) mod top;
 pub(crate) mod tree;
+pub(crate) mod usage;
 mod view;

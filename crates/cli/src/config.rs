@@ -8,6 +8,7 @@
 
 pub(crate) mod keys;
 pub(crate) mod layers;
+mod limits;
 mod live;
 mod model;
 pub(crate) mod overrides;
@@ -24,8 +25,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use greenroom::provider::{Api, BaseUrl, Catalog, ResendReasoning, ServerOptions};
-use greenroom::{Agent, ModelSettings, RuntimeBuilder};
-use greenroom_kernel::run::RunLimits;
+use greenroom::{Agent, ModelPrice, ModelSettings};
 use greenroom_kernel::settings::CompactionSettings;
 use greenroom_server::HttpOptions;
 use greenroom_server::operations::{Label, Right};
@@ -34,6 +34,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 pub(crate) use self::keys::names as setting_names;
 pub(crate) use self::layers::{Loaded, Texts, given_prompt, load, load_held, users_places};
+pub(crate) use self::limits::LimitsConfig;
 pub(crate) use self::live::{Change, LiveConfig};
 use self::model::ModelConfig;
 pub(crate) use self::overrides::Overrides;
@@ -71,8 +72,8 @@ pub(crate) struct Config {
     /// Settings of model calls; those that are not set are not sent.
     #[serde(deserialize_with = "or_default")]
     pub(crate) model_settings: ModelSettings,
-    /// Settings of single models, by their names: those of `model_settings`, `context_window` and `compaction`. They
-    /// take precedence over the settings for all models.
+    /// Settings of single models, by their names: those of `model_settings`, `context_window`, `price` and `compaction`.
+    /// They take precedence over the settings for all models.
     #[serde(deserialize_with = "or_default")]
     pub(crate) models: BTreeMap<String, ModelConfig>,
     /// The system prompt, in place of the built-in one; `file:NAME` reads a file. Also `--system`.
@@ -159,10 +160,17 @@ impl Config {
         ]
     }
 
-    /// Adds the windows of single models to the agent.
-    pub(crate) fn with_windows(&self, agent: Agent) -> Agent {
-        let set = self.models.iter().filter_map(|(model, of)| Some((model, of.context_window?)));
-        set.fold(agent, |agent, (model, tokens)| agent.context_window_for(model, tokens))
+    /// Adds the windows and the prices of single models to the agent.
+    pub(crate) fn with_models(&self, mut agent: Agent) -> Agent {
+        for (model, of) in &self.models {
+            if let Some(tokens) = of.context_window {
+                agent = agent.context_window_for(model, tokens);
+            }
+            if let Some(price) = &of.price {
+                agent = agent.price_for(model, price.clone());
+            }
+        }
+        agent
     }
 
     /// Returns a model's window, if it is set.
@@ -267,72 +275,6 @@ impl ProviderConfig {
     }
 }
 
-/// Limits of runs and sessions.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub(crate) struct LimitsConfig {
-    /// The most answers of the model in one run.
-    pub(crate) steps_max: u32,
-    /// The most identical tool calls in a row.
-    pub(crate) repeats_max: u32,
-    /// How often a failed model call is retried; waits start at 0.5 s and double, and Retry-After counts up to 60 s.
-    pub(crate) retries_max: u32,
-    /// How long to wait for a server that is loading its model or restarting, in seconds; this uses no retries.
-    pub(crate) loading_timeout_s: u64,
-    /// The cost limit of a session, in US dollars, for models with known prices; a call that may exceed it is not made.
-    /// `null`: no limit.
-    pub(crate) cost_usd_max: Option<f64>,
-    /// The most tool calls per answer; further ones are dropped, and the model is told.
-    pub(crate) calls_max: u32,
-    /// The most bytes of the names and arguments of these calls together.
-    pub(crate) call_bytes_max: u64,
-    /// The time limit of a tool call, in seconds. `null`: no limit.
-    pub(crate) tool_timeout_s: Option<u64>,
-    /// The time limit of a run, in seconds, after which the run ends as stopped. `null`: no limit.
-    pub(crate) run_timeout_s: Option<u64>,
-    /// The most runs and queued inputs in all sessions together; further ones are refused. `null`: no limit.
-    pub(crate) inputs_max: Option<usize>,
-    /// How many sessions may have actors in memory; above that, the least recently used idle ones sleep. `null`: no
-    /// limit.
-    pub(crate) live_sessions_max: Option<usize>,
-}
-
-impl Default for LimitsConfig {
-    fn default() -> Self {
-        let RunLimits {
-            steps_max, repeats_max, retries_max, loading_ms_max, calls_max, call_bytes_max, ..
-        } = RunLimits::default();
-        Self {
-            steps_max,
-            repeats_max,
-            retries_max,
-            loading_timeout_s: loading_ms_max / 1_000,
-            cost_usd_max: None,
-            calls_max,
-            call_bytes_max,
-            tool_timeout_s: None,
-            run_timeout_s: Some(Agent::RUN_TIMEOUT.as_secs()),
-            inputs_max: Some(RuntimeBuilder::INPUTS_MAX),
-            live_sessions_max: None,
-        }
-    }
-}
-
-impl LimitsConfig {
-    /// Returns the limits of a run.
-    pub(crate) fn of_run(&self) -> RunLimits {
-        RunLimits {
-            steps_max: self.steps_max,
-            repeats_max: self.repeats_max,
-            retries_max: self.retries_max,
-            loading_ms_max: self.loading_timeout_s.saturating_mul(1_000),
-            calls_max: self.calls_max,
-            call_bytes_max: self.call_bytes_max,
-            ..RunLimits::default()
-        }
-    }
-}
-
 /// The server of `serve`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
@@ -403,6 +345,14 @@ pub(crate) struct TokenConfig {
     /// A shell command that prints the token on its first line, when the server starts.
     #[serde(default)]
     pub(crate) token_command: Option<String>,
+}
+
+impl ServeConfig {
+    /// The names of the labels to which tokens are confined.
+    pub(crate) fn labels(&self) -> Vec<String> {
+        let labels = self.tokens.values().filter_map(|token| token.label.as_ref());
+        labels.map(|label| label.name.clone()).collect()
+    }
 }
 
 impl Default for ServeConfig {
@@ -520,6 +470,11 @@ fn check(config: &Config) -> Result<(), Wrong> {
         if model.context_window == Some(0) {
             return wrong(&["models", name, "context_window"], "must be at least 1 token, or null");
         }
+        if let Some(Err(error)) = model.price.as_ref().map(ModelPrice::check) {
+            let parts: Vec<&str> =
+                ["models", name, "price"].into_iter().chain(error.setting.split('.')).collect();
+            return wrong(&parts, &error.reason);
+        }
         match model.compaction_over(&config.compaction) {
             Ok(Some(compaction)) => check_compaction(&["models", name, "compaction"], &compaction)?,
             Ok(None) => {}
@@ -571,23 +526,7 @@ fn check(config: &Config) -> Result<(), Wrong> {
             }
         }
     }
-    for (key, value) in [
-        ("steps_max", config.limits.steps_max.into()),
-        ("repeats_max", config.limits.repeats_max.into()),
-        ("calls_max", config.limits.calls_max.into()),
-        ("call_bytes_max", config.limits.call_bytes_max),
-        ("tool_timeout_s", config.limits.tool_timeout_s.unwrap_or(1)),
-        ("run_timeout_s", config.limits.run_timeout_s.unwrap_or(1)),
-        ("inputs_max", config.limits.inputs_max.unwrap_or(1) as u64),
-        ("live_sessions_max", config.limits.live_sessions_max.unwrap_or(1) as u64),
-    ] {
-        if value == 0 {
-            return wrong(&["limits", key], "must be at least 1");
-        }
-    }
-    if config.limits.cost_usd_max.is_some_and(|dollars| !dollars.is_finite() || dollars < 0.0) {
-        return wrong(&["limits", "cost_usd_max"], "must be an amount of US dollars, or null");
-    }
+    config.limits.check()?;
     for (key, value, min, reason) in [
         ("connections_max", config.serve.connections_max as u64, 2, "must be at least 2"),
         ("request_timeout_s", config.serve.request_timeout_s, 1, "must be at least 1"),

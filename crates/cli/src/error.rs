@@ -123,6 +123,7 @@ fn client_code(error: &ClientError) -> u8 {
             ProblemKind::Model
             | ProblemKind::BranchSummary
             | ProblemKind::Busy
+            | ProblemKind::Limited
             | ProblemKind::Interrupted
             | ProblemKind::Closed
             | ProblemKind::Other
@@ -246,6 +247,7 @@ fn advice_of_client(error: &ClientError) -> Option<&'static str> {
         | ProblemKind::BranchSummary
         | ProblemKind::NothingToCompact
         | ProblemKind::Busy
+        | ProblemKind::Limited
         | ProblemKind::Interrupted
         | ProblemKind::Invalid
         | ProblemKind::SessionId

@@ -174,6 +174,7 @@ async fn perform(options: &Options) -> anyhow::Result<u8> {
         Command::Store(command) => store::run(global, command).await,
         Command::Top(args) => top::run(global, args).await,
         Command::Models(args) => models::run(global, args).await,
+        Command::Usage(args) => commands::usage::run(global, args).await,
         Command::Config(args) => commands::config::run(global, args),
     }
 }

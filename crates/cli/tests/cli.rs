@@ -25,6 +25,7 @@
 //! - `serve`: clients that hold something open, tokens that others may know, a wide bind
 //! - `serve_kills`: no event of a killed server is lost or doubled
 //! - `simulate`: a scripted model for clients in any language
+//! - `spending`: prices of the user's own, and sums by day and label
 //! - `stored`: sessions, show, plan, delete; a store in use; damage
 //! - `surfaces`: a manual compaction, as settings, in an export, over JSON-RPC
 //! - `terminal`: what others say steers no terminal; void answers
@@ -63,6 +64,7 @@ mod cli {
     pub(crate) mod serve;
     pub(crate) mod serve_kills;
     pub(crate) mod simulate;
+    mod spending;
     pub(crate) mod stored;
     pub(crate) mod support;
     pub(crate) mod surfaces;

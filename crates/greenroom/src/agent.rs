@@ -13,7 +13,7 @@ use greenroom_kernel::entry::Sees;
 use greenroom_kernel::run::RunLimits;
 use greenroom_kernel::settings::CompactionSettings;
 use greenroom_kernel::{FailureClass, ToolSpec};
-use greenroom_provider::ModelSettings;
+use greenroom_provider::{ModelPrice, ModelSettings};
 use greenroom_tools::{AppState, IntoToolOutput, Registry, Tool, ToolError, ToolFunction};
 
 use crate::agent::fallback::{FALLBACK_ON, Fallback};
@@ -26,6 +26,7 @@ use crate::agent::validate::Validators;
 use crate::lane::shared_provider::SharedProvider;
 use crate::limits::spending::microdollars;
 use crate::values::error::ConfigError;
+use crate::values::model_info::PriceList;
 
 pub(crate) mod fallback;
 pub(crate) mod hooks;
@@ -70,6 +71,7 @@ pub struct Agent {
     pub(crate) windows_by_model: BTreeMap<String, u64>,
     pub(crate) settings: ModelSettings,
     pub(crate) settings_by_model: BTreeMap<String, ModelSettings>,
+    pub(crate) prices: PriceList,
     pub(crate) compaction: Option<CompactionSettings>,
     /// Whether its model gets the tool `compact`.
     pub(crate) may_compact: bool,
@@ -117,6 +119,7 @@ impl Agent {
             windows_by_model: BTreeMap::new(),
             settings: ModelSettings::default(),
             settings_by_model: BTreeMap::new(),
+            prices: PriceList::default(),
             compaction: None,
             may_compact: false,
             limits: RunLimits::default(),
@@ -465,6 +468,14 @@ impl Agent {
     pub fn settings_for(mut self, model: impl Into<String>, settings: ModelSettings) -> Self {
         let known = self.settings_by_model.entry(model.into()).or_default();
         *known = std::mem::take(known).merged(settings);
+        self
+    }
+
+    /// Sets the price of a model, wherever this agent uses it; it takes precedence over
+    /// [`RuntimeBuilder::price_for`](crate::RuntimeBuilder::price_for).
+    #[must_use]
+    pub fn price_for(mut self, model: impl Into<String>, price: ModelPrice) -> Self {
+        Arc::make_mut(&mut self.prices).insert(model.into(), price);
         self
     }
 

@@ -25,4 +25,5 @@ pub(crate) mod run_stream;
 pub(crate) mod runtime;
 pub(crate) mod session;
 pub(crate) mod sessions;
+pub(crate) mod spending;
 mod within;

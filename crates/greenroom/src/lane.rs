@@ -4,7 +4,7 @@
 //!
 //! Invariants: at most `in_flight_max` calls are in progress, and slots rotate among the waiting sessions
 //! (`queue`); a `Retry-After` pauses the whole lane, not one session; with a limit on tokens per minute, no
-//! call starts that would exceed it (`budget`); a call whose model is silent for too long fails, whatever its
+//! call starts that would exceed it ([`Rate`]); a call whose model is silent for too long fails, whatever its
 //! provider allows.
 
 use std::sync::Arc;
@@ -21,17 +21,16 @@ use crate::events::event::EventKind;
 use crate::events::reasons::QueueReason;
 use crate::lane::learned::Learned;
 use crate::lane::served::ServedModels;
+use crate::values::rate::Rate;
 
-mod budget;
 pub(crate) mod learned;
 mod queue;
 pub(crate) mod served;
 pub(crate) mod shared_provider;
 mod silence;
 
-use budget::TokenBudget;
 use queue::Queue;
-pub(crate) use queue::Urgency;
+pub(crate) use queue::{Turn, Urgency};
 use silence::Silence;
 
 /// The default limit of concurrent model calls per provider.
@@ -43,7 +42,7 @@ pub(crate) const SILENCE_MAX: Duration = Duration::from_secs(300);
 pub(crate) struct Lane {
     pub(crate) provider: Arc<dyn Provider>,
     queue: Mutex<Queue>,
-    budget: Option<Mutex<TokenBudget>>,
+    budget: Option<Mutex<Rate>>,
     paused_until: Mutex<Option<Instant>>,
     silence_max: Duration,
     /// The server's own data about its models.
@@ -69,8 +68,8 @@ pub(crate) struct LaneLimits {
 /// A call that requests a slot.
 #[derive(Debug, Clone)]
 pub(crate) struct ModelCall {
-    /// The session that calls, or the top-level session of which it is a sub-agent. Families take turns.
-    pub(crate) family: Arc<str>,
+    /// The session that calls, or the top-level session of which it is a sub-agent, and its group.
+    pub(crate) turn: Turn,
     pub(crate) urgency: Urgency,
     /// The expected number of tokens, as far as known.
     pub(crate) tokens: u64,
@@ -118,7 +117,7 @@ impl Drop for Place {
 /// A call in the queue or with a slot. Dropping it leaves the lane.
 struct Ticket {
     lane: Arc<Lane>,
-    family: Arc<str>,
+    turn: Turn,
     urgency: Urgency,
     number: u64,
 }
@@ -126,7 +125,7 @@ struct Ticket {
 impl Drop for Ticket {
     fn drop(&mut self) {
         let mut queue = self.lane.queue();
-        if !queue.remove(&self.family, self.number) {
+        if !queue.remove(&self.turn, self.number) {
             queue.release(self.urgency);
         }
         grant(&mut queue);
@@ -163,7 +162,7 @@ impl Lane {
             queue: Mutex::new(Queue::new(limits.in_flight_max.max(1))),
             budget: limits
                 .tokens_per_minute
-                .map(|tokens| Mutex::new(TokenBudget::new(tokens.max(1), Instant::now()))),
+                .map(|tokens| Mutex::new(Rate::new(tokens.max(1), Instant::now()))),
             paused_until: Mutex::new(None),
             silence_max: limits.silence_max,
         }
@@ -173,7 +172,7 @@ impl Lane {
         self.queue.lock()
     }
 
-    fn budget(&self) -> Option<MutexGuard<'_, TokenBudget>> {
+    fn budget(&self) -> Option<MutexGuard<'_, Rate>> {
         self.budget.as_ref().map(|budget| budget.lock())
     }
 
@@ -239,15 +238,11 @@ impl Lane {
     /// Joins the queue. Returns the position in it.
     fn take_ticket(self: &Arc<Self>, call: &ModelCall, granted: oneshot::Sender<()>) -> (Ticket, usize) {
         let mut queue = self.queue();
-        let (number, position) = queue.add(&call.family, call.urgency, granted);
+        let (number, position) = queue.add(&call.turn, call.urgency, granted);
         grant(&mut queue);
         drop(queue);
-        let ticket = Ticket {
-            lane: Arc::clone(self),
-            family: Arc::clone(&call.family),
-            urgency: call.urgency,
-            number,
-        };
+        let ticket =
+            Ticket { lane: Arc::clone(self), turn: call.turn.clone(), urgency: call.urgency, number };
         (ticket, position)
     }
 

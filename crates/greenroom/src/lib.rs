@@ -122,12 +122,14 @@ pub use api::runtime::Runtime;
 pub use api::runtime::builder::RuntimeBuilder;
 pub use api::session::SessionHandle;
 pub use api::sessions::{Cursor, LoggedWork, Order, SessionQuery, SessionSummary};
+pub use api::spending::{Spending, SpendingQuery};
 pub use events::activity::{Activity, InProgress, LiveSession};
 pub use events::bus::{Delivery, Filter, Subscription};
 pub use events::event::{Delta, Event, EventKind, EventType, Record};
 pub use events::message_view::{MessageView, Role};
 pub use events::reasons::{PrefixChange, QueueReason};
 pub use lane::shared_provider::SharedProvider;
+pub use limits::labels::LabelLimit;
 pub use limits::spending::Period;
 pub use limits::waits::within_call;
 pub use values::compaction::{
@@ -147,7 +149,7 @@ pub use greenroom_kernel::entry::{CompactionOutcome, Sees};
 pub use greenroom_kernel::question::{Asker, GivenAnswer, Question, QuestionEnd, QuestionKind};
 pub use greenroom_kernel::run::RunLimits;
 pub use greenroom_kernel::{EntryId, FactRecall, FailureClass, Image, ImageError, RunId, RunOutcome};
-pub use greenroom_provider::{ModelSettings, ReasoningEffort, ToolChoice};
+pub use greenroom_provider::{ModelPrice, ModelSettings, PriceAbove, ReasoningEffort, ToolChoice};
 
 #[cfg(feature = "disk")]
 pub use greenroom_store::{

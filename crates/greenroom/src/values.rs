@@ -13,6 +13,7 @@ pub(crate) mod model_info;
 pub(crate) mod names;
 pub(crate) mod partial_json;
 pub(crate) mod prompt;
+pub(crate) mod rate;
 pub(crate) mod recalled;
 pub(crate) mod retention;
 pub(crate) mod state;

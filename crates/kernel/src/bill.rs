@@ -2,14 +2,44 @@
 //!
 //! Invariants: a bill only grows; an unknown price adds nothing to it.
 
+use std::fmt;
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 
-use crate::entry::{Entry, EntryKind};
+use crate::entry::{Entry, EntryKind, Spender, Spent};
 use crate::{Head, Usage};
 
-/// The cost of a model call, in micro-dollars, by the names of its provider and its model; `None` if the
-/// price is not known. It is a plain function, so that the kernel needs no catalogue of models.
-pub type CallCost = fn(provider: &str, model: &str, usage: &Usage) -> Option<u64>;
+/// Computes the cost of a model call, in micro-dollars, by the names of its provider and its model; `None` if the price is not
+/// known. It is a function, so that the kernel needs no catalogue of models.
+#[derive(Clone)]
+pub struct CallCost(Arc<Of>);
+
+type Of = dyn Fn(&str, &str, &Usage) -> Option<u64> + Send + Sync;
+
+impl CallCost {
+    /// Knows no price.
+    pub fn unknown() -> Self {
+        Self(Arc::new(|_, _, _| None))
+    }
+
+    /// Returns the cost of a call.
+    pub fn of(&self, provider: &str, model: &str, usage: &Usage) -> Option<u64> {
+        (self.0)(provider, model, usage)
+    }
+}
+
+impl<F: Fn(&str, &str, &Usage) -> Option<u64> + Send + Sync + 'static> From<F> for CallCost {
+    fn from(of: F) -> Self {
+        Self(Arc::new(of))
+    }
+}
+
+impl fmt::Debug for CallCost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("CallCost")
+    }
+}
 
 /// What a session has spent so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -70,6 +100,11 @@ impl Bill {
         Self { usage, cost_microdollars, compaction }
     }
 
+    /// Whether a part of the cost is estimated, because a server reported no usage, or an implausible one.
+    pub fn is_estimated(&self) -> bool {
+        self.usage.estimated_tokens > 0
+    }
+
     /// Adds another bill.
     pub fn add(&mut self, other: &Self) {
         self.usage.add(&other.usage);
@@ -88,22 +123,72 @@ impl Bill {
     }
 }
 
+/// What entries of a log record as spent by their session itself, without what the agents below it spent, and how often.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// The tokens of the model calls.
+    pub usage: Usage,
+    /// Their cost in micro-dollars, as far as prices are known.
+    pub cost_microdollars: u64,
+    /// The answers of models in runs, those included that were cut off.
+    pub calls: u64,
+    /// The runs that ended.
+    pub runs: u64,
+}
+
+impl Tally {
+    /// Returns what these entries count, which were recorded by their own session and not imported.
+    pub fn of<'a>(entries: impl IntoIterator<Item = &'a Entry>, cost: &CallCost) -> Self {
+        let mut tally = Self::default();
+        for entry in entries {
+            let is_below =
+                matches!(&entry.kind, EntryKind::Spent(Spent { by: Spender::SubAgent { .. }, .. }));
+            if let Some((usage, cost_microdollars)) = spent(entry, cost).filter(|_| !is_below) {
+                tally.usage.add(&usage);
+                tally.cost_microdollars =
+                    tally.cost_microdollars.saturating_add(cost_microdollars.unwrap_or(0));
+            }
+            tally.calls += u64::from(entry.kind.as_answer().is_some());
+            tally.runs += u64::from(matches!(entry.kind, EntryKind::RunEnded { .. }));
+        }
+        tally
+    }
+
+    /// Adds another tally.
+    pub fn add(&mut self, other: &Self) {
+        self.usage.add(&other.usage);
+        self.cost_microdollars = self.cost_microdollars.saturating_add(other.cost_microdollars);
+        self.calls += other.calls;
+        self.runs += other.runs;
+    }
+
+    /// Whether nothing was counted.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
 /// Returns what it would have cost, in micro-dollars, to send `tokens` more with the call that an entry records, read from
 /// the provider's cache; 0 if the price is not known. `None` if the entry records no call.
-pub(crate) fn saved_by_call(entry: &Entry, tokens: u64, cost: CallCost) -> Option<u64> {
+pub(crate) fn saved_by_call(entry: &Entry, tokens: u64, cost: &CallCost) -> Option<u64> {
     let answer = entry.kind.as_message()?.as_answer()?;
     answer.usage?;
     let usage = Usage { input_tokens: tokens, cached_tokens: tokens, ..Usage::default() };
-    Some(cost(&answer.provider, &answer.model, &usage).unwrap_or(0))
+    Some(cost.of(&answer.provider, &answer.model, &usage).unwrap_or(0))
+}
+
+/// Returns the tokens that an entry adds to its session's bill.
+pub fn spent_tokens(entry: &Entry) -> u64 {
+    spent(entry, &CallCost::unknown()).map_or(0, |(usage, _)| usage.total_tokens())
 }
 
 /// Returns what an entry records as spent: its tokens, and their cost in micro-dollars if that is known.
-pub fn spent(entry: &Entry, cost: CallCost) -> Option<(Usage, Option<u64>)> {
+pub fn spent(entry: &Entry, cost: &CallCost) -> Option<(Usage, Option<u64>)> {
     match &entry.kind {
         EntryKind::Message { message, .. } => {
             let answer = message.as_answer()?;
             let usage = answer.usage?;
-            Some((usage, cost(&answer.provider, &answer.model, &usage)))
+            Some((usage, cost.of(&answer.provider, &answer.model, &usage)))
         }
         EntryKind::CompactionEnded(ended) => Some((ended.summary_usage, ended.cost_microdollars)),
         EntryKind::Spent(spent) => Some((spent.usage, spent.cost_microdollars)),

@@ -149,7 +149,7 @@ pub struct Replaced {
 
 /// Returns the compactions in a session's entries. `leaf` is the end of the current path.
 #[expect(clippy::wildcard_enum_match_arm, reason = "no other kind changes the context for later calls")]
-pub fn list(entries: &[Arc<Entry>], leaf: Option<EntryId>, cost: CallCost) -> Vec<CompactionRecord> {
+pub fn list(entries: &[Arc<Entry>], leaf: Option<EntryId>, cost: &CallCost) -> Vec<CompactionRecord> {
     let path = path_within(entries, leaf);
     let is_undone = undone_ids(entries);
     let on_path: HashSet<EntryId> = path.iter().map(|entry| entry.id).collect();
@@ -215,7 +215,7 @@ pub fn details(
     entries: &[Arc<Entry>],
     leaf: Option<EntryId>,
     number: u64,
-    cost: CallCost,
+    cost: &CallCost,
 ) -> Option<CompactionDetails> {
     let index = usize::try_from(number).ok()?.checked_sub(1)?;
     let record = list(entries, leaf, cost).into_iter().nth(index)?;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::bill::CompactionBill;
+use crate::bill::Bill;
 use crate::context_usage::ContextUsage;
 use crate::files::FileOps;
 use crate::message::{AssistantMessage, Block, Message, Usage};
@@ -173,8 +173,8 @@ pub enum EntryKind {
         outcome: RunOutcome,
         /// The context's size at that time.
         context: ContextUsage,
-        /// What compactions cost during the run, what they saved, and how long they were waited for.
-        compaction_bill: CompactionBill,
+        /// What was spent during the run, with its summaries and the agents that it called.
+        bill: Bill,
     },
     /// Tool results that are shortened from here on, in the model's view.
     Prune(Box<Prune>),

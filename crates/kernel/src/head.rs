@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::bill::CompactionBill;
+use crate::bill::{Bill, CompactionBill};
 use crate::{EntryId, RunId, Usage};
 
 mod fold;
@@ -48,8 +48,8 @@ pub struct Head {
     pub cost_microdollars: u64,
     /// What compactions cost, and what they saved.
     pub compaction_bill: CompactionBill,
-    /// The same when the newest run began.
-    pub run_began_with: CompactionBill,
+    /// What had been spent when the newest run began.
+    pub run_began_with: Bill,
     /// What the newest compaction freed, in tokens: what each call saves. 0 after an undo, and on another branch.
     pub saves_tokens: u64,
     /// The number of consecutive failed automatic compactions.
@@ -150,7 +150,7 @@ impl Default for Head {
             total_usage: Usage::default(),
             cost_microdollars: 0,
             compaction_bill: CompactionBill::default(),
-            run_began_with: CompactionBill::default(),
+            run_began_with: Bill::default(),
             saves_tokens: 0,
             automatic_compaction_failures: 0,
             created_at_ms: 0,

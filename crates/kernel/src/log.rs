@@ -266,7 +266,7 @@ impl Log {
 
     /// Creates an empty draft.
     pub fn draft(&self, at_ms: u64) -> Box<Draft> {
-        Box::new(Draft::new(&self.head, &self.questions, at_ms, self.cost))
+        Box::new(Draft::new(&self.head, &self.questions, at_ms, self.cost.clone()))
     }
 
     /// Replaces the path after it was read again, because the leaf moved or a compaction was undone.

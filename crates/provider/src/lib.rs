@@ -19,6 +19,7 @@ pub mod classify;
 #[cfg(feature = "http")]
 mod dialect;
 mod output_schema;
+mod price;
 pub mod retry_after;
 pub mod served;
 pub mod settings;
@@ -36,6 +37,7 @@ pub use self::classify::classify;
 #[cfg(feature = "http")]
 pub use self::dialect::Api;
 pub use self::output_schema::OutputSchema;
+pub use self::price::{ModelPrice, PriceAbove};
 pub use self::served::{Served, ServedModel};
 pub use self::settings::{ModelSettings, ReasoningEffort, ResendReasoning, SettingError, ToolChoice};
 #[cfg(feature = "http")]

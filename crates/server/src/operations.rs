@@ -55,6 +55,7 @@ pub use self::session::{
     SessionNamed, SetLabel, SetTitle, StartSession, Withdrawn,
 };
 pub use self::tree::{Branch, SessionTree, Tree, branches};
+pub use self::usage::{ReportUsage, UsageReported};
 pub use self::work::{
     Accepted, CompactOutcome, CompactSession, FollowUp, ImageData, PlanSession, Planned, PromptOutcome,
     PromptSession, ResumeSession, Sent, Steer, UndoCompaction, Undone,
@@ -77,6 +78,7 @@ mod session;
 #[cfg(test)]
 mod tests;
 mod tree;
+mod usage;
 mod within;
 mod work;
 
@@ -448,6 +450,7 @@ pub fn methods() -> Vec<Method> {
         method::<ListModels>(),
         method::<ForgetLimit>(),
         method::<ListTools>(),
+        method::<ReportUsage>(),
     ]
 }
 

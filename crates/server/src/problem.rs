@@ -22,6 +22,9 @@ pub struct Problem {
     pub message: String,
     /// Whether the same request may succeed later, unchanged.
     pub retryable: bool,
+    /// When to try again, in milliseconds, if that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry_after_ms: Option<u64>,
     /// The model's failure, if it is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<Failure>,
@@ -50,6 +53,9 @@ pub enum ProblemKind {
     NothingToCompact,
     /// The session or the runtime is busy and accepts no more now.
     Busy,
+    /// The sessions with this label got as many messages as they may within a minute. `retry_after_ms` says when there is room
+    /// for the next one.
+    Limited,
     /// The session or its process ended during the work, which can be resumed.
     Interrupted,
     /// The request is invalid as it is. Nothing was changed.
@@ -83,6 +89,7 @@ impl From<&Error> for Problem {
             class: failure.as_ref().map_or("other", |failure| failure.class.as_str()).to_owned(),
             message: error.to_string(),
             retryable: error.is_retryable(),
+            retry_after_ms: retry_after_ms(error),
             failure,
         }
     }
@@ -91,8 +98,20 @@ impl From<&Error> for Problem {
 impl Problem {
     /// A problem of this kind without an error of the runtime.
     pub fn new(kind: ProblemKind, message: impl Into<String>) -> Self {
-        Self { kind, class: "other".to_owned(), message: message.into(), retryable: false, failure: None }
+        Self {
+            kind,
+            class: "other".to_owned(),
+            message: message.into(),
+            retryable: false,
+            retry_after_ms: None,
+            failure: None,
+        }
     }
+}
+
+fn retry_after_ms(error: &Error) -> Option<u64> {
+    let Error::LabelLimit { retry_after, .. } = error else { return None };
+    Some(u64::try_from(retry_after.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX))
 }
 
 impl fmt::Display for Problem {
@@ -116,6 +135,7 @@ impl ProblemKind {
             Error::BranchSummary { .. } => Self::BranchSummary,
             Error::NothingToCompact(_) => Self::NothingToCompact,
             Error::Busy { .. } | Error::RuntimeBusy { .. } | Error::NotIdle { .. } => Self::Busy,
+            Error::LabelLimit { .. } => Self::Limited,
             Error::Interrupted { .. } => Self::Interrupted,
             Error::Store(error) => Self::of_store(error),
             Error::Closed => Self::Closed,

@@ -42,7 +42,7 @@ impl Model {
                 self.status.estimated_tokens = *estimated_tokens;
                 self.context(*context);
             }
-            EventKind::RunEnd { outcome, context } => self.run_end(outcome, *context),
+            EventKind::RunEnd { outcome, context, .. } => self.run_end(outcome, *context),
             EventKind::CompactionNear { tokens, compacts_at } => {
                 self.note(Look::DIM, &format::compaction_near(*tokens, *compacts_at));
             }
@@ -149,7 +149,7 @@ impl Model {
             EventKind::CompactionStart { .. } | EventKind::QuestionAsked { .. } => {}
             EventKind::Warning { .. } => {}
             EventKind::Recorded { record, .. } => self.recorded(record),
-            EventKind::RunEnd { outcome, context } => {
+            EventKind::RunEnd { outcome, context, .. } => {
                 self.calls.clear();
                 self.run_end(outcome, *context);
             }

@@ -57,7 +57,7 @@ impl Chat {
 
     fn ends(&mut self, outcome: RunOutcome) {
         let context = self.model.status.context;
-        self.hears(EventKind::RunEnd { outcome, context });
+        self.hears(EventKind::RunEnd { outcome, context, cost_microdollars: 0, is_cost_estimated: false });
     }
 
     fn above(&mut self) -> Vec<String> {

@@ -329,7 +329,12 @@ pub(super) fn check_cost(
     };
     let main = |config: &Config| named.map_or_else(|| config.model.clone(), str::to_owned);
     let summaries = |config: &Config| config.compaction.summary_model.clone().unwrap_or_else(|| main(config));
-    let prices = |catalog: &str, model: &str| Catalog::bundled().lookup(catalog, model)?.prices;
+    // Only the user's own file sets prices.
+    let prices = |catalog: &str, model: &str| {
+        let set = own.models.get(model).and_then(|of_model| of_model.price.as_ref());
+        let known = Catalog::bundled().lookup(catalog, model);
+        set.map_or(known.clone(), |price| Some(price.applied(known)))?.prices
+    };
     for (theirs, ours) in [(main(config), main(own)), (summaries(config), summaries(own))] {
         if (&theirs, &catalog) == (&ours, &own_catalog) {
             continue;

@@ -72,7 +72,7 @@ impl Settings {
         for (model, of_model) in &config.models {
             agent = agent.settings_for(model, of_model.settings.clone());
         }
-        agent = config.with_windows(agent);
+        agent = config.with_models(agent);
         // The settings were checked together when the file was read.
         let of_model = config.models.get(&self.model);
         if let Some(Ok(Some(compaction))) =

@@ -143,6 +143,15 @@ Examples:
   greenroom show demo-2026 --json | jq -r '.conversation[].text'
   greenroom show demo-2026 --compaction 2 what the second compaction did";
 
+pub(super) const USAGE_EXAMPLES: &str = "\
+Examples:
+  greenroom usage                         of all sessions, in the last 7 days
+  greenroom usage tenant -n 30            of each value of the label `tenant`
+  greenroom usage tenant=north --hours -n 24
+  greenroom usage --json | jq 'map(.cost_microdollars) | add'
+
+Days and hours are those of UTC. Spending is summed up by the labels in limits.labels, limits.fair_by, limits.spending_by \
+and of serve.tokens; what a deleted session spent remains in the sums.";
 pub(super) const RECALL_EXAMPLES: &str = "\
 Examples:
   greenroom recall retry limit            in all sessions

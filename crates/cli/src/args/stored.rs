@@ -128,6 +128,23 @@ pub(crate) struct RecallArgs {
     pub(crate) json: bool,
 }
 
+/// `usage`.
+#[derive(Debug, Args)]
+pub(crate) struct UsageArgs {
+    /// A label, to show what each of its values spent; NAME=VALUE shows one value
+    #[arg(value_name = "LABEL")]
+    pub(crate) label: Option<String>,
+    /// Show hours instead of days
+    #[arg(long)]
+    pub(crate) hours: bool,
+    /// Show this many hours or days, the current one included
+    #[arg(short = 'n', long, default_value_t = 7, value_name = "COUNT")]
+    pub(crate) last: u64,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
 /// The parser of `recall --limit`.
 fn limit() -> impl clap::builder::TypedValueParser<Value = usize> {
     use clap::builder::TypedValueParser as _;

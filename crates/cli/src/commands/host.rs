@@ -47,6 +47,9 @@ async fn begin(global: &Global, args: &HostArgs) -> Result<u8> {
     let builder = Runtime::builder().provider(std::sync::Arc::new(Nobody)).data_dir(agent::data_dir(global)?);
     let builder = builder.inputs_max(terms.inputs_max).live_sessions_max(terms.live_sessions_max);
     let builder = builder.retention(terms.retention.policy());
+    // Limits by label are those of the user's own file, whoever starts the host.
+    let limits = agent::config(global).map(|loaded| loaded.own.limits).unwrap_or_default();
+    let builder = limits.by_label(builder);
     let runtime = own::start(global, builder).await?;
     let answering = Answering::begin(global, &runtime)?;
     if Screen::stdout(ColorChoice::Never).is_terminal() {

@@ -113,6 +113,7 @@ async fn show(global: &Global, args: &ModelsArgs, client: &Client, warnings: &[S
 fn row(model: &ModelSummary) -> [String; 6] {
     let short = |tokens: Option<u64>| tokens.map_or("?".to_owned(), format::short);
     let source = match model.source {
+        FactSource::Settings => "settings",
         FactSource::Server => "server",
         FactSource::Catalog => "catalogue",
         FactSource::Unknown | _ => "",

@@ -51,7 +51,7 @@ impl Stored {
 
     /// Returns what the compactions did, oldest first.
     fn compactions(&self) -> Vec<CompactionRecord> {
-        compactions::list(&self.entries, self.summary.leaf, call_cost)
+        compactions::list(&self.entries, self.summary.leaf, &call_cost())
     }
 
     /// Returns the path to the leaf, oldest first: messages, calls, and the compactions that replaced older
@@ -140,7 +140,7 @@ pub(crate) async fn run(global: &Global, args: &ShowArgs) -> Result<u8> {
 fn compaction(screen: &mut Screen, stored: &Stored, number: u64, as_json: bool) -> Result<()> {
     let count = stored.compactions().len() as u64;
     let wanted = if number == 0 { count } else { number };
-    let found = compactions::details(&stored.entries, stored.summary.leaf, wanted, call_cost);
+    let found = compactions::details(&stored.entries, stored.summary.leaf, wanted, &call_cost());
     let Some(found) = found else {
         let id = &stored.summary.id;
         anyhow::bail!(match count {

@@ -106,7 +106,8 @@ pub(crate) fn parts(key: &str) -> Option<Vec<String>> {
         let quoted = |quote| name.strip_prefix(quote).and_then(|name: &str| name.strip_suffix(quote));
         let name = quoted('"').or_else(|| quoted('\'')).unwrap_or(name);
         let is_name = !name.is_empty() && !is_setting_of(section, name);
-        is_name.then(|| [section, name].into_iter().chain(rest.split('.')).map(str::to_owned).collect())
+        let parts = || section.split('.').chain([name]).chain(rest.split('.')).map(str::to_owned).collect();
+        is_name.then(parts)
     })
 }
 

@@ -222,6 +222,20 @@ impl Watched {
                     && config.limits.live_sessions_max != before.limits.live_sessions_max,
             ),
             ("retention", config.retention != start.retention && config.retention != before.retention),
+            (
+                "limits.labels",
+                config.limits.labels != start.limits.labels && config.limits.labels != before.limits.labels,
+            ),
+            (
+                "limits.fair_by",
+                config.limits.fair_by != start.limits.fair_by
+                    && config.limits.fair_by != before.limits.fair_by,
+            ),
+            (
+                "limits.spending_by",
+                config.limits.spending_by != start.limits.spending_by
+                    && config.limits.spending_by != before.limits.spending_by,
+            ),
             ("serve", config.serve != start.serve && config.serve != before.serve),
             (
                 "trusted_folders",

@@ -2,7 +2,7 @@
 //!
 //! Invariants: an absent setting leaves the one for all models in effect.
 
-use greenroom::ModelSettings;
+use greenroom::{ModelPrice, ModelSettings};
 use greenroom_kernel::settings::CompactionSettings;
 use schemars::JsonSchema;
 use serde::de::Error as _;
@@ -17,6 +17,10 @@ pub(crate) struct ModelConfig {
     /// The model's window in tokens, if the catalogue does not know it or is wrong.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) context_window: Option<u64>,
+    /// What it costs, in US dollars for a million tokens, if the catalogue does not know it or is wrong: `input`,
+    /// `output`, and if they differ `cached_input` and `cache_write`; `above` has the prices of larger requests.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) price: Option<ModelPrice>,
     /// Compaction settings for its sessions; they take precedence over `compaction`.
     #[serde(skip_serializing_if = "Mapping::is_empty")]
     #[schemars(with = "CompactionSettings")]
@@ -53,10 +57,12 @@ impl<'de> Deserialize<'de> for ModelConfig {
             |section: &str, error: &dyn std::fmt::Display| D::Error::custom(format!("{section}: {error}"));
         let context_window = serde_norway::from_value(take("context_window"))
             .map_err(|error| in_section("context_window", &error))?;
+        let price = serde_norway::from_value(take("price")).map_err(|error| in_section("price", &error))?;
         let compaction: Option<Mapping> =
             serde_norway::from_value(take("compaction")).map_err(|error| in_section("compaction", &error))?;
         let config = Self {
             context_window,
+            price,
             compaction: compaction.unwrap_or_default(),
             settings: ModelSettings::default(),
         };

@@ -66,6 +66,17 @@ fn problems_name_the_file_the_line_and_the_key() {
             "providers: { openai: { tokens_per_minute: 0 } }\n",
             &["line 1: providers.openai.tokens_per_minute: ", "at least 1"],
         ),
+        (
+            "limits:\n  labels:\n    tenant: { runs_max: 0 }\n",
+            &["line 3: limits.labels.tenant.runs_max: ", "at least 1"],
+        ),
+        (
+            "limits:\n  labels:\n    tenant=north: { cost_usd_per_day: -1 }\n",
+            &["line 3: limits.labels.tenant=north.cost_usd_per_day: ", "dollars"],
+        ),
+        ("limits:\n  labels: { '=x': {} }\n", &["limits.labels.=x: ", "NAME=VALUE"]),
+        ("limits:\n  labels: { a: { runs: 1 } }\n", &["line 2: limits.labels.a", "runs"]),
+        ("limits:\n  fair_by: ''\n", &["line 2: limits.fair_by: ", "label"]),
         ("limits:\n  retries: 1\n", &["limits", "retries", "line 2"]),
         ("limits: { cost_usd_max: -1 }\n", &["line 1: limits.cost_usd_max: ", "dollars"]),
         ("limits: { cost_usd_max: .nan }\n", &["line 1: limits.cost_usd_max: ", "dollars"]),
@@ -83,6 +94,12 @@ fn problems_name_the_file_the_line_and_the_key() {
             &["line 5: models.m.n.compaction.threshold: must be a number"],
         ),
         ("models:\n  m:\n    temprature: 1\n", &["line 3: models.m", "temprature"]),
+        (
+            "models:\n  m:\n    price: { input: -1, output: 2 }\n",
+            &["line 3: models.m.price.input: ", "dollars for a million tokens"],
+        ),
+        ("models:\n  m:\n    price: { input: 1, output: .nan }\n", &["line 3: models.m.price.output: "]),
+        ("models:\n  m:\n    price: { input: 1 }\n", &["models.m", "price", "output"]),
         ("serve:\n  connections_max: 1\n", &["line 2: serve.connections_max: must be at least 2"]),
         (
             "limits:\n  run_timeout_s: 99999999999999999999\n",
@@ -125,7 +142,13 @@ fn every_setting_has_a_rule_for_files_of_projects() {
         "trusted_folders",
     ];
     // They apply to all sessions of a process, in other folders too.
-    let of_the_process = ["limits.inputs_max", "limits.live_sessions_max"];
+    let of_the_process = [
+        "limits.inputs_max",
+        "limits.live_sessions_max",
+        "limits.labels",
+        "limits.fair_by",
+        "limits.spending_by",
+    ];
     let mut seen = 0;
     let Value::Mapping(defaults) = serde_norway::to_value(Config::default()).expect("YAML") else { return };
     for (name, value) in &defaults {
@@ -193,6 +216,9 @@ fn every_setting_has_a_name_and_a_variable_of_its_own() {
         ("models.gpt-5.5.compaction.threshold", Some("models|gpt-5.5|compaction|threshold")),
         ("models.gpt-5.5.compaction", Some("models|gpt-5.5|compaction")),
         ("compaction", Some("compaction")),
+        ("limits.labels.tenant.runs_max", Some("limits|labels|tenant|runs_max")),
+        ("limits.labels.tenant=north.runs_max", Some("limits|labels|tenant=north|runs_max")),
+        ("serve.tokens.ada.right", Some("serve|tokens|ada|right")),
         ("compaction.thresold", None),
         ("models..temperature", None),
         ("models.temperature", None),

@@ -73,11 +73,9 @@ fn builder(
         .compact_between_runs(stay != Stay::UntilReply))
 }
 
-/// Sets the limits of all sessions together.
+/// Sets the limits of all sessions together, and those by label.
 pub(crate) fn limited(builder: RuntimeBuilder, limits: &LimitsConfig) -> RuntimeBuilder {
-    builder
-        .inputs_max(limits.inputs_max.unwrap_or(0))
-        .live_sessions_max(limits.live_sessions_max.unwrap_or(0))
+    limits.of_runtime(builder)
 }
 
 pub(crate) async fn start(global: &Global, builder: RuntimeBuilder) -> Result<Runtime> {
@@ -108,7 +106,7 @@ pub(crate) async fn for_models(global: &Global, args: &ModelsArgs) -> Result<(Ru
     let server = Server::chosen(&loaded, &args.server, &loaded.own.model, true, &Surroundings::here())?;
     // Learned limits are in our own store, so no server is asked.
     let provider = server.provider(&args.server, args.forget.is_none(), &data_dir(global)?)?;
-    let mut agent = config.with_windows(Agent::new(config.model.as_str()));
+    let mut agent = config.with_models(Agent::new(config.model.as_str()));
     if let Some(window) = config.window_of(&config.model) {
         agent = agent.context_window(window);
     }
@@ -172,7 +170,7 @@ impl Setup {
         let base_url = provider.options().base_url.clone();
         let source = settings.source(stay, global.color);
         let builder = builder(global, provider, &provider_config, stay)?.live_settings(source);
-        let builder = limited(builder, &limits);
+        let builder = limited(builder, &limits).spending_by(serve.labels());
         // A command that ends soon, and a chat, delete nothing by the way.
         let builder = match stay {
             Stay::Unwatched => builder.retention(retention.policy()),

@@ -8,11 +8,11 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use anyhow::Result;
-use greenroom::{LoggedWork, PendingQuestion, Recalled, Runtime, SessionSummary, State, Status};
+use greenroom::{LoggedWork, PendingQuestion, Recalled, Runtime, SessionSummary, Spending, State, Status};
 use greenroom_kernel::entry::{Entry, EntryId};
 use greenroom_server::operations::{
     EntryPage, FindSession, ListLive, ListQuestions, ListSessions, LoggedEntry, ReadEntries, RecallEntries,
-    SessionCounts, StoreLosses, status_of,
+    ReportUsage, SessionCounts, StoreLosses, status_of,
 };
 use greenroom_server::{Client, ClientError, ProblemKind};
 use greenroom_store::StoreError;
@@ -264,6 +264,11 @@ impl Source {
         let (query, limit) = (args.query.join(" "), Some(args.limit));
         let found = self.client.call(RecallEntries { query, session_id, limit }).await?.found;
         Ok((found, code))
+    }
+
+    /// Returns what was spent.
+    pub(crate) async fn usage(&self, report: ReportUsage) -> Result<Vec<Spending>> {
+        Ok(self.client.call(report).await?.spending)
     }
 
     /// Resolves the user's session id, if there is one. Returns the exit code of a command that shows this

@@ -98,6 +98,7 @@ fn has_runs(command: &Command) -> bool {
         | Command::Prune(_)
         | Command::Store(_)
         | Command::Simulate(_)
+        | Command::Usage(_)
         | Command::Models(_)
         | Command::Config(_)
         | Command::Completions(_) => false,

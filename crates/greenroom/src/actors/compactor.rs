@@ -11,6 +11,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use greenroom_kernel::bill::CallCost;
 use greenroom_kernel::compacting::{CompactionParams, Effect, HookDecision, Input, SummaryRequest};
 use greenroom_kernel::retry::BACKOFF_MS_MAX;
 use greenroom_kernel::run::is_full;
@@ -32,7 +33,6 @@ use crate::core::shared::SessionShared;
 use crate::core::trace;
 use crate::events::event::EventKind;
 use crate::values::compaction::CompactionProposal;
-use crate::values::model_info::call_cost;
 
 /// The most concurrent requests.
 const CHILDREN_MAX: usize = 4;
@@ -220,10 +220,11 @@ impl CompactorState {
         answer: Result<Box<AssistantMessage>, Failure>,
     ) {
         let session = self.session.clone();
+        let cost = self.deps.call_cost(self.shared.agent().as_deref());
         if let Some(running) = self.current(work) {
             let child = running.children.extract_if(|_, child| child.id == id).next().map(|(_, child)| child);
             match (&answer, child) {
-                (Ok(answer), _) => running.bill(answer),
+                (Ok(answer), _) => running.bill(answer, &cost),
                 (Err(failure), Some(child)) => refused(&session, &child, failure),
                 (Err(_), None) => {}
             }
@@ -457,9 +458,9 @@ impl Running {
         }
     }
 
-    fn bill(&mut self, answer: &AssistantMessage) {
+    fn bill(&mut self, answer: &AssistantMessage, cost: &CallCost) {
         let Some(usage) = &answer.usage else { return };
-        let cost = call_cost(&answer.provider, &answer.model, usage);
+        let cost = cost.of(&answer.provider, &answer.model, usage);
         self.cost_microdollars = match (self.cost_microdollars, cost) {
             (Some(sum), Some(cost)) => Some(sum + cost),
             (Some(_) | None, None) | (None, Some(_)) => None,

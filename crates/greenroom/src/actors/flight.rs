@@ -19,7 +19,6 @@ use crate::core::message::{RunAttempt, SessionMail, SessionMessage};
 use crate::core::shared::SessionShared;
 use crate::events::event::EventKind;
 use crate::lane::Lane;
-use crate::values::model_info::model_info;
 
 /// A model call in progress. Dropping it before its end bills the estimated cost to the session.
 pub(crate) struct Flight {
@@ -39,15 +38,16 @@ pub(crate) struct Flight {
 }
 
 impl Flight {
-    /// Starts a flight when a call is sent; returns `None` if its price is unknown.
+    /// Starts a flight when a call to this model is sent; returns `None` if its price is unknown.
     pub(crate) fn begin(
         session: &ActorRef<SessionMail>,
         stamp: Option<RunAttempt>,
         deps: &Deps,
         lane: &Lane,
         request: &Request,
+        info: Option<&ModelInfo>,
     ) -> Option<Self> {
-        let info = model_info(lane.provider.name(), &request.model).filter(|info| info.prices.is_some())?;
+        let info = info.filter(|info| info.prices.is_some())?.clone();
         Some(Self {
             session: session.clone(),
             stamp,
@@ -142,7 +142,7 @@ impl Drop for Flight {
 
 /// Warns, once per model, that a cost limit does not apply to calls without a known price.
 pub(crate) fn warn_of_no_price(deps: &Deps, shared: &Arc<SessionShared>, lane: &Lane, model: &str) {
-    for session in deps.ledger.not_told(shared, model, deps.purse.is_limited()) {
+    for session in deps.ledger.not_told(shared, model, deps.accounts.limits_cost()) {
         let message = format!(
             "the price of {model} at {} is unknown: its calls do not count towards the cost limit",
             lane.origin()

@@ -24,7 +24,7 @@ use crate::values::error::{ConfigError, Result};
 mod call;
 mod id;
 
-pub(crate) use call::ancestors;
+pub(crate) use call::{ancestors, tenants};
 pub(crate) use id::prefix;
 
 /// How long the run of a cancelled call may take to end in order, before the call stops waiting for it.

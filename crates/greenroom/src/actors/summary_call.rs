@@ -20,7 +20,8 @@ use crate::core::message::{RequestHead, SessionMail, SessionMessage, Summariser}
 use crate::core::metrics::{CallResult, CallTimes, Happened};
 use crate::core::shared::SessionShared;
 use crate::core::trace;
-use crate::lane::{Lane, ModelCall, Urgency};
+use crate::events::reasons::QueueReason;
+use crate::lane::{ModelCall, Queued, Urgency};
 use crate::limits::spending::tree::Wanted;
 use crate::limits::waits::Chain;
 
@@ -91,7 +92,7 @@ pub(crate) async fn ask(
             let began = tokio::time::Instant::now();
             let mut counted =
                 Counted { deps, provider, model, purpose, times: CallTimes::default(), is_over: false };
-            let answer = answer(lane, is_told, session, shared, &span, *request, &mut counted).await;
+            let answer = answer(summariser, is_told, session, shared, &span, *request, &mut counted).await;
             let took = began.elapsed();
             match &answer {
                 Ok(answer) => {
@@ -151,7 +152,7 @@ pub(crate) fn answered(provider: &str, model: &str, text: String) -> AssistantMe
 }
 
 async fn answer(
-    lane: &Arc<Lane>,
+    Summariser { lane, agent, .. }: &Summariser,
     is_told: bool,
     session: &ActorRef<SessionMail>,
     shared: &Arc<SessionShared>,
@@ -164,19 +165,36 @@ async fn answer(
     let asked = tokio::time::Instant::now();
     let texts = || request.messages.iter().map(|text| message_tokens(text, Estimator::Classes)).sum::<u64>();
     let call = ModelCall {
-        family: shared.family(),
+        turn: deps.turn(shared),
         urgency: if shared.is_summary_awaited() { Urgency::Summary } else { Urgency::Background },
-        tokens: if lane.counts_tokens() {
+        tokens: if lane.counts_tokens() || deps.accounts.limits_tokens() {
             texts() + request.settings.output_tokens_max.unwrap_or(0)
         } else {
             0
         },
     };
+    let tenants = deps.tenants(shared);
+    let mut tokens = deps.accounts.tokens(&tenants, call.tokens);
+    if !tokens.delay().is_zero() {
+        let tell = |position, reason| {
+            let queued = Queued { position, waited: asked.elapsed(), reason };
+            let mut wait = Span::none();
+            trace::queued(&mut wait, span, &shared.id, &queued);
+            if is_told {
+                shared.publish(&deps.bus, lane.queue_update(true, queued));
+            }
+            wait
+        };
+        let _wait = tell(1, QueueReason::LabelTokens);
+        tokio::time::sleep(tokens.delay()).await;
+        tell(0, QueueReason::LabelTokens);
+    }
     // Reserved before a slot is requested: the call whose reservation this one waits for may itself wait for
     // a slot.
     let sent = deps.learned.ratio(lane.origin(), &request.model).apply(texts());
     let refused = |reason| silent(Failure::new(FailureClass::Other, reason));
-    let wanted = Wanted::of(lane.provider.name(), &request, cost::with_margin(sent));
+    let info = deps.priced(agent, lane.provider.name(), &request.model);
+    let wanted = Wanted::of(info.as_ref(), &request, cost::with_margin(sent));
     let reserved = match wanted {
         Some(wanted) => {
             let waits = || trace::wait(span, &shared.id, "budget");
@@ -199,15 +217,16 @@ async fn answer(
     trace::entered(span, &shared.id, waited);
     deps.metrics.count(Happened::CallEntered { provider: lane.provider.name(), waited });
     // Others may have spent money while this call waited for its slot.
-    let of_purse = deps.purse.look(deps.now_ms(), wanted).map_err(refused)?;
+    let of_accounts = deps.accounts.look(&tenants, deps.now_ms(), wanted).map_err(refused)?;
     if let (Some(wanted), Some(reserved)) = (wanted, &reserved) {
-        let allowed = reserved.output_tokens().min(of_purse);
+        let allowed = reserved.output_tokens().min(of_accounts);
         if allowed < wanted.output_tokens {
             request.settings.output_tokens_max = Some(allowed);
         }
     }
+    tokens.begin();
     let mut silence = lane.silence();
-    let mut flight = Flight::begin(session, None, deps, lane, &request);
+    let mut flight = Flight::begin(session, None, deps, lane, &request, info.as_ref());
     times.sent = Some(tokio::time::Instant::now());
     let stream = silence.unless_silent(lane.provider.stream(request)).await.map_err(silent)?;
     if stream.is_err() {
@@ -224,6 +243,7 @@ async fn answer(
         }
         if let ReplyEvent::Done(mut answer) = event {
             answer.usage.iter().for_each(|usage| place.used(usage));
+            answer.usage.iter().for_each(|usage| tokens.used(usage.total_tokens()));
             let cost = flight.take().map_or(0, |flight| flight.completed(&mut answer));
             reserved.into_iter().for_each(|reserved| reserved.answered(cost));
             return Ok(answer);

@@ -12,7 +12,6 @@ use greenroom_provider::{ProviderError, Served};
 use crate::agent::Agent;
 use crate::core::deps::Deps;
 use crate::values::error::Result;
-use crate::values::model_info::model_info;
 
 /// The models of one provider.
 #[derive(Debug)]
@@ -61,6 +60,8 @@ pub struct KnownModel {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum FactSource {
+    /// The prices that the program or the user has set; the output limit may still be the server's or the catalogue's.
+    Settings,
     /// The server's list of models.
     Server,
     /// The model catalogue.
@@ -81,6 +82,7 @@ pub(crate) async fn models(deps: &Deps, agent: &Agent) -> Result<Models> {
     let mut names: BTreeSet<String> = served.models.iter().map(|model| model.id.clone()).collect();
     names.extend(learned.iter().map(|(model, _)| model.clone()));
     names.insert(agent.model.clone());
+    names.extend(agent.prices.keys().chain(deps.prices.keys()).cloned());
     if served.models.is_empty() {
         names.extend({
             let known = Catalog::bundled().models().iter();
@@ -90,7 +92,8 @@ pub(crate) async fn models(deps: &Deps, agent: &Agent) -> Result<Models> {
     let settings = deps.settings(agent);
     let of = |id: String| {
         let told = served.find(&id).cloned();
-        let info = model_info(provider, &id);
+        let info = deps.priced(agent, provider, &id);
+        let is_set = agent.prices.contains_key(&id) || deps.prices.contains_key(&id);
         let window = |limit| {
             let told = told.as_ref();
             let known = KnownWindows {
@@ -106,6 +109,7 @@ pub(crate) async fn models(deps: &Deps, agent: &Agent) -> Result<Models> {
         let holds = deps.learned.limit(lane.origin(), &id, listed_window, deps.now_ms());
         let says = told.as_ref().filter(|told| told.output_tokens.is_some() || told.prices.is_some());
         let source = match (says, &info) {
+            _ if is_set => FactSource::Settings,
             (Some(_), _) => FactSource::Server,
             (None, Some(_)) => FactSource::Catalog,
             (None, None) => FactSource::Unknown,
@@ -116,7 +120,10 @@ pub(crate) async fn models(deps: &Deps, agent: &Agent) -> Result<Models> {
             output_tokens: says
                 .and_then(|says| says.output_tokens)
                 .or_else(|| info.as_ref().and_then(|info| info.output_tokens)),
-            prices: says.and_then(|says| says.prices).or_else(|| info.as_ref().and_then(|info| info.prices)),
+            prices: says
+                .and_then(|says| says.prices)
+                .filter(|_| !is_set)
+                .or_else(|| info.as_ref().and_then(|info| info.prices)),
             source,
             id,
         }

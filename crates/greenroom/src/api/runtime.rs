@@ -25,6 +25,7 @@ use crate::api::questions::{self, PendingQuestion};
 use crate::api::resume::ResumeAll;
 use crate::api::session::SessionHandle;
 use crate::api::sessions::{self, Order, SessionQuery, SessionSummary};
+use crate::api::spending::SpendingQuery;
 use crate::core::deps::{Deps, blocking};
 use crate::core::door::open;
 use crate::core::message::{OpenReason, SupervisorMessage};
@@ -34,7 +35,6 @@ use crate::events::bus::{Filter, Subscription};
 use crate::events::entry_events;
 use crate::events::event::Event;
 use crate::values::error::{Error, Result};
-use crate::values::model_info::call_cost;
 use crate::values::recalled::Recalled;
 use crate::values::retention::DeletionReason;
 use crate::values::state::Status;
@@ -229,6 +229,32 @@ impl Runtime {
         SessionQuery::new(self.clone())
     }
 
+    /// Returns a query for what was spent by hour or day: by all sessions together, or by the values of a label. By default
+    /// it is the current day of all sessions. What a deleted session spent remains in it; what a session spent before it got
+    /// a label, or has spent with another value, does not count for the new value.
+    ///
+    /// ```
+    /// # use greenroom::prelude::*;
+    /// # use greenroom_simulator::Simulator;
+    /// # #[tokio::main] async fn main() -> Result<()> {
+    /// # let model = Simulator::echo();
+    /// let runtime = Runtime::builder().provider(model.provider()).in_memory().spending_by(["tenant"]).start().await?;
+    /// let session = runtime.open("a", &Agent::new("m")).await?;
+    /// session.set_label("tenant", "north").await?;
+    /// session.prompt("Hello").await?;
+    /// for day in runtime.spending().by("tenant").last(7).await? {
+    ///     println!("{:?}: {} micro-dollars in {} runs", day.value, day.cost_microdollars, day.runs);
+    /// }
+    /// # assert_eq!(runtime.spending().of("tenant", "north").await?[0].runs, 1);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// Errors of the query: [`Error::Config`] if the runtime does not count by this label
+    /// ([`RuntimeBuilder::spending_by`]); [`Error::Store`].
+    pub fn spending(&self) -> SpendingQuery {
+        SpendingQuery::new(self.clone())
+    }
+
     /// Returns a query for the sessions with unfinished work, by their heads: after a crash or a shutdown,
     /// those that [`Self::resume_all`] would finish. The oldest comes first. Nothing is opened.
     ///
@@ -341,7 +367,7 @@ impl Runtime {
     /// [`Error::NoSession`]; [`Error::Store`].
     pub async fn compaction_records(&self, id: &str) -> Result<Vec<CompactionRecord>> {
         let (entries, leaf) = self.whole(id).await?;
-        Ok(compactions::list(&entries, leaf, call_cost))
+        Ok(compactions::list(&entries, leaf, &self.deps.call_cost(None)))
     }
 
     /// Returns all about one compaction of a session: what it replaced, by what, and what is missing. `number` is the one of
@@ -351,7 +377,7 @@ impl Runtime {
     /// [`Error::NoSession`]; [`Error::Store`].
     pub async fn compaction_details(&self, id: &str, number: u64) -> Result<Option<CompactionDetails>> {
         let (entries, leaf) = self.whole(id).await?;
-        Ok(compactions::details(&entries, leaf, number, call_cost))
+        Ok(compactions::details(&entries, leaf, number, &self.deps.call_cost(None)))
     }
 
     /// Returns all entries of a session, and its leaf.
@@ -384,6 +410,8 @@ impl Runtime {
     /// # Errors
     /// [`Error::NoSession`]; [`Error::Store`].
     pub async fn delete(&self, id: &str) -> Result<()> {
+        // What was spent stays, although the log goes.
+        self.deps.accounts.flush().await;
         let (runtime, id) = (self.clone(), id.to_owned());
         // The deletion completes even if the caller is dropped.
         let deleted = tokio::spawn(async move { deletion::delete(&runtime, &id).await });
@@ -621,7 +649,7 @@ impl Runtime {
         if !late.is_empty() {
             tracing::warn!(consumers = ?late, "the runtime ended before these consumers had processed all events");
         }
-        self.deps.purse.flush().await;
+        self.deps.accounts.end().await;
         Ok(self.deps.store.clone().close().await?)
     }
 

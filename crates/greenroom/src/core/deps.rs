@@ -7,9 +7,10 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use greenroom_kernel::bill::CallCost;
 use greenroom_kernel::settings::CompactionSettings;
 use greenroom_kernel::usage::{KnownWindows, Window};
-use greenroom_provider::ModelSettings;
+use greenroom_provider::{ModelInfo, ModelSettings};
 use greenroom_store::Store;
 use parking_lot::RwLock;
 
@@ -24,15 +25,16 @@ use crate::core::readiness::Readiness;
 use crate::core::searches::Searches;
 use crate::core::shared::SessionShared;
 use crate::events::bus::Bus;
-use crate::lane::Lane;
 use crate::lane::learned::Learned;
+use crate::lane::{Lane, Turn};
+use crate::limits::accounts::Accounts;
 use crate::limits::admission::Admission;
-use crate::limits::spending::Purse;
+use crate::limits::labels::Tenants;
 use crate::limits::spending::tree::Ledger;
 use crate::limits::waits::Waits;
 use crate::values::clock::Clock;
 use crate::values::error::{ConfigError, Error, Result};
-use crate::values::model_info::model_info;
+use crate::values::model_info::{PriceList, call_cost_of, model_info, priced};
 use crate::values::retention::Retention;
 
 /// The services of one runtime.
@@ -45,14 +47,16 @@ pub(crate) struct Deps {
     /// The source of settings that change while sessions are open.
     pub(crate) live: Option<ReloadedSettings>,
     pub(crate) learned: Learned,
-    /// The common budget of all sessions.
-    pub(crate) purse: Purse,
+    /// What was spent by all sessions and by label, and the limits.
+    pub(crate) accounts: Arc<Accounts>,
     /// The budgets of sessions that call each other.
     pub(crate) ledger: Ledger<SessionShared>,
     /// The maximum depth of sub-agents.
     pub(crate) sub_agent_depth_max: usize,
     /// The tools that sessions share.
     pub(crate) tools: SharedTools,
+    /// Prices by model name, for every agent.
+    pub(crate) prices: PriceList,
     /// Model settings by model name, for every agent.
     pub(crate) settings_by_model: BTreeMap<String, ModelSettings>,
     pub(crate) hooks: Hooks,
@@ -98,6 +102,35 @@ impl Deps {
             return Some(own.lane());
         }
         self.lanes.get(agent.provider.as_deref().unwrap_or(&self.default_provider))
+    }
+
+    /// Returns what is known about a model, with the prices that this agent and this runtime set.
+    pub(crate) fn priced(&self, agent: &Agent, provider: &str, model: &str) -> Option<ModelInfo> {
+        priced([&agent.prices, &self.prices], provider, model)
+    }
+
+    /// Returns the costs of calls, with the prices that an agent and this runtime set.
+    pub(crate) fn call_cost(&self, agent: Option<&Agent>) -> CallCost {
+        let own = agent.map(|agent| Arc::clone(&agent.prices)).unwrap_or_default();
+        call_cost_of([own, Arc::clone(&self.prices)])
+    }
+
+    /// Returns the labels by which a session is counted: those of the session at the top of its calls.
+    pub(crate) fn tenants(&self, shared: &Arc<SessionShared>) -> Tenants {
+        match shared.parent {
+            Some(_) if self.accounts.table().has_names() => {
+                let chain = self.ledger.chain(shared);
+                chain.last().unwrap_or(shared).tenants()
+            }
+            Some(_) | None => shared.tenants(),
+        }
+    }
+
+    /// Returns whose turn a call of this session takes.
+    pub(crate) fn turn(&self, shared: &Arc<SessionShared>) -> Turn {
+        let family = shared.family();
+        let group = self.accounts.table().group(&self.tenants(shared));
+        Turn { group: group.unwrap_or_else(|| Arc::clone(&family)), family }
     }
 
     /// Tells the providers that a session with this agent makes no request for now.

@@ -25,6 +25,8 @@ use crate::core::message::{SessionMail, SessionMessage};
 use crate::events::activity::{Activity, InProgress};
 use crate::events::bus::Bus;
 use crate::events::event::{Event, EventKind};
+use crate::limits::accounts::slots::LabelSlot;
+use crate::limits::labels::Tenants;
 use crate::limits::spending::tree::{Account, Ledger, Spends};
 use crate::values::error::Error;
 
@@ -72,6 +74,10 @@ pub(crate) struct SessionShared {
     /// The context's size at the tracker's newest measurement.
     context: Mutex<ContextUsage>,
     account: Mutex<Account<Self>>,
+    /// The labels by which it is counted; for a sub-agent, those of its top-level session when it was opened.
+    tenants: Mutex<Tenants>,
+    /// The slots of its run among those of its labels.
+    label_slots: Mutex<Vec<LabelSlot>>,
     /// Whether a person is being asked, in its run or below: then the time limits of those that wait for it
     /// stop.
     pauses: Pauses,
@@ -141,6 +147,8 @@ impl SessionShared {
                 Window { tokens: None, source: WindowSource::Unknown },
             )),
             account: Mutex::default(),
+            tenants: Mutex::new(Arc::from([])),
+            label_slots: Mutex::default(),
             pauses: Pauses::default(),
             broadcast: Mutex::new(Broadcast::new(unpublished)),
             abort_asked: AtomicBool::new(false),
@@ -234,6 +242,32 @@ impl SessionShared {
     /// Returns the top-level session above this one, or this one: sessions of one family share turns.
     pub(crate) fn family(&self) -> Arc<str> {
         self.ancestors().last().map_or_else(|| Arc::clone(&self.id), Arc::clone)
+    }
+
+    /// Returns the labels by which it is counted, without regard to the session that called it.
+    pub(crate) fn tenants(&self) -> Tenants {
+        Arc::clone(&self.tenants.lock())
+    }
+
+    pub(crate) fn set_tenants(&self, tenants: Tenants) {
+        *self.tenants.lock() = tenants;
+    }
+
+    /// Keeps the slots of this run, unless it has ended.
+    pub(crate) fn keep_label_slots(&self, run: RunId, slots: Vec<LabelSlot>) {
+        if self.open_run() == Some(run) {
+            *self.label_slots.lock() = slots;
+        }
+    }
+
+    /// Whether its run has slots.
+    pub(crate) fn has_label_slots(&self) -> bool {
+        !self.label_slots.lock().is_empty()
+    }
+
+    /// Frees the slots of its run, which ends or waits for a person.
+    pub(crate) fn free_label_slots(&self) {
+        self.label_slots.lock().clear();
     }
 
     /// Notes a use of the session, with its number among the uses of all sessions.
@@ -372,6 +406,7 @@ impl SessionShared {
     /// Notes that no run is open.
     pub(crate) fn end_run(&self) {
         self.run.lock().end();
+        self.free_label_slots();
     }
 
     pub(crate) fn cancel_run(&self) {

@@ -95,9 +95,12 @@ fn of_entry(session: &Arc<str>, parent: Option<&Arc<str>>, run: Option<RunId>, e
             messages_before: started.messages_before,
         },
         EntryKind::CompactionEnded(ended) => EventKind::CompactionEnd(Compacted::from(ended)),
-        EntryKind::RunEnded { outcome, context, .. } => {
-            EventKind::RunEnd { outcome: outcome.clone(), context: *context }
-        }
+        EntryKind::RunEnded { outcome, context, bill, .. } => EventKind::RunEnd {
+            outcome: outcome.clone(),
+            context: *context,
+            cost_microdollars: bill.cost_microdollars,
+            is_cost_estimated: bill.is_estimated(),
+        },
         EntryKind::Inbox { delivery, .. } => EventKind::InputQueued { entry_id, delivery: *delivery },
         EntryKind::InboxCleared { items } => recorded(Record::InboxCleared { items: items.clone() }),
         EntryKind::Pin { entry, pinned } => recorded(Record::Pin { entry: *entry, pinned: *pinned }),

@@ -204,6 +204,13 @@ pub enum EventKind {
         outcome: RunOutcome,
         /// The context's size at the end, and the model's window.
         context: ContextUsage,
+        /// What the run cost in micro-dollars, as far as prices are known: its model calls, its summaries, and the
+        /// agents that it called, with theirs.
+        #[serde(default)]
+        cost_microdollars: u64,
+        /// Whether a part of that cost is estimated, because a server reported no usage, or an implausible one.
+        #[serde(default)]
+        is_cost_estimated: bool,
     },
     /// The next request does not extend the one before it, so that a provider's prompt cache is of no use from there on.
     /// Not told after a compaction, an undo or a branch, which rewrite the context on purpose.

@@ -11,6 +11,10 @@ names! {
         Places = "places",
         /// The limit of tokens per minute is reached.
         Tokens = "tokens",
+        /// The limit of tokens per minute of a label is reached.
+        LabelTokens = "label_tokens",
+        /// As many runs of a label work as may at a time: the first call of a further one waits.
+        LabelRuns = "label_runs",
         /// The provider asked to wait.
         Paused = "paused",
     }

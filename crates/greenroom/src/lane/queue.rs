@@ -1,7 +1,8 @@
 //! Chooses the next call for a slot in a lane.
 //!
-//! Invariants: slots rotate among the families that wait, one call each, so a session with many calls (its
-//! sub-agents' included) delays each other family by one call at most; a summary that nobody waits for gets a
+//! Invariants: slots rotate among the groups that wait, one call each, and within a group among its families. A group is a
+//! family, or all families whose sessions have one value of a label. So a session with many calls (its sub-agents' included)
+//! delays each other family by one call at most, and a tenant with many sessions each other tenant; a summary that nobody waits for gets a
 //! slot only if no other call wants one and another slot remains free; summaries hold at most half of the
 //! slots.
 
@@ -43,13 +44,29 @@ pub(super) struct Queue {
     newest: u64,
 }
 
-/// Waiters of one urgency, by family.
+/// The group and the family of a call. Slots rotate among groups first, and among the families of a group then.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Turn {
+    /// The value of the label by which slots are shared, or else the family itself.
+    pub(crate) group: Arc<str>,
+    pub(crate) family: Arc<str>,
+}
+
+/// Waiters of one urgency, by group and family.
 #[derive(Default)]
 struct Rounds {
+    /// The groups with waiters, in the order of their turns.
+    order: VecDeque<Arc<str>>,
+    groups: HashMap<Arc<str>, Group>,
+    count: usize,
+}
+
+/// The waiters of one group, by family.
+#[derive(Default)]
+struct Group {
     /// The families with waiters, in the order of their turns.
     order: VecDeque<Arc<str>>,
     waiting: HashMap<Arc<str>, VecDeque<Waiter>>,
-    count: usize,
 }
 
 impl Queue {
@@ -79,13 +96,13 @@ impl Queue {
     /// Adds a waiter. Returns its number and its position; 1 is next.
     pub(super) fn add(
         &mut self,
-        family: &Arc<str>,
+        turn: &Turn,
         urgency: Urgency,
         granted: oneshot::Sender<()>,
     ) -> (u64, usize) {
         self.newest += 1;
         let number = self.newest;
-        let position = self.rounds(urgency).add(family, Waiter { number, granted });
+        let position = self.rounds(urgency).add(turn, Waiter { number, granted });
         let before = match urgency {
             Urgency::Step => self.summaries.order.len(),
             Urgency::Summary => self.steps.order.len(),
@@ -129,17 +146,17 @@ impl Queue {
     }
 
     /// Removes a waiter. Returns whether it was still queued.
-    pub(super) fn remove(&mut self, family: &Arc<str>, number: u64) -> bool {
+    pub(super) fn remove(&mut self, turn: &Turn, number: u64) -> bool {
         // The urgency of a background summary may have been raised.
         [Urgency::Step, Urgency::Summary, Urgency::Background]
             .into_iter()
-            .any(|urgency| self.rounds(urgency).remove(family, number))
+            .any(|urgency| self.rounds(urgency).remove(turn, number))
     }
 
     /// Raises the urgency of a family's background summaries.
     pub(super) fn promote(&mut self, family: &Arc<str>) {
-        while let Some(waiter) = self.background.take_first(family) {
-            self.summaries.add(family, waiter);
+        while let Some((turn, waiter)) = self.background.take_first(family) {
+            self.summaries.add(&turn, waiter);
         }
     }
 
@@ -154,25 +171,71 @@ impl Queue {
 
 impl Rounds {
     /// Adds a waiter behind the others of its family. Returns its position within this urgency.
-    fn add(&mut self, family: &Arc<str>, waiter: Waiter) -> usize {
+    fn add(&mut self, turn: &Turn, waiter: Waiter) -> usize {
         self.count += 1;
-        let own = self.waiting.entry(Arc::clone(family)).or_default();
+        if !self.groups.contains_key(&turn.group) {
+            self.order.push_back(Arc::clone(&turn.group));
+        }
+        let group = self.groups.entry(Arc::clone(&turn.group)).or_default();
+        let own = group.waiting.entry(Arc::clone(&turn.family)).or_default();
         own.push_back(waiter);
         if own.len() > 1 {
             return self.count;
         }
-        self.order.push_back(Arc::clone(family));
-        // Each family before this one has one call before it.
-        self.order.len()
+        group.order.push_back(Arc::clone(&turn.family));
+        // Each family of its group before this one has one call before it, and each other group has one for each of these.
+        let rounds = group.order.len() - 1;
+        let at = self.order.iter().position(|other| *other == turn.group).unwrap_or_default();
+        (rounds * self.order.len() + at + 1).min(self.count)
     }
 
     /// Returns the number of the next waiter.
     fn first(&self) -> Option<u64> {
-        let own = self.waiting.get(self.order.front()?)?;
+        let group = self.groups.get(self.order.front()?)?;
+        let own = group.waiting.get(group.order.front()?)?;
         own.front().map(|waiter| waiter.number)
     }
 
-    /// Takes the next waiter and moves its family to the end.
+    /// Takes the next waiter, and moves its group, and its family there, to the end.
+    fn next(&mut self) -> Option<Waiter> {
+        let name = self.order.pop_front()?;
+        let group = self.groups.get_mut(&name)?;
+        let waiter = group.next();
+        if group.order.is_empty() {
+            self.groups.remove(&name);
+        } else {
+            self.order.push_back(name);
+        }
+        self.count -= 1;
+        waiter
+    }
+
+    /// Takes the first waiter of a family, with its turn.
+    fn take_first(&mut self, family: &Arc<str>) -> Option<(Turn, Waiter)> {
+        let of_family = |group: &Group| Some(group.waiting.get(family)?.front()?.number);
+        let (group, number) = self.groups.iter().find_map(|(name, group)| Some((name, of_family(group)?)))?;
+        let turn = Turn { group: Arc::clone(group), family: Arc::clone(family) };
+        let waiter = self.take(&turn, number)?;
+        Some((turn, waiter))
+    }
+
+    fn remove(&mut self, turn: &Turn, number: u64) -> bool {
+        self.take(turn, number).is_some()
+    }
+
+    fn take(&mut self, turn: &Turn, number: u64) -> Option<Waiter> {
+        let group = self.groups.get_mut(&turn.group)?;
+        let waiter = group.take(&turn.family, number)?;
+        if group.order.is_empty() {
+            self.groups.remove(&turn.group);
+            self.order.retain(|other| *other != turn.group);
+        }
+        self.count -= 1;
+        Some(waiter)
+    }
+}
+
+impl Group {
     fn next(&mut self) -> Option<Waiter> {
         let family = self.order.pop_front()?;
         let own = self.waiting.get_mut(&family)?;
@@ -182,17 +245,7 @@ impl Rounds {
         } else {
             self.order.push_back(family);
         }
-        self.count -= 1;
         waiter
-    }
-
-    fn take_first(&mut self, family: &Arc<str>) -> Option<Waiter> {
-        let number = self.waiting.get(family)?.front()?.number;
-        self.take(family, number)
-    }
-
-    fn remove(&mut self, family: &Arc<str>, number: u64) -> bool {
-        self.take(family, number).is_some()
     }
 
     fn take(&mut self, family: &Arc<str>, number: u64) -> Option<Waiter> {
@@ -203,7 +256,6 @@ impl Rounds {
             self.waiting.remove(family);
             self.order.retain(|other| other != family);
         }
-        self.count -= 1;
         waiter
     }
 }

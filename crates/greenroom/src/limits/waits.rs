@@ -30,6 +30,16 @@ impl Chain {
         CHAIN.try_with(Clone::clone).unwrap_or_default()
     }
 
+    /// Whether another session waits for the run of the last one.
+    pub(crate) fn is_awaited(&self) -> bool {
+        self.0.len() > 1
+    }
+
+    /// Whether no session waits.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Returns this chain with another session.
     pub(crate) fn and(&self, session: &Arc<str>) -> Self {
         Self(self.0.iter().chain([session]).cloned().collect())

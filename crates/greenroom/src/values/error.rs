@@ -66,6 +66,22 @@ pub enum Error {
         /// The number of inputs in progress or waiting, in all sessions together.
         waiting: usize,
     },
+    /// The sessions with this label got as many messages as they may within a minute
+    /// ([`LabelLimit::messages_per_minute`](crate::LabelLimit::messages_per_minute)). Nothing was recorded.
+    #[error(
+        "sessions with the label {name}={value} take {messages_per_minute} messages a minute; try again in {} s",
+        retry_after.as_secs_f64().ceil()
+    )]
+    LabelLimit {
+        /// The label's name.
+        name: String,
+        /// The label's value.
+        value: String,
+        /// The limit.
+        messages_per_minute: u64,
+        /// When there is room for the next message.
+        retry_after: std::time::Duration,
+    },
     /// The request needs an idle session.
     #[error(
         "session {session} is at work; wait until its run or its compaction has ended, or abort it, before you {what}"
@@ -369,6 +385,28 @@ pub enum ConfigError {
         /// The given value.
         usd: String,
     },
+    /// A limit by label cannot work, or no session can have the label.
+    #[error("the limit by the label {label:?}: {reason}")]
+    LabelLimit {
+        /// The label.
+        label: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// A price cannot be used.
+    #[error("the price of {model}: {error}")]
+    Price {
+        /// The model.
+        model: String,
+        /// The wrong amount.
+        error: SettingError,
+    },
+    /// Spending is not summed up by this label.
+    #[error("{}", not_counted(label.as_deref()))]
+    NotCounted {
+        /// The label's name; `None` if it is not summed up at all.
+        label: Option<String>,
+    },
     /// A consumer's name cannot be used.
     #[error("{name:?} is not a valid consumer name: it must have 1 to 128 bytes")]
     ConsumerName {
@@ -462,6 +500,7 @@ impl Error {
             | Self::TimedOut { .. }
             | Self::Busy { .. }
             | Self::RuntimeBusy { .. }
+            | Self::LabelLimit { .. }
             | Self::NotIdle { .. } => true,
             Self::Store(error) => error.is_retryable(),
             Self::Aborted
@@ -543,6 +582,7 @@ impl Error {
             | Self::Interrupted { .. }
             | Self::Busy { .. }
             | Self::RuntimeBusy { .. }
+            | Self::LabelLimit { .. }
             | Self::NotIdle { .. }
             | Self::Waiting { .. }
             | Self::Output { .. }
@@ -564,6 +604,14 @@ impl Error {
 
     pub(crate) fn internal(what: &'static str, reason: &impl ToString) -> Self {
         Self::Internal { what, reason: reason.to_string() }
+    }
+}
+
+fn not_counted(label: Option<&str>) -> String {
+    let how = "RuntimeBuilder::spending_by, or in limits.spending_by";
+    match label {
+        Some(label) => format!("spending is not counted by the label {label:?}: name it in {how}"),
+        None => format!("spending is not counted: name the labels, if any, in {how}"),
     }
 }
 

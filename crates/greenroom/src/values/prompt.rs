@@ -99,6 +99,13 @@ pub struct Reply {
     pub context: ContextUsage,
     /// The usage of the run's model calls, without summaries.
     pub usage: Usage,
+    /// What the run cost in micro-dollars, as far as prices are known: its model calls, its summaries, and the agents
+    /// that it called, with theirs.
+    #[serde(default)]
+    pub cost_microdollars: u64,
+    /// Whether a part of that cost is estimated, because a server reported no usage, or an implausible one.
+    #[serde(default)]
+    pub is_cost_estimated: bool,
     /// The number of model calls.
     pub steps: u32,
     /// The compactions since the session's previous reply, oldest first: those of this run, and those between

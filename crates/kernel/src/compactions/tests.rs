@@ -98,13 +98,13 @@ impl Session {
             let outcome = &record.outcome;
             format!("{} {outcome}{}: {calls} calls, {tokens}, ${microdollars}", record.number, state(record))
         };
-        list(&self.0.path, leaf, price).iter().map(line).collect()
+        list(&self.0.path, leaf, &price.into()).iter().map(line).collect()
     }
 
     /// Returns the bill of the head after all entries.
     fn bill(&self) -> CompactionBill {
         let mut head = Head::default();
-        self.0.path.iter().for_each(|entry| head.record(entry, price));
+        self.0.path.iter().for_each(|entry| head.record(entry, &price.into()));
         head.compaction_bill
     }
 }
@@ -149,7 +149,7 @@ fn all_about_a_compaction_says_what_it_replaced_and_what_is_missing() {
     let entry = session.compact((0, 3), 4, (1_500, 500));
     let path = &session.0.path;
     let leaf = Some(entry);
-    let details = details(path, leaf, 1, price).expect("there is one");
+    let details = details(path, leaf, 1, &price.into()).expect("there is one");
     let Replaced { user, assistant, results, other, .. } = details.replaced;
     assert_eq!((user, assistant, results, other), (1, 2, 1, 0));
     let requests: Vec<u64> = details.replaced.requests.iter().map(|quote| quote.entry.0).collect();
@@ -161,15 +161,15 @@ fn all_about_a_compaction_says_what_it_replaced_and_what_is_missing() {
     assert!(details.summary.starts_with("the summary names a.rs"));
     assert_eq!((details.record.first_kept, details.record.model.as_str()), (Some(EntryId(4)), "test-1"));
     for number in [0, 2, u64::MAX] {
-        assert_eq!(super::details(path, leaf, number, price), None, "{number}");
+        assert_eq!(super::details(path, leaf, number, &price.into()), None, "{number}");
     }
     // Of a prune, the results that it shortened.
     session.add("c:5 r:30 a:4");
     let pruned = session.0.path.len() as u64 - 2;
     session.prune(pruned, (900, 700));
     let leaf = session.0.path.iter().rev().find(|entry| entry.kind.is_on_path()).map(|entry| entry.id);
-    let second = super::details(&session.0.path, leaf, 2, price).expect("there is one");
+    let second = super::details(&session.0.path, leaf, 2, &price.into()).expect("there is one");
     assert_eq!((second.shortened, second.record.is_active), (vec![EntryId(pruned)], true));
-    let first = super::details(&session.0.path, leaf, 1, price).expect("there is one");
+    let first = super::details(&session.0.path, leaf, 1, &price.into()).expect("there is one");
     assert!(first.record.is_active, "both shape the context");
 }

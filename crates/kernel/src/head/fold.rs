@@ -21,7 +21,7 @@ const OPENING_CHARS_MAX: usize = 80;
 impl Head {
     /// Adds the session's next entry, which was recorded here: the leaf moves to it if it is on the path, and
     /// its cost is added to the bill.
-    pub(crate) fn record(&mut self, entry: &Entry, cost: CallCost) {
+    pub(crate) fn record(&mut self, entry: &Entry, cost: &CallCost) {
         if entry.kind.is_on_path() {
             self.leaf = Some(entry.id);
         }
@@ -34,7 +34,7 @@ impl Head {
     }
 
     /// Adds what an entry records of the cost of a compaction, or what its call saved because of one.
-    fn bill_compaction(&mut self, entry: &Entry, cost: CallCost) {
+    fn bill_compaction(&mut self, entry: &Entry, cost: &CallCost) {
         let bill = &mut self.compaction_bill;
         match &entry.kind {
             EntryKind::CompactionEnded(ended) => bill.add(&CompactionBill {

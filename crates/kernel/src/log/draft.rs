@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use super::{InboxItem, Log};
-use crate::bill::{Bill, CallCost, CompactionBill};
+use crate::bill::{Bill, CallCost};
 use crate::context_usage::ContextUsage;
 use crate::entry::{ChildRecord, ChildStage, Entry, EntryId, EntryKind, RunId, RunOutcome, Spender, Spent};
 use crate::head::{Head, SessionState};
@@ -97,7 +97,7 @@ impl Draft {
     fn record(&mut self, entry: Entry) -> EntryId {
         let id = entry.id;
         self.head.updated_at_ms = self.at_ms;
-        self.head.record(&entry, self.cost);
+        self.head.record(&entry, &self.cost);
         self.questions.follow(&entry);
         self.entries.push(Arc::new(entry));
         id
@@ -195,21 +195,21 @@ impl Draft {
             _ => self.push(EntryKind::Terms { run, terms }),
         });
         self.head.open_run = Some(run);
-        self.head.run_began_with = self.head.compaction_bill;
+        self.head.run_began_with = Bill::of(&self.head);
         self.head.interrupted = None;
         self.head.run_fingerprint = fingerprint;
         self.head.state = SessionState::Working;
     }
 
-    /// What compactions cost and saved since the newest run began.
-    pub fn compaction_bill_of_run(&self) -> CompactionBill {
-        self.head.compaction_bill.since(&self.head.run_began_with)
+    /// What was spent since the newest run began.
+    pub fn bill_of_run(&self) -> Bill {
+        Bill::of(&self.head).since(&self.head.run_began_with)
     }
 
     /// Ends the run.
     pub fn end_run(&mut self, run: RunId, outcome: RunOutcome, context: ContextUsage) {
-        let compaction_bill = self.compaction_bill_of_run();
-        self.push(EntryKind::RunEnded { run, outcome, context, compaction_bill });
+        let bill = self.bill_of_run();
+        self.push(EntryKind::RunEnded { run, outcome, context, bill });
     }
 
     /// Sets the run that ended unfinished.

@@ -17,13 +17,23 @@ use crate::usage::Window;
 
 impl Log {
     /// Creates the log of a session without entries.
-    pub fn new(cost: CallCost) -> Self {
+    pub fn new(cost: impl Into<CallCost>) -> Self {
         Self::open(Head::default(), &[], &[], cost)
+    }
+
+    /// Sets the cost of calls that are recorded from now on.
+    pub fn set_cost(&mut self, cost: CallCost) {
+        self.cost = cost;
+    }
+
+    /// The cost of calls.
+    pub fn cost(&self) -> &CallCost {
+        &self.cost
     }
 
     /// Opens a log from the store's contents: the entries from `head.active_from` on, and the earlier ones
     /// that the head names, for the inbox, pins and open work.
-    pub fn open(head: Head, loaded: &[Arc<Entry>], extra: &[Arc<Entry>], cost: CallCost) -> Self {
+    pub fn open(head: Head, loaded: &[Arc<Entry>], extra: &[Arc<Entry>], cost: impl Into<CallCost>) -> Self {
         let path = path_within(loaded, head.leaf);
         let find = |id: &EntryId| extra.iter().chain(loaded).find(|entry| entry.id == *id).map(Arc::clone);
         let inbox = head.inbox.iter().filter_map(|id| InboxItem::of(&*find(id)?)).collect();
@@ -49,7 +59,7 @@ impl Log {
         let head = Arc::new(head);
         Self {
             head,
-            cost,
+            cost: cost.into(),
             path,
             inbox,
             pinned,

@@ -34,7 +34,7 @@ fn run_ended() -> EntryKind {
         run: EntryId(0),
         outcome: RunOutcome::Completed,
         context,
-        compaction_bill: crate::bill::CompactionBill::default(),
+        bill: crate::bill::Bill::default(),
     }
 }
 

@@ -15,8 +15,8 @@ use serde_json::{Value, json};
 use crate::operations::Refused;
 use crate::problem::{Problem, ProblemKind};
 
-/// The `Retry-After` of a refused request, in seconds.
-const RETRY_AFTER_SECONDS: u32 = 5;
+/// The `Retry-After` of a refused request, in seconds, if nothing better is known.
+const RETRY_AFTER_SECONDS: u64 = 5;
 
 /// A request that failed.
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
@@ -36,6 +36,9 @@ pub(super) struct HttpProblem {
     class: String,
     /// Whether the same request may succeed later, unchanged.
     retryable: bool,
+    /// When to try again, in milliseconds, if that is known; `Retry-After` says it in seconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    retry_after_ms: Option<u64>,
     /// The model's failure, if it is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     failure: Option<Failure>,
@@ -43,10 +46,11 @@ pub(super) struct HttpProblem {
 
 impl HttpProblem {
     fn new(status: StatusCode, problem: Problem) -> Self {
-        let Problem { kind, class, message, retryable, failure } = problem;
+        let Problem { kind, class, message, retryable, retry_after_ms, failure } = problem;
         let title = status.canonical_reason().unwrap_or("Error").to_owned();
         let type_uri = "about:blank".to_owned();
-        Self { type_uri, title, status: status.as_u16(), detail: message, kind, class, retryable, failure }
+        let status = status.as_u16();
+        Self { type_uri, title, status, detail: message, kind, class, retryable, retry_after_ms, failure }
     }
 
     /// An error of the runtime.
@@ -56,12 +60,13 @@ impl HttpProblem {
 
     fn into_answer(self) -> Response {
         let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        let mut response = Response::new(Body::from(json!(self).to_string()));
+        let mut response = Response::new(Body::from(json!(&self).to_string()));
         *response.status_mut() = status;
         let kind = HeaderValue::from_static("application/problem+json");
         response.headers_mut().insert(header::CONTENT_TYPE, kind);
         if matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE) {
-            response.headers_mut().insert(header::RETRY_AFTER, RETRY_AFTER_SECONDS.into());
+            let seconds = self.retry_after_ms.map_or(RETRY_AFTER_SECONDS, |wait_ms| wait_ms.div_ceil(1_000));
+            response.headers_mut().insert(header::RETRY_AFTER, seconds.into());
         }
         response
     }
@@ -135,7 +140,7 @@ fn status_of(error: &Error) -> StatusCode {
         | Error::BranchSummary { .. }
         | Error::Output { .. } => StatusCode::BAD_GATEWAY,
         Error::TimedOut { .. } => StatusCode::GATEWAY_TIMEOUT,
-        Error::Busy { .. } => StatusCode::TOO_MANY_REQUESTS,
+        Error::Busy { .. } | Error::LabelLimit { .. } => StatusCode::TOO_MANY_REQUESTS,
         Error::RuntimeBusy { .. } | Error::Closed | Error::Interrupted { .. } => {
             StatusCode::SERVICE_UNAVAILABLE
         }

@@ -60,7 +60,14 @@ pub fn openapi() -> Value {
         "paths": paths,
         "components": {
             "securitySchemes": { "bearer": { "type": "http", "scheme": "bearer" } },
-            "responses": { "Problem": {
+            "responses": { "TooMany": {
+                "description": "Too much is in progress or waits, or the sessions of a label got as many messages as they may.",
+                "headers": { "Retry-After": {
+                    "description": "When to try again, in seconds.",
+                    "schema": { "type": "integer" },
+                } },
+                "content": { "application/problem+json": { "schema": problem } },
+            }, "Problem": {
                 "description": "The request was refused, or its work failed.",
                 "content": { "application/problem+json": { "schema": problem } },
             } },
@@ -130,7 +137,7 @@ fn operation(
         "summary": summary,
         "description": description,
         "parameters": parameters,
-        "responses": responses(&schemas),
+        "responses": responses(&schemas, route.right),
     });
     if !route.verb.has_query() {
         if let Some(body) = body.as_object_mut() {
@@ -197,7 +204,7 @@ fn without_null(mut schema: Value) -> Value {
     schema
 }
 
-fn responses(schemas: &Value) -> Value {
+fn responses(schemas: &Value, right: Right) -> Value {
     let outcome = &schemas["outcome"]["params"];
     let json = |schema: &Value| json!({ "application/json": { "schema": schema } });
     let mut responses = json!({});
@@ -214,6 +221,9 @@ fn responses(schemas: &Value) -> Value {
             "description": "It is accepted, and continues: with `Prefer: respond-async`.",
             "content": json(&schemas["result"]),
         });
+    }
+    if right >= Right::Prompt {
+        responses["429"] = json!({ "$ref": "#/components/responses/TooMany" });
     }
     responses["default"] = json!({ "$ref": "#/components/responses/Problem" });
     responses

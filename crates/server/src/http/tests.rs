@@ -19,6 +19,7 @@ use super::{HttpOptions, HttpServer, check_token};
 mod access;
 mod consumers;
 mod events;
+mod limits;
 mod operations;
 mod probes;
 
@@ -38,7 +39,8 @@ async fn server_with(change: impl FnOnce(&mut HttpOptions)) -> (HttpServer, Simu
     let runs = Function(|_: &_, _| Answer::text("word ".repeat(300)));
     let script = ByPurpose::new(runs, Summariser::Obedient);
     let simulator = Simulator::new(SimulatorOptions { window: 8_000, ..SimulatorOptions::new(script) });
-    let runtime = Runtime::builder().provider(simulator.provider()).in_memory().start().await.unwrap();
+    let runtime = Runtime::builder().provider(simulator.provider()).in_memory().spending_by(["tenant"]);
+    let runtime = runtime.start().await.unwrap();
     (serve(&runtime, change).await, simulator)
 }
 

@@ -201,6 +201,10 @@ pub enum LoggedKind {
         outcome: RunOutcome,
         context: ContextUsage,
         #[serde(default)]
+        usage: Usage,
+        #[serde(default)]
+        cost_microdollars: u64,
+        #[serde(default)]
         compaction_bill: CompactionBill,
     },
     /// An agent that was called as a tool began, or ended (`outcome`).

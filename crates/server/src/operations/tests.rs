@@ -37,7 +37,13 @@ impl Client {
             Ok::<_, greenroom_tools::ToolError>("nothing")
         });
         let agent = Agent::new("simulated").context_window(8_000).add_tool(look);
-        let runtime = Runtime::builder().provider(simulator.provider()).store(store).start().await.unwrap();
+        let runtime = Runtime::builder()
+            .provider(simulator.provider())
+            .store(store)
+            .spending_by(["tenant"])
+            .start()
+            .await
+            .unwrap();
         Self { runtime, agent: Arc::new(agent) }
     }
 
@@ -123,6 +129,13 @@ async fn every_operation_does_what_it_says() {
         ("session/tree", a.clone(), "/branches/0/text", json!("you: one")),
         ("session/context", a.clone(), "/parts/0/category", json!("instructions")),
         ("agent/tools", json!({}), "/tools/0/name", json!("look")),
+        ("usage/report", json!({}), "/spending/0/cost_microdollars", json!(0)),
+        (
+            "usage/report",
+            json!({ "by": "tenant", "value": "x", "per": "hour" }),
+            "/spending/0/value",
+            json!("x"),
+        ),
         ("session/inbox", a.clone(), "/inputs", json!([])),
         ("session/clear_inbox", a.clone(), "/withdrawn", json!(0)),
         ("session/export", a.clone(), "/format", json!("pi")),

@@ -6,7 +6,7 @@ mod v2;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use greenroom_kernel::bill::CompactionBill;
+use greenroom_kernel::bill::{Bill, CompactionBill};
 use greenroom_kernel::entry::{
     ChildRecord, ChildStage, CompactionEnded, CompactionOutcome, CompactionStarted, Custom, Delivery,
     EntryRange, HandOff, Metadata, NativeSummary, Prune, PrunedResult, Sees, Shell, Spender, Spent, Trigger,
@@ -179,8 +179,9 @@ fn run_ended(outcome: RunOutcome) -> EntryKind {
 fn run_ended_in(outcome: RunOutcome, window_source: WindowSource) -> EntryKind {
     let measured = Measured { usage_tokens: 2, trailing_tokens: 3 };
     let context = ContextUsage::new(measured, Window { tokens: Some(40), source: window_source });
-    let compaction_bill = CompactionBill { tokens: 41, saved_tokens: 42, ..CompactionBill::default() };
-    EntryKind::RunEnded { run: EntryId(3), outcome, context, compaction_bill }
+    let compaction = CompactionBill { tokens: 41, saved_tokens: 42, ..CompactionBill::default() };
+    let bill = Bill { usage: usage(), cost_microdollars: 43, compaction };
+    EntryKind::RunEnded { run: EntryId(3), outcome, context, bill }
 }
 
 fn terms() -> Arc<Terms> {
@@ -432,7 +433,11 @@ fn head() -> Head {
             saved_tokens: 34,
             saved_microdollars: 35,
         },
-        run_began_with: CompactionBill { waited_ms: 37, ..CompactionBill::default() },
+        run_began_with: Bill {
+            cost_microdollars: 38,
+            compaction: CompactionBill { waited_ms: 37, ..CompactionBill::default() },
+            ..Bill::default()
+        },
         saves_tokens: 36,
         automatic_compaction_failures: 13,
         created_at_ms: 14,

@@ -12,7 +12,7 @@ use bincode::de::Decoder;
 use bincode::enc::Encoder;
 use bincode::error::{DecodeError, EncodeError};
 use bincode::{Decode as _, Encode as _};
-use greenroom_kernel::bill::CompactionBill;
+use greenroom_kernel::bill::{Bill, CompactionBill};
 use greenroom_kernel::entry::{
     ChildRecord, ChildStage, Compaction, CompactionEnded, CompactionOutcome, CompactionStarted, Custom,
     Delivery, EntryRange, HandOff, Metadata, NativeSummary, Prune, PrunedResult, Sees, Shell, Spender, Spent,
@@ -63,7 +63,7 @@ stored_struct!(V1: Head {
     total_usage: Usage,
     cost_microdollars: u64,
     compaction_bill: CompactionBill,
-    run_began_with: CompactionBill,
+    run_began_with: Bill,
     saves_tokens: u64,
     automatic_compaction_failures: u32,
     created_at_ms: u64,
@@ -82,6 +82,8 @@ stored_struct!(V1: Head {
     run_fingerprint: Option<String>,
     run_terms: Option<EntryId>,
 });
+
+stored_struct!(V1: Bill { usage: Usage, cost_microdollars: u64, compaction: CompactionBill });
 
 stored_struct!(V1: CompactionBill {
     tokens: u64,
@@ -125,7 +127,7 @@ stored_enum!(V1: EntryKind {
     12 = LeafMoved { to: Option<EntryId> },
     13 = CompactionStarted(started: CompactionStarted),
     14 = CompactionEnded(ended: CompactionEnded),
-    15 = RunEnded { run: EntryId, outcome: RunOutcome, context: ContextUsage, compaction_bill: CompactionBill },
+    15 = RunEnded { run: EntryId, outcome: RunOutcome, context: ContextUsage, bill: Bill },
     16 = Spent(spent: Spent),
     17 = Prune(prune: Box<Prune>),
     18 = WholeResult { call_id: String, content: Vec<Block> },

@@ -13,7 +13,7 @@ use super::world::{World, append, batch, texts, wait};
 /// Creates a closed store with several segments, in each of which sessions begin, continue and end. Returns the
 /// segments' numbers and the texts of each session.
 fn filled() -> (World, Vec<u64>, BTreeMap<String, Vec<String>>) {
-    let world = World { segment_bytes: 2_160, ..World::new() };
+    let world = World { segment_bytes: 2_220, ..World::new() };
     let store = world.open_quiet();
     let mut sessions = BTreeMap::<String, Vec<String>>::new();
     for step in 0..24_u64 {

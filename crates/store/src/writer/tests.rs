@@ -270,7 +270,7 @@ fn an_index_that_is_ahead_of_the_journal_stops_the_write() {
 
 #[test]
 fn a_footer_that_would_not_list_the_frames_is_not_written() {
-    let world = World { segment_bytes: 300, ..World::new() };
+    let world = World { segment_bytes: 330, ..World::new() };
     let mut writer = prepared(&world);
     append_one(&mut writer, "three", batch(0, &["y"])).unwrap();
     // The last frame is where it should be, so only the footer's own check can find the one that is missing.

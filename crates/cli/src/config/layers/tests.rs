@@ -168,6 +168,8 @@ fn a_project_grants_nothing() {
             &["project/greenroom.yaml, line 2: trusted_folders: only your own"],
         ),
         ("limits: { live_sessions_max: 7 }", &["line 1: limits.live_sessions_max: only your own"]),
+        ("limits: { labels: { a: {} } }", &["line 1: limits.labels: only your own"]),
+        ("models: { m: { price: { input: 0, output: 0 } } }", &["line 1: models: only your own"]),
         ("model_settings: { temperature: 1 }", &["line 1: model_settings: only your own"]),
         ("provider: { base_url: 'http://x/v1?key=k' }", &["line 1: provider: must be"]),
         ("provider: local", &["project/greenroom.yaml, line 1: provider: ", "local"]),

@@ -10,6 +10,7 @@ use greenroom_provider::{ProviderError, Purpose, ReplyEvent, Request};
 use greenroom_tools::panic_text;
 use parking_lot::Mutex;
 use ractor::ActorRef;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::Span;
 
@@ -25,8 +26,11 @@ use crate::core::metrics::{CallResult, CallTimes, Happened};
 use crate::core::shared::SessionShared;
 use crate::core::trace;
 use crate::events::event::{Delta, EventKind};
+use crate::events::reasons::QueueReason;
 use crate::events::run_link::RunLink;
-use crate::lane::{Lane, ModelCall, Urgency};
+use crate::lane::{Lane, ModelCall, Queued, Urgency};
+use crate::limits::accounts::ReservedTokens;
+use crate::limits::labels::Tenants;
 use crate::limits::spending::tree::Wanted;
 use crate::limits::waits::Chain;
 
@@ -78,7 +82,7 @@ impl ModelTask {
             () = self.cancel.cancelled() => None,
             decision = hooks.before(provider, request) => Some(decision),
         };
-        let began = tokio::time::Instant::now();
+        let began = Instant::now();
         let (outcome, was_asked) = match decision {
             Some(Decision::Ask(request)) => {
                 self.compare(&request);
@@ -138,7 +142,7 @@ impl ModelTask {
         let model = request.model.clone();
         let mut partial = self.nothing_yet(model.clone());
         let span = trace::chat(&self.span, &*self.lane.provider, &request);
-        let began = tokio::time::Instant::now();
+        let began = Instant::now();
         let mut times = CallTimes::default();
         let mut flight = None;
         let mut outcome = {
@@ -216,6 +220,40 @@ impl ModelTask {
         }
     }
 
+    /// Waits for the limits of the labels by which the session is counted: until its run may work, and its call has tokens.
+    async fn wait_for_tenants(&self, tenants: &Tenants, asked: Instant, span: &Span) -> ReservedTokens {
+        let accounts = &self.deps.accounts;
+        let is_over = |reason| self.tell_tenants_wait(0, reason, asked, span);
+        if !self.waiting.is_awaited() && !self.shared.has_label_slots() {
+            let mut held = Vec::new();
+            for slots in accounts.run_slots(tenants) {
+                let mut wait = None;
+                let tell = |position| {
+                    wait = Some(self.tell_tenants_wait(position, QueueReason::LabelRuns, asked, span))
+                };
+                held.push(slots.enter(tell).await);
+                wait.is_some().then(|| is_over(QueueReason::LabelRuns));
+            }
+            self.shared.keep_label_slots(self.stamp.run, held);
+        }
+        let tokens = accounts.tokens(tenants, self.tokens);
+        if !tokens.delay().is_zero() {
+            let _wait = self.tell_tenants_wait(1, QueueReason::LabelTokens, asked, span);
+            tokio::time::sleep(tokens.delay()).await;
+            is_over(QueueReason::LabelTokens);
+        }
+        tokens
+    }
+
+    /// Tells that the call waits for a limit of its labels, or that the wait is over. Returns the wait's span.
+    fn tell_tenants_wait(&self, position: usize, reason: QueueReason, asked: Instant, span: &Span) -> Span {
+        let queued = Queued { position, waited: asked.elapsed(), reason };
+        let mut wait = Span::none();
+        trace::queued(&mut wait, span, &self.shared.id, &queued);
+        self.publish(self.lane.queue_update(false, queued));
+        wait
+    }
+
     async fn work(
         &self,
         mut request: Request,
@@ -224,8 +262,12 @@ impl ModelTask {
         flight: &mut Option<Flight>,
         span: &Span,
     ) -> Result<Box<AssistantMessage>, NoAnswer> {
+        let asked = Instant::now();
+        let tenants = self.deps.tenants(&self.shared);
+        let mut tokens = self.wait_for_tenants(&tenants, asked, span).await;
         // Sessions that share a limit with this one may be working, too.
-        let wanted = Wanted::of(self.lane.provider.name(), &request, self.input_tokens_max);
+        let info = self.deps.priced(&self.definition, self.lane.provider.name(), &request.model);
+        let wanted = Wanted::of(info.as_ref(), &request, self.input_tokens_max);
         if wanted.is_none() {
             warn_of_no_price(&self.deps, &self.shared, &self.lane, &request.model);
         }
@@ -233,8 +275,10 @@ impl ModelTask {
         let reserved = self.deps.ledger.reserve(&self.shared, wanted, waits).await;
         let allowed = reserved.map_err(NoAnswer::OverBudget)?;
         limit_output(&mut request, allowed);
-        let asked = tokio::time::Instant::now();
-        let call = ModelCall { family: self.shared.family(), urgency: Urgency::Step, tokens: self.tokens };
+        // What the labels' limits took is not a wait for a slot.
+        let asked = Instant::now();
+        let call =
+            ModelCall { turn: self.deps.turn(&self.shared), urgency: Urgency::Step, tokens: self.tokens };
         let mut wait = Span::none();
         let tell = |queued| {
             trace::queued(&mut wait, span, &self.shared.id, &queued);
@@ -245,13 +289,16 @@ impl ModelTask {
         trace::entered(span, &self.shared.id, waited);
         self.deps.metrics.count(Happened::CallEntered { provider: self.lane.provider.name(), waited });
         // Others may have spent money while this call waited for its slot.
-        let allowed = self.deps.purse.look(self.deps.now_ms(), wanted).map_err(NoAnswer::OverBudget)?;
+        let now_ms = self.deps.now_ms();
+        let allowed = self.deps.accounts.look(&tenants, now_ms, wanted).map_err(NoAnswer::OverBudget)?;
         let is_less = wanted.is_some_and(|wanted| allowed < wanted.output_tokens);
         limit_output(&mut request, Some(allowed).filter(|_| is_less));
         let silent = |failure| Box::new(ProviderError::new(failure, ""));
+        tokens.begin();
         let mut silence = self.lane.silence();
-        *flight = Flight::begin(&self.session, Some(self.stamp), &self.deps, &self.lane, &request);
-        times.sent = Some(tokio::time::Instant::now());
+        *flight =
+            Flight::begin(&self.session, Some(self.stamp), &self.deps, &self.lane, &request, info.as_ref());
+        times.sent = Some(Instant::now());
         let stream = silence.unless_silent(self.lane.provider.stream(request)).await.map_err(silent)?;
         if stream.is_err() {
             flight.take().into_iter().for_each(Flight::refused);
@@ -267,6 +314,7 @@ impl ModelTask {
             let delta = match event {
                 ReplyEvent::Done(answer) => {
                     answer.usage.iter().for_each(|usage| place.used(usage));
+                    answer.usage.iter().for_each(|usage| tokens.used(usage.total_tokens()));
                     flight.take().into_iter().for_each(|flight| flight.answered(&answer));
                     return Ok(answer);
                 }

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use greenroom_kernel::bill::Bill;
+use greenroom_kernel::bill::{Bill, Tally};
 use greenroom_kernel::entry::{EntryKind, Spender, Spent};
 use greenroom_kernel::log::Draft;
 use greenroom_kernel::path::is_message;
@@ -53,14 +53,25 @@ impl SessionState {
         self.store(&entries, &head, key).await?;
         let (bill_before, is_import) = (self.log.bill(), draft.is_import());
         self.log.commit(draft, head);
+        if is_import || entries.iter().any(|entry| matches!(entry.kind, EntryKind::Metadata(_))) {
+            self.labels_changed();
+        }
         if !is_import {
             let (provider, model) = (self.definition.provider(), self.definition.model());
-            self.deps.metrics.count(Happened::Recorded { entries: &entries, provider, model });
+            self.deps.metrics.count(Happened::Recorded {
+                entries: &entries,
+                provider,
+                model,
+                cost: self.log.cost(),
+            });
         }
         // The tracker already has the answer that ends a run, and its cost.
         let ended = after.ended.take();
         let is_counted = ended.is_some();
         self.pay(&entries, &bill_before, is_counted);
+        if !is_import {
+            self.count(&entries);
+        }
         self.follow(&entries, is_counted || is_import);
         self.announce(&entries, ended, after.then.take());
         Ok(())
@@ -86,13 +97,31 @@ impl SessionState {
         }
     }
 
-    /// Charges the budgets with the costs of these entries.
+    /// Adds what these entries record to the accounts.
+    fn count(&self, entries: &[Arc<Entry>]) {
+        let Some(newest) = entries.last().filter(|_| self.deps.accounts.is_on()) else { return };
+        let mut tally = Tally::of(entries.iter().map(|entry| &**entry), self.log.cost());
+        if self.shared.parent.is_some() {
+            // It is a part of its caller's.
+            tally.runs = 0;
+        }
+        let (tenants, below) = (self.deps.tenants(&self.shared), newest.id.0 + 1);
+        self.deps.accounts.count(&tenants, &self.shared.id, below, newest.at_ms, &tally);
+    }
+
+    /// Sets the labels by which the session is counted. Those of a sub-agent are its top-level session's.
+    pub(super) fn labels_changed(&self) {
+        if self.log.head().parent_session.is_none() {
+            self.shared.set_tenants(self.deps.accounts.table().tenants(&self.log.head().labels));
+        }
+    }
+
+    /// Charges the budgets of its callers with the costs of these entries.
     fn pay(&mut self, entries: &[Arc<Entry>], bill_before: &Bill, is_counted: bool) {
         let bill = self.log.bill();
-        // A sub-agent has charged the purse itself.
+        // A sub-agent has told the sessions above it.
         let below: u64 = entries.iter().filter_map(|entry| spent_below(&entry.kind)).sum();
         let own = bill.since(bill_before).cost_microdollars.saturating_sub(below);
-        self.deps.purse.spend(own, self.deps.now_ms());
         self.deps.ledger.billed(&self.shared, bill, own, below);
         if entries.iter().any(|entry| ends_call(&entry.kind)) {
             self.deps.ledger.release(&self.shared);

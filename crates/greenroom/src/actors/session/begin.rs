@@ -15,6 +15,7 @@ use greenroom_kernel::terms::Terms;
 use super::SessionState;
 use super::definition::instructions_tokens;
 use super::open_run::{NewRun, RunInstructions, Waiting};
+use crate::actors::sub_agent;
 use crate::agent::instructions::InstructionsContext;
 use crate::agent::validate::Validators;
 use crate::core::message::{AgentMessage, PendingCall, PromptOptions, ReplyTo, tell_all};
@@ -108,6 +109,11 @@ impl SessionState {
         options: Box<PromptOptions>,
         waiting: Waiting,
     ) -> Result<()> {
+        if self.shared.parent.is_some() {
+            // The labels of its top-level session may have changed.
+            let tenants = sub_agent::tenants(&self.deps, &self.shared, self.log.head()).await;
+            tenants.into_iter().for_each(|tenants| self.shared.set_tenants(tenants));
+        }
         let fingerprint = self.shared.agent().and_then(|agent| agent.fingerprint.clone());
         draft.begin_run(run, options.terms(), recorded, fingerprint);
         let judges = options.judges(&self.definition.agent);

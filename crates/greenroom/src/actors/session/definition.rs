@@ -20,6 +20,7 @@ use crate::core::deps::Deps;
 use crate::core::message::{PromptOptions, RequestHead, Summariser, TrackerConfig};
 use crate::lane::Lane;
 use crate::values::error::{ConfigError, Result};
+use crate::values::model_info::check_price;
 
 #[cfg(test)]
 mod tests;
@@ -144,6 +145,7 @@ impl Definition {
             tools_tokens,
         };
         definition.agent.settings_by_model.values().try_for_each(ModelSettings::check)?;
+        definition.agent.prices.iter().try_for_each(|(model, price)| check_price(model, price))?;
         definition.model_settings(deps, &ModelSettings::default())?;
         Ok(definition)
     }

@@ -9,7 +9,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use greenroom_kernel::bill::CompactionBill;
+use greenroom_kernel::bill::Bill;
 use greenroom_kernel::entry::EntryKind;
 use greenroom_kernel::log::UntoldCompactions;
 use greenroom_kernel::message::{Block, Message};
@@ -230,8 +230,8 @@ struct FirstRun {
 /// The end of a run.
 struct Ended {
     outcome: RunOutcome,
-    /// The context's size at the end, and what compactions cost and saved; `None` if it never ran.
-    with: Option<(ContextUsage, CompactionBill)>,
+    /// The context's size at the end, and what was spent; `None` if it never ran.
+    with: Option<(ContextUsage, Bill)>,
     /// The compactions that its reply reports.
     compactions: Vec<Compacted>,
 }
@@ -305,9 +305,9 @@ impl FirstRun {
                 self.end = Some(Ended { outcome, with: None, compactions });
                 self.is_left = true;
             }
-            EntryKind::RunEnded { run, outcome, context, compaction_bill } if Some(*run) == self.run => {
+            EntryKind::RunEnded { run, outcome, context, bill } if Some(*run) == self.run => {
                 let (outcome, compactions) = (outcome.clone(), told_compactions(self.compactions.iter()));
-                self.end = Some(Ended { outcome, with: Some((*context, *compaction_bill)), compactions });
+                self.end = Some(Ended { outcome, with: Some((*context, *bill)), compactions });
             }
             EntryKind::Note { kind, .. } if kind == RUN_RESUMED && self.run.is_some() && !self.is_left => {
                 self.run = Some(entry.id);

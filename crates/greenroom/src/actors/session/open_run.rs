@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use greenroom_kernel::bill::CompactionBill;
+use greenroom_kernel::bill::Bill;
 use greenroom_kernel::entry::Entry;
 use greenroom_kernel::log::Log;
 use greenroom_kernel::message::{Message, StopReason};
@@ -402,7 +402,7 @@ impl ClosingRun {
     /// Returns its callers, and their result. `gone` is the error if the session ends or `is_deleting`.
     pub(super) fn reply(
         &mut self,
-        ended_with: (ContextUsage, CompactionBill),
+        ended_with: (ContextUsage, Bill),
         compactions: Vec<Compacted>,
         gone: impl FnOnce() -> Error,
         is_deleting: bool,
@@ -446,16 +446,29 @@ impl Told {
         self.stop.is_some_and(|stop| !stop.is_partial() && !is_open(stop))
     }
 
-    /// Returns the reply of a run that ended with a context of this size, and with this bill of compactions.
+    /// Returns the reply of a run that ended with a context of this size, and has spent this.
     pub(super) fn reply(
         self,
         run: EntryId,
-        (context, compaction_bill): (ContextUsage, CompactionBill),
+        (context, bill): (ContextUsage, Bill),
         compactions: Vec<Compacted>,
     ) -> Reply {
         // A completed run has an answer.
         let stop = self.stop.unwrap_or(StopReason::Stop);
         let Self { text, model, usage, steps, tool_calls, .. } = self;
-        Reply { text, stop, model, run, context, usage, steps, compactions, compaction_bill, tool_calls }
+        Reply {
+            text,
+            stop,
+            model,
+            run,
+            context,
+            usage,
+            cost_microdollars: bill.cost_microdollars,
+            is_cost_estimated: bill.is_estimated(),
+            steps,
+            compactions,
+            compaction_bill: bill.compaction,
+            tool_calls,
+        }
     }
 }

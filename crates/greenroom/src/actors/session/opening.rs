@@ -6,6 +6,7 @@
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 
+use greenroom_kernel::bill::CallCost;
 use greenroom_kernel::log::{InboxItem, Log};
 use greenroom_kernel::{Entry, EntryId, Head};
 use greenroom_store::Store;
@@ -38,7 +39,6 @@ use crate::events::event::Event;
 use crate::limits::restarts::Restarts;
 use crate::limits::spending::tree::Spends as _;
 use crate::values::error::{Error, Result};
-use crate::values::model_info::call_cost;
 
 /// A damaged log must not cause an endless loop.
 const DEPTH_MAX: usize = 64;
@@ -56,7 +56,7 @@ impl SessionState {
         // Until the actor has checked, a listing of unfinished work must not include this session.
         let before = shared.published();
         shared.publish_state(Published { is_awaited: true, ..before.clone() });
-        let log = read_log(&deps, &shared.id).await?;
+        let mut log = read_log(&deps, &shared.id).await?;
         log.check().map_err(|problem| Error::SessionFailed {
             session: shared.id.to_string(),
             reason: format!(
@@ -66,11 +66,13 @@ impl SessionState {
         let parent =
             log.head().parent_session.clone().or_else(|| shared.parent.as_deref().map(str::to_owned));
         shared.set_ancestors(sub_agent::ancestors(&deps, parent).await?);
+        shared.set_tenants(sub_agent::tenants(&deps, &shared, log.head()).await?);
         deps.ledger.release(&shared);
         // The pinned messages were permitted for a larger window, and must not make the session unusable.
         let agent = shared.agent().ok_or_else(|| Error::NoAgent { session: shared.id.to_string() })?;
         let agent = team::answering(agent, log.head().agent.as_deref());
         let definition = Definition::resolve(&deps, agent, 0)?;
+        log.set_cost(deps.call_cost(Some(&definition.agent)));
         let created_at_ms = match log.is_empty() {
             true => shared.created_at_ms().unwrap_or_else(|| deps.created_at_ms()),
             false => log.head().created_at_ms,
@@ -220,13 +222,14 @@ pub(super) fn session_limits(log: &Log, is_sub_agent: bool) -> SessionLimits {
 
 pub(super) async fn read_log(deps: &Deps, id: &Arc<str>) -> Result<Log> {
     let (store, id) = (deps.store.clone(), Arc::clone(id));
-    blocking(deps, move || read(&store, &id, 0)).await
+    let cost = deps.call_cost(None);
+    blocking(deps, move || read(&store, &id, 0, &cost)).await
 }
 
 /// Reads a log, and those of the sub-agents that work for it, of which `depth` levels are above: a call whose
 /// sub-agent waits for a person outlives the actor that runs it. This blocks on the disk.
-fn read(store: &Store, id: &str, depth: usize) -> Result<Log> {
-    let Some(head) = store.head(id)? else { return Ok(Log::new(call_cost)) };
+fn read(store: &Store, id: &str, depth: usize, cost: &CallCost) -> Result<Log> {
+    let Some(head) = store.head(id)? else { return Ok(Log::new(cost.clone())) };
     let entries = shared(store.load(id, head.active_from)?);
     let mut others: Vec<EntryId> =
         head.inbox.iter().chain(&head.pins).chain(&head.open_children).copied().collect();
@@ -236,11 +239,11 @@ fn read(store: &Store, id: &str, depth: usize) -> Result<Log> {
     others.retain(|entry| *entry < head.active_from);
     let extra = shared(store.get(id, &others)?);
     let has_run = head.open_run.is_some();
-    let mut log = Log::open(head, &entries, &extra, call_cost);
+    let mut log = Log::open(head, &entries, &extra, cost.clone());
     if has_run && depth < DEPTH_MAX {
         // A sub-agent whose log cannot be read cannot continue.
         let waits = |session: &str| {
-            read(store, session, depth + 1).is_ok_and(|log| log.check().is_ok() && log.is_waiting())
+            read(store, session, depth + 1, cost).is_ok_and(|log| log.check().is_ok() && log.is_waiting())
         };
         let waiting = log.children().iter().filter(|(_, child)| waits(&child.session));
         let waiting = waiting.map(|(_, child)| child.call_id.clone()).collect();

@@ -17,7 +17,9 @@ use super::inbox::Caller;
 use super::open_run::Waiting;
 use super::{SessionState, questions};
 use crate::agent::Agent;
+use crate::core::deps::blocking;
 use crate::core::message::{PromptOptions, QueuedInput, ReplyTo, SessionMessage, tell_all};
+use crate::limits::accounts::{Accounts, Message};
 use crate::values::error::{Error, Result};
 use crate::values::prompt::Reply;
 
@@ -36,11 +38,16 @@ impl SessionState {
             let _ = reply.send(Err(error));
             return;
         }
+        let accounts = Arc::clone(&self.deps.accounts);
+        let counted = match self.count_message(&accounts, &options).await {
+            Ok(counted) => counted,
+            Err(error) => return drop(reply.send(Err(error))),
+        };
         self.inbox.release();
         if self.is_idle() && self.inbox.is_empty(&self.log) {
             // A failure is the reply.
-            let _ = self.begin(content, options, Waiting::caller(Some(reply))).await;
-            return;
+            let begun = self.begin(content, options, Waiting::caller(Some(reply))).await;
+            return begun.into_iter().zip(counted).for_each(|(_, message)| message.accepted());
         }
         if options.cancel.is_cancelled() || self.shared.early_aborts() > options.early_aborts {
             // The prompt was withdrawn on its way.
@@ -51,6 +58,7 @@ impl SessionState {
         let queued = self.queue(content, Delivery::Prompt, options.key.clone(), options.terms(), agent);
         match queued.await {
             Ok(id) => {
+                counted.into_iter().for_each(Message::accepted);
                 let _ = options.recorded.set(id);
                 self.inbox.wait_for(id, Caller { options, reply });
             }
@@ -69,6 +77,11 @@ impl SessionState {
             let _ = reply.send(Err(self.shared.gone()));
             return;
         }
+        let accounts = Arc::clone(&self.deps.accounts);
+        let counted = match self.count_message(&accounts, &options).await {
+            Ok(counted) => counted,
+            Err(error) => return drop(reply.send(Err(error))),
+        };
         self.inbox.release();
         let (follower, answer) = tokio::sync::oneshot::channel();
         let mut waits = false;
@@ -83,7 +96,34 @@ impl SessionState {
                 self.inbox.came_from(*id, from);
             })
         };
+        taken.iter().zip(counted).for_each(|(_, message)| message.accepted());
         let _ = reply.send(taken.map(|entry| QueuedInput { entry, waits, reply: answer }));
+    }
+
+    /// Counts a message against the limits of the session's labels. A message that a run waits for is not counted, and
+    /// neither is one whose key was used before.
+    ///
+    /// # Errors
+    /// [`Error::LabelLimit`], and then nothing is counted.
+    async fn count_message<'a>(
+        &self,
+        accounts: &'a Accounts,
+        options: &PromptOptions,
+    ) -> Result<Option<Message<'a>>> {
+        let tenants = self.deps.tenants(&self.shared);
+        if tenants.is_empty() || !options.waiting.is_empty() {
+            return Ok(None);
+        }
+        let refused = match accounts.message(&tenants) {
+            Ok(message) => return Ok(Some(message)),
+            Err(refused) => refused,
+        };
+        let Some(key) = options.key.clone() else { return Err(refused) };
+        let (store, id) = (self.deps.store.clone(), Arc::clone(&self.shared.id));
+        match blocking(&self.deps, move || Ok(store.used_key(&id, &key)?)).await? {
+            Some(_) => Ok(None),
+            None => Err(refused),
+        }
     }
 
     /// Changes the session without starting work. Returns how many inputs were withdrawn.

@@ -197,6 +197,10 @@ impl SessionState {
 
     /// Answers the calls that wait for questions whose ends are among these durable entries.
     pub(super) fn tell_askers(&mut self, entries: &[Arc<Entry>]) {
+        if entries.iter().any(|entry| matches!(entry.kind, EntryKind::Question(_))) {
+            // A run that waits for a person takes no slot of its label, and neither do those above it.
+            self.deps.ledger.chain(&self.shared).iter().for_each(|session| session.free_label_slots());
+        }
         let mut has_ended = false;
         for entry in entries {
             let EntryKind::QuestionEnded { question, end } = &entry.kind else { continue };

@@ -246,7 +246,7 @@ impl SessionState {
         }
         let compactions = told_compactions(self.log.untold_compactions());
         let is_deleting = self.shared.is_deleting();
-        let ended_with = draft.compaction_bill_of_run();
+        let ended_with = draft.bill_of_run();
         let (to, reply) =
             closing.reply((context, ended_with), compactions, || self.shared.gone(), is_deleting);
         let answer = (!to.is_empty()).then(|| Box::new(Answer { to, reply }));

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use greenroom_kernel::bill::Bill;
 use greenroom_kernel::entry::{ChildRecord, ChildStage, EntryId, RunOutcome};
-use greenroom_kernel::{Failure, FailureClass, Message};
+use greenroom_kernel::{Failure, FailureClass, Head, Message};
 use greenroom_tools::{Pauses, ToolContext, ToolOutput};
 use ractor::ActorRef;
 use tokio::sync::oneshot;
@@ -27,6 +27,7 @@ use crate::core::handover::Handover;
 use crate::core::message::{OpenReason, PromptOptions, SessionMail, SessionMessage, SupervisorMessage};
 use crate::core::shared::SessionShared;
 use crate::core::trace::CalledFrom;
+use crate::limits::labels::Tenants;
 use crate::limits::waits::Chain;
 use crate::values::error::{Error, Result};
 use crate::values::prompt::{Prompt, Reply};
@@ -376,6 +377,17 @@ pub(crate) async fn ancestors(deps: &Deps, parent: Option<String>) -> Result<Arc
         Ok(above.into())
     })
     .await
+}
+
+/// Returns the labels by which a session with this head is counted: those of its top-level session.
+pub(crate) async fn tenants(deps: &Deps, shared: &SessionShared, head: &Head) -> Result<Tenants> {
+    let table = deps.accounts.table();
+    let Some(top) = shared.ancestors().last().cloned().filter(|_| table.has_names()) else {
+        return Ok(table.tenants(&head.labels));
+    };
+    let store = deps.store.clone();
+    let top = blocking(deps, move || Ok(store.head(&top)?)).await?;
+    Ok(table.tenants(&top.map(|head| head.labels).unwrap_or_default()))
 }
 
 /// Returns an id that no session has. A call's id is not sufficient, because a provider may reuse it after

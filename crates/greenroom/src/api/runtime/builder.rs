@@ -11,7 +11,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use greenroom_kernel::settings::CompactionSettings;
-use greenroom_provider::{ModelSettings, Provider};
+use greenroom_provider::{ModelPrice, ModelSettings, Provider};
 use greenroom_store::Store;
 #[cfg(feature = "disk")]
 use greenroom_store::{Notice, StoreError, StoreOptions};
@@ -31,12 +31,15 @@ use crate::core::shared::REQUESTS_MAX;
 use crate::events::bus::Bus;
 use crate::lane::learned::Learned;
 use crate::lane::{IN_FLIGHT_MAX, Lane, LaneLimits, SILENCE_MAX};
+use crate::limits::accounts::Accounts;
 use crate::limits::admission::Admission;
+use crate::limits::labels::{LabelLimit, Table};
 use crate::limits::spending::tree::Ledger;
-use crate::limits::spending::{Period, Purse, microdollars};
+use crate::limits::spending::{Period, microdollars};
 use crate::values::clock::Clock;
 use crate::values::compaction::{BeforeCompact, CompactionProposal, CompactionReport};
 use crate::values::error::{ConfigError, Error, Result};
+use crate::values::model_info::{PriceList, call_cost_of, check_price};
 use crate::values::retention::Retention;
 
 /// The default idle time after which a session sleeps.
@@ -58,6 +61,10 @@ pub struct RuntimeBuilder {
     compaction: CompactionSettings,
     settings_by_model: BTreeMap<String, ModelSettings>,
     cost_limits: Vec<(f64, Period)>,
+    label_limits: Vec<LabelLimit>,
+    prices: PriceList,
+    spending_by: Option<Vec<String>>,
+    fair_by: Option<String>,
     sub_agent_depth_max: Option<usize>,
     hooks: Hooks,
     clock_base_ms: Option<u64>,
@@ -198,6 +205,20 @@ impl RuntimeBuilder {
         self
     }
 
+    /// Sets the price of a model, for every agent and provider. It replaces the one in the model catalogue; without either,
+    /// a model's calls cost nothing. Calls that are recorded keep their cost.
+    ///
+    /// ```
+    /// use greenroom::{ModelPrice, prelude::*};
+    /// let builder = Runtime::builder()
+    ///     .price_for("qwen3-coder", ModelPrice { cached_input: Some(0.02), ..ModelPrice::new(0.2, 0.8) });
+    /// ```
+    #[must_use]
+    pub fn price_for(mut self, model: impl Into<String>, price: ModelPrice) -> Self {
+        Arc::make_mut(&mut self.prices).insert(model.into(), price);
+        self
+    }
+
     /// Adds a limit on the spending of all sessions together within an hour or a day, in US dollars, as far
     /// as prices are known. Several limits apply together. The spending is kept in the store, so a restart
     /// does not reset it. While a limit is used up, runs end as stopped. Limits are checked before each step,
@@ -213,6 +234,30 @@ impl RuntimeBuilder {
     pub fn cost_limit_usd(mut self, usd: f64, within: Period) -> Self {
         self.cost_limits.retain(|(_, period)| *period != within);
         self.cost_limits.push((usd, within));
+        self
+    }
+
+    /// Adds limits by label, such as those of each tenant. See [`LabelLimit`].
+    #[must_use]
+    pub fn label_limit(mut self, limit: LabelLimit) -> Self {
+        self.label_limits.push(limit);
+        self
+    }
+
+    /// Shares each provider's slots among the values of this label: waiting calls take turns by value first, and then by
+    /// session, so that a tenant with many sessions does not delay one with few. Sessions without the label are treated like
+    /// those of one more value. Without this, calls take turns by session.
+    #[must_use]
+    pub fn fair_by(mut self, label: impl Into<String>) -> Self {
+        self.fair_by = Some(label.into());
+        self
+    }
+
+    /// Sums up what is spent by the values of these labels, in addition to those with a limit; without any label, only what
+    /// all sessions spend together. [`Runtime::spending`] reads the sums.
+    #[must_use]
+    pub fn spending_by(mut self, labels: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        self.spending_by.get_or_insert_default().extend(labels.into_iter().map(Into::into));
         self
     }
 
@@ -337,10 +382,13 @@ impl RuntimeBuilder {
         }
         self.compaction.check()?;
         self.settings_by_model.values().try_for_each(ModelSettings::check)?;
+        self.prices.iter().try_for_each(|(model, price)| check_price(model, price))?;
         let mut cost_limits = Vec::new();
         for (usd, period) in self.cost_limits {
             cost_limits.push((microdollars(usd)?, period));
         }
+        let counted = self.spending_by.as_deref().unwrap_or_default();
+        let table = Table::new(&self.label_limits, counted, self.fair_by.as_deref())?;
         let (store, notices) = match self.store {
             None => return Err(ConfigError::NoStore.into()),
             Some(StoreChoice::Memory) => (Store::memory(), Vec::new()),
@@ -370,10 +418,14 @@ impl RuntimeBuilder {
         }
         let idle_after = self.idle_after.unwrap_or(IDLE_AFTER);
         let clock = Clock::new(self.clock_base_ms);
+        let is_wanted = self.spending_by.is_some();
+        let accounts = Accounts::new(store.clone(), clock.clone(), table, cost_limits, is_wanted);
+        let cost = call_cost_of([Arc::clone(&self.prices), PriceList::default()]);
+        accounts.begin(&cost, clock.now_ms()).await?;
         let deps = Arc::new(Deps {
             live: self.live.map(ReloadedSettings::new),
             learned: Learned::new(store.clone()),
-            purse: Purse::new(store.clone(), &cost_limits),
+            accounts,
             ledger: Ledger::default(),
             sub_agent_depth_max: self.sub_agent_depth_max.unwrap_or(SUB_AGENT_DEPTH_MAX),
             store,
@@ -383,6 +435,7 @@ impl RuntimeBuilder {
             default_provider,
             compaction: RwLock::new(Arc::new(self.compaction)),
             settings_by_model: self.settings_by_model,
+            prices: self.prices,
             hooks: self.hooks,
             clock,
             idle_after_ms: u64::try_from(idle_after.as_millis()).unwrap_or(u64::MAX),

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
+use greenroom_kernel::bill::CallCost;
 use greenroom_kernel::entry::{CompactionEnded, EntryKind, Spender};
 use greenroom_kernel::{Entry, ToolStatus, Usage, bill};
 use greenroom_provider::Purpose;
@@ -22,7 +23,6 @@ use tokio::time::Instant;
 use super::names::Names;
 use super::{CallResult, CallTimes, Happened, Restarted};
 use crate::core::trace::{name, purpose_name};
-use crate::values::model_info::call_cost;
 use crate::values::state::Status;
 
 /// The most providers, models and tools that have series of their own.
@@ -364,7 +364,9 @@ impl Restarted {
 impl Families {
     pub(super) fn count(&self, happened: Happened<'_>) {
         match happened {
-            Happened::Recorded { entries, provider, model } => self.recorded(entries, provider, model),
+            Happened::Recorded { entries, provider, model, cost } => {
+                self.recorded(entries, provider, model, cost);
+            }
             Happened::RunEnded { outcome, took } => {
                 let labels = OfOutcome { outcome: outcome.as_str() };
                 self.run_seconds.get_or_create(&labels).observe(took.as_secs_f64());
@@ -436,7 +438,7 @@ impl Families {
     }
 
     /// Counts what a log records: the ends of runs and compactions, and what was spent.
-    fn recorded(&self, entries: &[Arc<Entry>], provider: &str, model: &str) {
+    fn recorded(&self, entries: &[Arc<Entry>], provider: &str, model: &str, cost: &CallCost) {
         let mut summariser = None;
         for entry in entries {
             #[expect(
@@ -450,7 +452,7 @@ impl Families {
                 }
                 EntryKind::Message { message, .. } => {
                     if let Some(answer) = message.as_answer() {
-                        self.spent(entry, &answer.provider, &answer.model);
+                        self.spent(entry, &answer.provider, &answer.model, cost);
                     }
                 }
                 EntryKind::Compaction(compaction) => {
@@ -458,11 +460,11 @@ impl Families {
                 }
                 EntryKind::CompactionEnded(ended) => {
                     self.compaction_ended(ended);
-                    self.spent(entry, provider, summariser.take().unwrap_or(model));
+                    self.spent(entry, provider, summariser.take().unwrap_or(model), cost);
                 }
                 // A sub-agent's session counts its own spending.
                 EntryKind::Spent(spent) if matches!(spent.by, Spender::SubAgent { .. }) => {}
-                EntryKind::Spent(_) => self.spent(entry, provider, model),
+                EntryKind::Spent(_) => self.spent(entry, provider, model, cost),
                 _ => {}
             }
         }
@@ -479,8 +481,8 @@ impl Families {
     }
 
     /// Counts what an entry bills, by the rule of the session's bill.
-    fn spent(&self, entry: &Entry, provider: &str, model: &str) {
-        let Some((usage, cost_microdollars)) = bill::spent(entry, call_cost) else { return };
+    fn spent(&self, entry: &Entry, provider: &str, model: &str, cost: &CallCost) {
+        let Some((usage, cost_microdollars)) = bill::spent(entry, cost) else { return };
         let of = self.of_model(provider, model);
         let Usage { input_tokens, cached_tokens, output_tokens, .. } = usage;
         let kinds = [

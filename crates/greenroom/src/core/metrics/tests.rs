@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use greenroom_kernel::bill::CompactionBill;
 use greenroom_kernel::entry::{
     CompactionEnded, CompactionOutcome, EntryKind, RunOutcome, Spender, Spent, Trigger,
 };
@@ -57,7 +56,7 @@ fn answer(provider: &str, model: &str, usage: Usage) -> EntryKind {
 fn run_ended(outcome: RunOutcome) -> EntryKind {
     let window = Window { tokens: None, source: WindowSource::Unknown };
     let (run, context) = (EntryId(0), ContextUsage::new(Measured::default(), window));
-    EntryKind::RunEnded { run, outcome, context, compaction_bill: CompactionBill::default() }
+    EntryKind::RunEnded { run, outcome, context, bill: greenroom_kernel::bill::Bill::default() }
 }
 
 fn compaction_ended(outcome: CompactionOutcome, cost_microdollars: Option<u64>) -> EntryKind {
@@ -95,7 +94,12 @@ fn everything(metrics: &Metrics) {
         entry(5, run_ended(RunOutcome::Completed)),
         entry(6, run_ended(RunOutcome::Failed(Failure::new(FailureClass::Auth, "no")))),
     ];
-    metrics.count(Happened::Recorded { entries: &entries, provider, model });
+    metrics.count(Happened::Recorded {
+        entries: &entries,
+        provider,
+        model,
+        cost: &crate::values::model_info::call_cost(),
+    });
     metrics.count(Happened::RunEnded { outcome: &RunOutcome::Completed, took: Duration::from_secs(3) });
     metrics.count(Happened::CallEntered { provider, waited: Duration::from_millis(20) });
     let sent = Instant::now();

@@ -19,7 +19,7 @@ fn runs(drawn: &str, open_run: Option<u64>) -> Vec<Option<u64>> {
                     run,
                     outcome: RunOutcome::Completed,
                     context: context(),
-                    compaction_bill: greenroom_kernel::bill::CompactionBill::default(),
+                    bill: greenroom_kernel::bill::Bill::default(),
                 },
             };
             Entry {

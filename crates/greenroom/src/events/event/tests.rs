@@ -19,6 +19,10 @@ pub(in crate::events) fn context() -> ContextUsage {
     ContextUsage::new(Measured { usage_tokens: 1_234, trailing_tokens: 7 }, window)
 }
 
+fn run_end(outcome: RunOutcome) -> EventKind {
+    EventKind::RunEnd { outcome, context: context(), cost_microdollars: 5, is_cost_estimated: true }
+}
+
 fn compacted(outcome: CompactionOutcome) -> Compacted {
     Compacted {
         started: Some(EntryId(7)),
@@ -164,7 +168,7 @@ pub(crate) fn all() -> Vec<EventKind> {
         outcome,
     };
     kinds.extend(outcomes.clone().map(child_end));
-    kinds.extend(outcomes.map(|outcome| EventKind::RunEnd { outcome, context: context() }));
+    kinds.extend(outcomes.map(run_end));
     let outcomes = [
         CompactionOutcome::Completed,
         CompactionOutcome::Truncated { reason: "the model is down".into() },
@@ -270,7 +274,7 @@ fn a_newer_reason_is_unknown_and_its_event_is_not() {
         *value.pointer_mut(field).unwrap() = newer.into();
         serde_json::from_value::<Event>(value).unwrap().kind
     };
-    let end = EventKind::RunEnd { outcome: RunOutcome::Completed, context: context() };
+    let end = run_end(RunOutcome::Completed);
     let read_end = read(end.clone(), "/outcome", "paused");
     assert!(matches!(read_end, EventKind::RunEnd { outcome: RunOutcome::Unknown, .. }), "{read_end:?}");
     let read_end = read(end, "/context/window_source", "guessed");
@@ -281,7 +285,12 @@ fn a_newer_reason_is_unknown_and_its_event_is_not() {
         ),
         "{read_end:?}"
     );
-    let failed = EventKind::RunEnd { outcome: RunOutcome::Failed(failure()), context: context() };
+    // An older program told no cost.
+    let mut older = json!(event(run_end(RunOutcome::Completed)));
+    older.as_object_mut().unwrap().retain(|key, _| !key.contains("cost"));
+    let older = serde_json::from_value::<Event>(older).unwrap().kind;
+    assert!(matches!(older, EventKind::RunEnd { cost_microdollars: 0, is_cost_estimated: false, .. }));
+    let failed = run_end(RunOutcome::Failed(failure()));
     let failed = read(failed, "/failure/class", "too_hot");
     let EventKind::RunEnd { outcome: RunOutcome::Failed(failure), .. } = failed else { panic!("{failed:?}") };
     assert_eq!((failure.class, failure.message.as_str()), (FailureClass::Other, "too long"));
@@ -327,22 +336,27 @@ fn a_newer_reason_is_unknown_and_its_event_is_not() {
 
 #[test]
 fn ends_are_flat_and_their_outcomes_are_words() {
-    let end = |outcome| EventKind::RunEnd { outcome, context: context() };
     let context = json!(context());
     for (kind, wanted) in [
         (
-            end(RunOutcome::Completed),
-            json!({ "type": "run_end", "outcome": "completed", "context": context }),
+            run_end(RunOutcome::Completed),
+            json!({
+                "type": "run_end", "outcome": "completed", "context": context,
+                "cost_microdollars": 5, "is_cost_estimated": true,
+            }),
         ),
         (
-            end(RunOutcome::Stopped { reason: "250 steps".into() }),
-            json!({ "type": "run_end", "outcome": "stopped", "reason": "250 steps", "context": context }),
+            run_end(RunOutcome::Stopped { reason: "250 steps".into() }),
+            json!({
+                "type": "run_end", "outcome": "stopped", "reason": "250 steps", "context": context,
+                "cost_microdollars": 5, "is_cost_estimated": true,
+            }),
         ),
         (
-            end(RunOutcome::Failed(failure())),
+            run_end(RunOutcome::Failed(failure())),
             json!({
                 "type": "run_end", "outcome": "failed", "reason": "too long", "failure": failure(),
-                "context": context,
+                "context": context, "cost_microdollars": 5, "is_cost_estimated": true,
             }),
         ),
         (
@@ -390,6 +404,8 @@ fn states_replies_options_and_summaries_read_back() {
         run: EntryId(5),
         context: context(),
         usage: Usage { output_tokens: 3, ..Usage::default() },
+        cost_microdollars: 6,
+        is_cost_estimated: true,
         steps: 2,
         compactions: vec![compacted(CompactionOutcome::Completed)],
         compaction_bill: crate::CompactionBill { waited_ms: 4, ..Default::default() },

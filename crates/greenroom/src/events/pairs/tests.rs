@@ -23,7 +23,16 @@ fn nothing_of_a_run_is_told_after_its_end() {
     assert!(told(&mut pairs, FIRST, &EventKind::RunStart) && told(&mut pairs, FIRST, &tool_end()));
     let context =
         ContextUsage::new(Measured::default(), Window { tokens: None, source: WindowSource::Unknown });
-    assert!(told(&mut pairs, FIRST, &EventKind::RunEnd { outcome: RunOutcome::Aborted, context }));
+    assert!(told(
+        &mut pairs,
+        FIRST,
+        &EventKind::RunEnd {
+            outcome: RunOutcome::Aborted,
+            context,
+            cost_microdollars: 0,
+            is_cost_estimated: false
+        }
+    ));
     for kind in &late {
         assert!(!told(&mut pairs, FIRST, kind), "between two runs: {kind:?}");
     }

@@ -25,7 +25,7 @@ impl Named {
         let add = |name: &str| {
             let (sender, receiver) = oneshot::channel();
             self.receivers.push(receiver);
-            let (number, position) = self.queue.add(&family(name), urgency(name), sender);
+            let (number, position) = self.queue.add(&turn(name), urgency(name), sender);
             self.names.insert(number, name.to_owned());
             position
         };
@@ -52,7 +52,15 @@ impl Named {
 }
 
 fn family(name: &str) -> Arc<str> {
-    name.trim_end_matches(['+', '-']).into()
+    let name = name.trim_end_matches(['+', '-']);
+    name.split_once('/').map_or(name, |(_, family)| family).into()
+}
+
+/// A family is its own group, unless the group is before a slash.
+fn turn(name: &str) -> Turn {
+    let family = family(name);
+    let group = name.split_once('/').map_or_else(|| Arc::clone(&family), |(group, _)| group.into());
+    Turn { group, family }
 }
 
 fn urgency(name: &str) -> Urgency {
@@ -80,6 +88,29 @@ fn families_take_turns() {
     check(1, "a b c", "a b c");
     check(1, "a a a a b c", "a b c a a a");
     check(2, "a a a b b c", "a b c a b a");
+}
+
+#[test]
+fn groups_take_turns_and_families_within_them() {
+    check(1, "x/a x/b x/c y/d", "x/a y/d x/b x/c");
+    check(1, "x/a x/a x/b y/c y/c", "x/a y/c x/b y/c x/a");
+    check(2, "x/a x/b x/c y/d y/d z/e", "x/a y/d z/e x/b y/d x/c");
+    // A group whose calls have all left has no turn.
+    let mut named = Named::new(1);
+    named.add("x/a y/b y/c z/d");
+    assert_eq!(named.granted(), "x/a");
+    assert!(named.queue.remove(&turn("y/b"), 2) && named.queue.remove(&turn("y/c"), 3));
+    assert_eq!((named.freed(), named.freed()), ("z/d".to_owned(), String::new()));
+}
+
+#[test]
+fn a_position_tells_of_the_calls_before() {
+    let mut named = Named::new(1);
+    assert_eq!(named.add("x/a"), [1]);
+    named.granted();
+    // The last one comes after the first of `y` and the one of `z`.
+    assert_eq!(named.add("y/b y/c z/d y/e"), [1, 2, 2, 4]);
+    assert_eq!((named.freed(), named.freed(), named.freed()), ("y/b".into(), "z/d".into(), "y/c".into()));
 }
 
 #[test]
@@ -138,8 +169,8 @@ fn who_leaves_is_not_waited_for() {
     let mut named = Named::new(1);
     named.add("a b b c");
     assert_eq!(named.granted(), "a");
-    assert!(named.queue.remove(&family("b"), 2) && named.queue.remove(&family("b"), 3));
-    assert!(!named.queue.remove(&family("b"), 3) && !named.queue.remove(&family("a"), 1));
+    assert!(named.queue.remove(&turn("b"), 2) && named.queue.remove(&turn("b"), 3));
+    assert!(!named.queue.remove(&turn("b"), 3) && !named.queue.remove(&turn("a"), 1));
     assert_eq!((named.freed(), named.freed()), ("c".to_owned(), String::new()));
 }
 
@@ -158,7 +189,8 @@ fn places_are_neither_lost_nor_given_twice() {
         for _ in 0..5_000 {
             match draw(4) {
                 0 | 1 => {
-                    let name = format!("{}{}", draw(5), ["", "+", "-"][draw(3)]);
+                    let group = ["", "x/", "y/"][draw(3)];
+                    let name = format!("{group}{}{}", draw(5), ["", "+", "-"][draw(3)]);
                     named.add(&name);
                     waiting.push((named.queue.newest, name));
                 }
@@ -168,7 +200,7 @@ fn places_are_neither_lost_nor_given_twice() {
                 }
                 _ if !waiting.is_empty() => {
                     let (number, name) = waiting.swap_remove(draw(waiting.len()));
-                    assert!(named.queue.remove(&family(&name), number), "it waits");
+                    assert!(named.queue.remove(&turn(&name), number), "it waits");
                     left += 1;
                 }
                 _ => named.queue.promote(&family(&draw(5).to_string())),

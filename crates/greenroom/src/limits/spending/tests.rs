@@ -1,5 +1,6 @@
-//! The purse over time and over a restart, and invalid amounts.
+//! Limits in dollars over time, and invalid amounts.
 
+use super::window::Window;
 use super::*;
 
 const MINUTE: u64 = 60_000;
@@ -15,51 +16,50 @@ fn dollars_that_are_no_sum_are_refused() {
     }
 }
 
-#[tokio::test]
-async fn what_was_spent_leaves_the_period_and_comes_through_a_restart() {
-    let store = Store::memory();
-    let limits = [(1_000, Period::Hour), (5_000, Period::Day)];
-    let purse = Purse::new(store.clone(), &limits);
-    assert_eq!(purse.used_up(NOW), None);
-    purse.spend(600, NOW);
-    purse.spend(399, NOW + 10 * MINUTE);
-    assert_eq!(purse.used_up(NOW + 10 * MINUTE), None);
-    purse.spend(1, NOW + 20 * MINUTE);
-    let said = purse.used_up(NOW + 20 * MINUTE).expect("it is used up");
-    assert!(
-        said.starts_with("the runtime reached its cost limit of $0.001 an hour; part of it is free"),
-        "{said}"
-    );
-    let minutes: u64 =
-        said.rsplit(' ').nth(1).and_then(|word| word.parse().ok()).expect("a number of minutes");
-    assert!((39..=41).contains(&minutes), "{said}");
-    purse.flush().await;
-    // A restart keeps the spending; an hour later only the later spending counts.
-    let purse = Purse::new(store.clone(), &limits);
-    assert!(purse.used_up(NOW + 59 * MINUTE).is_some());
-    assert_eq!(purse.used_up(NOW + 61 * MINUTE), None);
-    for hour in 2..6 {
-        purse.spend(999, NOW + hour * 60 * MINUTE);
-        assert_eq!(purse.used_up(NOW + hour * 60 * MINUTE).is_some(), hour == 6, "hour {hour}");
+/// Adds amounts, each at a minute, and checks whether the limit is used up at other minutes, also after it was stored.
+#[track_caller]
+fn check(limit: u64, period: Period, amounts: &[(u64, u64)], used_up: &[(u64, bool)]) {
+    let mut window = Window::new(limit, period, Default::default());
+    amounts.iter().for_each(|(amount, minute)| window.add(*amount, NOW + minute * MINUTE));
+    let text = serde_json::to_string(&window.stored()).expect("it can be written");
+    let restored = Window::new(limit, period, serde_json::from_str(&text).expect("it can be read"));
+    assert_eq!(restored, window, "{text}");
+    for (minute, expected) in used_up {
+        assert_eq!(restored.is_used_up(NOW + minute * MINUTE), *expected, "minute {minute}");
     }
-    purse.spend(4, NOW + 10 * 60 * MINUTE);
-    assert!(purse.used_up(NOW + 10 * 60 * MINUTE).expect("it is used up").contains("$0.005 a day"));
-    assert_eq!(purse.used_up(NOW + 25 * 60 * MINUTE), None);
-    // Long after, and with a clock that was set back.
-    assert_eq!(purse.used_up(NOW * 2), None);
-    purse.spend(1_000, NOW);
-    assert!(purse.used_up(NOW).is_some());
 }
 
-#[tokio::test]
-async fn what_is_damaged_or_not_limited_counts_nothing() {
-    let store = Store::memory();
-    store.learned_put("spent hour", b"rubbish").await.expect("it is stored");
-    let purse = Purse::new(store.clone(), &[(10, Period::Hour)]);
-    assert_eq!(purse.used_up(NOW), None);
-    let free = Purse::new(store, &[]);
-    free.spend(u64::MAX, NOW);
-    assert_eq!(free.used_up(NOW), None);
+#[test]
+fn what_was_spent_leaves_the_period() {
+    check(1_000, Period::Hour, &[], &[(0, false)]);
+    check(1_000, Period::Hour, &[(600, 0), (399, 10)], &[(10, false)]);
+    let hour = [(600, 0), (399, 10), (1, 20)];
+    check(1_000, Period::Hour, &hour, &[(20, true), (59, true), (61, false), (2_000_000_000, false)]);
+    let day = [(999, 60), (999, 120), (999, 180), (999, 240), (999, 300), (5, 360)];
+    check(5_000, Period::Day, &day, &[(360, true), (60 + 23 * 60, true), (60 + 25 * 60, false)]);
+    // The clock was set back.
+    check(1_000, Period::Hour, &[(1, 600), (999, 0)], &[(600, true)]);
     // A limit of 0 allows nothing.
-    assert!(Purse::new(Store::memory(), &[(0, Period::Day)]).used_up(NOW).is_some());
+    check(0, Period::Day, &[], &[(0, true)]);
+}
+
+#[test]
+fn a_used_up_limit_says_when_a_part_of_it_is_free() {
+    let mut window = Window::new(1_000, Period::Hour, Default::default());
+    [(600, 0), (400, 20)].iter().for_each(|(amount, minute)| window.add(*amount, NOW + minute * MINUTE));
+    let said = window.reached("the label tenant=north", NOW + 20 * MINUTE);
+    let expected =
+        "the label tenant=north reached its cost limit of $0.001 an hour; part of it is free again within ";
+    let minutes = said.strip_prefix(expected).and_then(|rest| rest.strip_suffix(" minutes"));
+    let minutes: u64 = minutes.and_then(|minutes| minutes.parse().ok()).expect("a number of minutes");
+    assert!((39..=41).contains(&minutes), "{said}");
+    assert_eq!(window.left(NOW + 61 * MINUTE), 600);
+}
+
+#[test]
+fn a_damaged_form_counts_what_can_be_read() {
+    let spent = |text: &str| serde_json::from_str(text).expect("it can be read");
+    assert!(!Window::new(10, Period::Hour, spent("[0, []]")).is_used_up(NOW));
+    let long = format!("[{}, {:?}]", NOW / MINUTE, vec![1; 200]);
+    assert_eq!(Window::new(1_000, Period::Hour, spent(&long)).left(NOW), 940);
 }

@@ -11,12 +11,11 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 
 use greenroom_kernel::cost::{Admission, CallPrice, CostLimits, Left, admit};
-use greenroom_provider::Request;
+use greenroom_provider::{ModelInfo, Request};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 use tracing::Span;
 
-use crate::values::model_info::model_info;
 use greenroom_kernel::bill::Bill;
 
 #[cfg(test)]
@@ -111,10 +110,9 @@ pub(crate) struct Wanted {
 }
 
 impl Wanted {
-    /// Computes the cost of this request with at most this much input; returns `None` if the price is
-    /// unknown.
-    pub(crate) fn of(provider: &str, request: &Request, input_tokens_max: u64) -> Option<Self> {
-        let info = model_info(provider, &request.model)?;
+    /// Computes the cost of this request to a model with at most this much input; returns `None` if the price is unknown.
+    pub(crate) fn of(info: Option<&ModelInfo>, request: &Request, input_tokens_max: u64) -> Option<Self> {
+        let info = info?;
         let price = info.call_price(input_tokens_max)?;
         let most = info.output_tokens.or(info.context_tokens).unwrap_or(OUTPUT_TOKENS_ASSUMED);
         Some(Self { price, output_tokens: request.settings.output_tokens_max.unwrap_or(most) })
@@ -260,13 +258,13 @@ impl<S: Spends> Ledger<S> {
     }
 
     /// Returns the sessions whose limits do not apply to a call without a price, and that were not yet warned
-    /// about this model: the sessions with a limit, or, if only the purse has one, the top session.
-    pub(crate) fn not_told(&self, shared: &Arc<S>, model: &str, is_purse_limited: bool) -> Vec<Arc<S>> {
+    /// about this model: the sessions with a limit, or, if only the runtime or a label has one, the top session.
+    pub(crate) fn not_told(&self, shared: &Arc<S>, model: &str, is_limited_otherwise: bool) -> Vec<Arc<S>> {
         let _lock = self.lock();
         let chain = chain(shared);
         let is_limited = |session: &Arc<S>| session.account().limits != CostLimits::default();
         let mut limited: Vec<_> = chain.iter().filter(|session| is_limited(session)).cloned().collect();
-        if limited.is_empty() && is_purse_limited {
+        if limited.is_empty() && is_limited_otherwise {
             limited.extend(chain.last().cloned());
         }
         limited.retain(|session| session.account().told_of.insert(model.to_owned()));

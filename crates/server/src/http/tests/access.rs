@@ -8,7 +8,7 @@ use crate::http::Token;
 use crate::operations::{Label, Right, methods};
 
 /// A token of 32 characters that begins like this.
-fn secret(name: &str) -> String {
+pub(super) fn secret(name: &str) -> String {
     format!("{name:0<32}")
 }
 

@@ -94,6 +94,7 @@ pub(super) fn calls() -> Vec<(&'static str, Value)> {
         ("session/prompt", with(json!({ "text": "two", "key": "k", "settings": { "temperature": 0.5 } }))),
         ("session/steer", with(json!({ "text": "three" }))),
         ("session/follow_up", with(json!({ "text": "four" }))),
+        ("usage/report", json!({ "per": "hour", "last": 2 })),
         ("session/live", json!({})),
         ("session/in_progress", a()),
         ("agent/state", a()),

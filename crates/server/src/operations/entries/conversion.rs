@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use greenroom_kernel::bill::Bill;
 use greenroom_kernel::entry::{
     ChildRecord, ChildStage, Compaction, CompactionEnded, Custom, Entry, EntryId, EntryKind, EntryRange,
     HandOff, NativeSummary, Prune, PrunedResult, Shell,
@@ -144,8 +145,9 @@ impl LoggedKind {
                 cost_microdollars,
                 recall,
             },
-            EntryKind::RunEnded { run, outcome, context, compaction_bill } => {
-                Self::RunEnded { run, outcome, context, compaction_bill }
+            EntryKind::RunEnded { run, outcome, context, bill } => {
+                let Bill { usage, cost_microdollars, compaction: compaction_bill } = bill;
+                Self::RunEnded { run, outcome, context, usage, cost_microdollars, compaction_bill }
             }
             EntryKind::Child(ChildRecord { call_id, name, session, stage }) => {
                 let (started, outcome) = match stage {
@@ -315,8 +317,9 @@ impl LoggedKind {
                 cost_microdollars,
                 recall,
             }),
-            Self::RunEnded { run, outcome, context, compaction_bill } => {
-                EntryKind::RunEnded { run, outcome, context, compaction_bill }
+            Self::RunEnded { run, outcome, context, usage, cost_microdollars, compaction_bill } => {
+                let bill = Bill { usage, cost_microdollars, compaction: compaction_bill };
+                EntryKind::RunEnded { run, outcome, context, bill }
             }
             Self::Child { call_id, name, session, started, outcome } => {
                 let stage = match (started, outcome) {

@@ -59,7 +59,13 @@ fn deps() -> Deps {
     });
     Deps {
         live: None,
-        purse: crate::limits::spending::Purse::new(Store::memory(), &[]),
+        accounts: crate::limits::accounts::Accounts::new(
+            Store::memory(),
+            Clock::new(Some(0)),
+            crate::limits::labels::Table::default(),
+            Vec::new(),
+            false,
+        ),
 
         ledger: crate::limits::spending::tree::Ledger::default(),
         sub_agent_depth_max: 4,
@@ -71,6 +77,7 @@ fn deps() -> Deps {
         default_provider: "openai".to_owned(),
         compaction: RwLock::default(),
         settings_by_model: BTreeMap::new(),
+        prices: Arc::default(),
         hooks: Hooks::default(),
         clock: Clock::new(Some(0)),
         idle_after_ms: 0,

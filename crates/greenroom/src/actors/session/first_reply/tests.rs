@@ -63,8 +63,8 @@ fn of_run(run: u64, terms: Arc<Terms>) -> EntryKind {
 }
 
 fn ended(run: u64, outcome: RunOutcome) -> EntryKind {
-    let compaction_bill = greenroom_kernel::bill::CompactionBill::default();
-    EntryKind::RunEnded { run: EntryId(run), outcome, context: context(run), compaction_bill }
+    let bill = greenroom_kernel::bill::Bill::default();
+    EntryKind::RunEnded { run: EntryId(run), outcome, context: context(run), bill }
 }
 
 fn resumed() -> EntryKind {
@@ -329,7 +329,7 @@ async fn compactions_before_a_prompt_count_since_the_reply_before() {
                 .chain([prompt("q"), ended(4 + notes, RunOutcome::Aborted), compacted(3)])
                 .collect();
         let end = EntryId(kinds.len() as u64);
-        let mut draft = Log::new(|_, _, _| None).draft(1);
+        let mut draft = Log::new(greenroom_kernel::bill::CallCost::unknown()).draft(1);
         kinds.into_iter().for_each(|kind| {
             draft.push(kind);
         });

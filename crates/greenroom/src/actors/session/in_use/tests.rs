@@ -9,7 +9,7 @@ use super::*;
 /// A log from words: `u` is a user's message; `m=NAME` a change of the model; `NAME` an answer of that model,
 /// and `NAME?` a partial one.
 fn log(words: &str) -> Log {
-    let mut log = Log::new(|_, _, _| None);
+    let mut log = Log::new(greenroom_kernel::bill::CallCost::unknown());
     if words.is_empty() {
         return log;
     }

@@ -12,7 +12,7 @@ use crate::values::error::{Error, Result};
 
 /// A log whose inbox has this many prompts, as entries 0, 1, ….
 fn log(items: u64) -> Log {
-    let mut log = Log::new(|_, _, _| None);
+    let mut log = Log::new(greenroom_kernel::bill::CallCost::unknown());
     let mut draft = log.draft(1);
     for item in 0..items {
         let content = vec![Block::Text(item.to_string())];

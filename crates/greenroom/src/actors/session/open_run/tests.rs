@@ -117,8 +117,7 @@ fn all_who_wait_hear_how_it_ended() {
         open.note(&[answer("one", StopReason::ToolCalls), answer("two", StopReason::Stop)]);
         open.start_closing(outcome.clone(), Vec::new());
         let mut closing = runs.take_closing().expect("it is over");
-        let (to, reply) =
-            closing.reply((context(), CompactionBill::default()), Vec::new(), gone, is_deleting);
+        let (to, reply) = closing.reply((context(), Bill::default()), Vec::new(), gone, is_deleting);
         assert_eq!(to.len(), 2, "{outcome:?}");
         let said = match reply {
             Ok(reply) => {
@@ -127,7 +126,7 @@ fn all_who_wait_hear_how_it_ended() {
             Err(error) => format!("{error:?}").split([' ', '(', '{']).next().unwrap_or_default().to_owned(),
         };
         assert_eq!(said, heard, "{outcome:?}");
-        let (to, _) = closing.reply((context(), CompactionBill::default()), Vec::new(), gone, is_deleting);
+        let (to, _) = closing.reply((context(), Bill::default()), Vec::new(), gone, is_deleting);
         assert!(to.is_empty(), "each hears it once");
     }
     check(&RunOutcome::Completed, false, "two after 2 steps, 24 tokens");
@@ -147,7 +146,7 @@ fn a_rejected_answer_is_told_with_its_text() {
     let outcome = open.end(stopped, Some("it is no number".into()), None);
     open.start_closing(outcome, Vec::new());
     let mut closing = runs.take_closing().expect("it is over");
-    let (_, reply) = closing.reply((context(), CompactionBill::default()), Vec::new(), gone, false);
+    let (_, reply) = closing.reply((context(), Bill::default()), Vec::new(), gone, false);
     match reply {
         Err(Error::Rejected { reason, text }) => {
             assert_eq!((reason.as_str(), text.as_str()), ("it is no number", "forty"))

@@ -25,6 +25,8 @@ fn run_end() -> EventKind {
     EventKind::RunEnd {
         outcome: RunOutcome::Aborted,
         context: ContextUsage::new(Measured::default(), window),
+        cost_microdollars: 0,
+        is_cost_estimated: false,
     }
 }
 

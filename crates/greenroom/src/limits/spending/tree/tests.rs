@@ -170,7 +170,11 @@ fn a_call_has_the_price_of_its_model_and_the_output_that_it_asks_for() {
             purpose: Purpose::Step,
             session: String::new(),
         };
-        let wanted = Wanted::of("openai", &request, 100_000)?;
+        let wanted = Wanted::of(
+            crate::values::model_info::model_info("openai", &request.model).as_ref(),
+            &request,
+            100_000,
+        )?;
         Some((wanted.price.input_microdollars, wanted.price.output_per_million, wanted.output_tokens))
     };
     let asks = ModelSettings::new;

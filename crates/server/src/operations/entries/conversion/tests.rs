@@ -3,7 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use greenroom_kernel::Head;
-use greenroom_kernel::bill::CompactionBill;
+use greenroom_kernel::bill::{Bill, CompactionBill};
 use greenroom_kernel::entry::{ChildStage, CompactionOutcome, Delivery, RunOutcome, Sees, Trigger};
 use greenroom_kernel::files::Touch;
 use greenroom_kernel::question::{Asker, Question, QuestionEnd};
@@ -184,7 +184,11 @@ fn kinds() -> Vec<EntryKind> {
             run: id(0),
             outcome: RunOutcome::Completed,
             context,
-            compaction_bill: CompactionBill { saved_tokens: 7, ..CompactionBill::default() },
+            bill: Bill {
+                cost_microdollars: 8,
+                compaction: CompactionBill { saved_tokens: 7, ..CompactionBill::default() },
+                ..Bill::default()
+            },
         },
         child(ChildStage::Started),
         child(ChildStage::Ended { started: id(4), outcome: RunOutcome::Aborted }),
