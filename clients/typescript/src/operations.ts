@@ -357,6 +357,17 @@ export class SessionOperations {
   }
 
   /**
+   * Deletes sessions that are too old, or more than are kept, with those of their sub-agents, and erases their bytes.
+   * Sessions that are live, have unfinished work or an open question, or are damaged are kept in any case. Without limits
+   * and rules, the server's own policy is applied.
+   *
+   * Needs the right `administer`.
+   */
+  prune(params: types.SessionPruneParams = {}, options: RequestOptions = {}): Promise<types.Pruned> {
+    return this.#transport.call("POST", path("/v1/prune"), { body: params }, options);
+  }
+
+  /**
    * Sets a session's title, for people.
    *
    * Needs the right `prompt`.
@@ -527,6 +538,25 @@ export class SessionOperations {
   }
 }
 
+/** The operations `usage/…`. */
+export class UsageOperations {
+  readonly #transport: Transport;
+
+  constructor(transport: Transport) {
+    this.#transport = transport;
+  }
+
+  /**
+   * Reports what was spent by hour or day: by all sessions together, or by the values of a label. What a deleted session spent
+   * remains in it.
+   *
+   * Needs the right `read`.
+   */
+  report(params: types.UsageReportParams = {}, options: RequestOptions = {}): Promise<types.UsageReported> {
+    return this.#transport.call("GET", path("/v1/usage"), { query: params }, options);
+  }
+}
+
 /** All operations. */
 export class Operations {
   readonly #transport: Transport;
@@ -534,6 +564,7 @@ export class Operations {
   readonly consumer: ConsumerOperations;
   readonly models: ModelsOperations;
   readonly session: SessionOperations;
+  readonly usage: UsageOperations;
 
   constructor(transport: Transport) {
     this.#transport = transport;
@@ -541,6 +572,7 @@ export class Operations {
     this.consumer = new ConsumerOperations(transport);
     this.models = new ModelsOperations(transport);
     this.session = new SessionOperations(transport);
+    this.usage = new UsageOperations(transport);
   }
 
   /**

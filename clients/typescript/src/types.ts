@@ -562,6 +562,14 @@ export interface Deleted {
 }
 
 /**
+ * Why retention deleted a session.
+ *
+ * - `age`: Its last activity was too long ago.
+ * - `count`: More sessions with newer activity than are kept.
+ */
+export type DeletionReason = "age" | "count";
+
+/**
  * When an inbox item joins the path.
  *
  * - `steer`: After the last result of the running batch of tool calls, into the current run.
@@ -1170,6 +1178,13 @@ export interface EventRunEnd extends EventFields {
   failure?: Failure | null;
   /** The context's size at the end, and the model's window. */
   context: ContextUsage;
+  /**
+   * What the run cost in micro-dollars, as far as prices are known: its model calls, its summaries, and the
+   * agents that it called, with theirs.
+   */
+  cost_microdollars: number;
+  /** Whether a part of that cost is estimated, because a server reported no usage, or an implausible one. */
+  is_cost_estimated: boolean;
 }
 
 /** The agent starts to work on a prompt, or continues a resumed one. Ends with `run_end`. */
@@ -1189,6 +1204,8 @@ export interface EventSessionCompacted extends EventFields {
 /** The session was deleted; this is its last event. Opening its id creates a new session. */
 export interface EventSessionDeleted extends EventFields {
   type: "session_deleted";
+  /** Why retention deleted it; absent if a person or a program did. */
+  reason?: DeletionReason | null;
 }
 
 /** The session crashed too often. Opening it again resumes it. */
@@ -1338,11 +1355,12 @@ export interface FactRecall {
 /**
  * The source of a fact about a model.
  *
+ * - `settings`: The prices that the program or the user has set; the output limit may still be the server's or the catalogue's.
  * - `server`: The server's list of models.
  * - `catalog`: The model catalogue.
  * - `unknown`: The model is unknown.
  */
-export type FactSource = "server" | "catalog" | "unknown";
+export type FactSource = "settings" | "server" | "catalog" | "unknown";
 
 /** A failed model call, as the run and the user see it. */
 export interface Failure {
@@ -1434,6 +1452,8 @@ export interface HttpProblem {
   class: string;
   /** Whether the same request may succeed later, unchanged. */
   retryable: boolean;
+  /** When to try again, in milliseconds, if that is known; `Retry-After` says it in seconds. */
+  retry_after_ms?: number | null;
   /** The model's failure, if it is one. */
   failure?: Failure | null;
 }
@@ -1836,6 +1856,8 @@ export interface LoggedEntryRunEnded extends LoggedEntryFields {
   run: EntryId;
   outcome: RunOutcome;
   context: ContextUsage;
+  usage: Usage;
+  cost_microdollars: number;
   compaction_bill: CompactionBill;
 }
 
@@ -2112,6 +2134,14 @@ export interface PendingQuestionText extends PendingQuestionFields {
   kind: "text";
 }
 
+/**
+ * A period over which spending is limited or summed up.
+ *
+ * - `hour`: 60 minutes; for a limit, the last 60.
+ * - `day`: 24 hours; for a limit, the last 24.
+ */
+export type Period = "hour" | "day";
+
 /** A pinned message. */
 export interface Pinned {
   /** The message's entry. */
@@ -2172,6 +2202,8 @@ export type PrefixChange = "model" | "instructions" | "tools" | "hook" | "images
  * - `branch_summary`: The branch summary failed or was aborted. Nothing was changed.
  * - `nothing_to_compact`: There is nothing to compact.
  * - `busy`: The session or the runtime is busy and accepts no more now.
+ * - `limited`: The sessions with this label got as many messages as they may within a minute. `retry_after_ms` says when there is room
+ * for the next one.
  * - `interrupted`: The session or its process ended during the work, which can be resumed.
  * - `invalid`: The request is invalid as it is. Nothing was changed.
  * - `unauthorized`: The request bears no valid token.
@@ -2184,7 +2216,7 @@ export type PrefixChange = "model" | "instructions" | "tools" | "hook" | "images
  * - `closed`: The runtime is shut down.
  * - `other`: Anything else. A kind of a newer server reads as this one.
  */
-export type ProblemKind = "model" | "aborted" | "stopped" | "timed_out" | "waiting" | "no_session" | "branch_summary" | "nothing_to_compact" | "busy" | "interrupted" | "invalid" | "unauthorized" | "forbidden" | "session_id" | "damaged" | "store_in_use" | "store" | "version" | "closed" | "other";
+export type ProblemKind = "model" | "aborted" | "stopped" | "timed_out" | "waiting" | "no_session" | "branch_summary" | "nothing_to_compact" | "busy" | "limited" | "interrupted" | "invalid" | "unauthorized" | "forbidden" | "session_id" | "damaged" | "store_in_use" | "store" | "version" | "closed" | "other";
 
 /** The reply to a prompt. */
 export interface PromptOutcome {
@@ -2210,6 +2242,13 @@ export interface PromptOutcome {
   context: ContextUsage;
   /** The usage of the run's model calls, without summaries. */
   usage: Usage;
+  /**
+   * What the run cost in micro-dollars, as far as prices are known: its model calls, its summaries, and the agents
+   * that it called, with theirs.
+   */
+  cost_microdollars: number;
+  /** Whether a part of that cost is estimated, because a server reported no usage, or an implausible one. */
+  is_cost_estimated: boolean;
   /** The number of model calls. */
   steps: number;
   /**
@@ -2223,6 +2262,46 @@ export interface PromptOutcome {
   tool_calls: Array<CallView>;
   /** The answer's value, if `output_schema` was given. */
   value?: unknown;
+}
+
+/** Limits for sessions with certain labels. A rule without limits keeps them. */
+export interface PruneRule {
+  /** The labels that a session must have, all of them. */
+  labels: Record<string, string>;
+  /** How long a session is kept after its last activity, in seconds. */
+  age_max_s?: number | null;
+  /** How many of these sessions are kept, those with the newest activity. */
+  sessions_max?: number | null;
+}
+
+/** The sessions that were deleted, or would be. */
+export interface Pruned {
+  /** Whether they were only listed. */
+  dry_run: boolean;
+  /** The sessions, the one with the oldest activity first. */
+  sessions: Array<PrunedSession>;
+  /** How many were used again in the meantime, and kept. */
+  used_again: number;
+  /** Whether the bytes of all deleted sessions are erased from the disk. If not, the store erases them as soon as it can. */
+  erased: boolean;
+  /** Why their bytes are still on the disk. */
+  reason?: string | null;
+}
+
+/** A session that was deleted, or would be. */
+export interface PrunedSession {
+  /** Its id. */
+  session_id: string;
+  /** Its title, or the start of its first message. */
+  title?: string | null;
+  /** Its labels. */
+  labels: Record<string, string>;
+  /** The last activity in it and in the sessions of its sub-agents, in unix milliseconds. */
+  active_at_ms: number;
+  /** How many sessions of sub-agents go with it. */
+  below: number;
+  /** Why it is deleted. */
+  reason: DeletionReason;
 }
 
 /** A question for a person. */
@@ -2290,9 +2369,11 @@ export interface QuestionsListed {
  *
  * - `places`: The provider has the maximum number of concurrent calls.
  * - `tokens`: The limit of tokens per minute is reached.
+ * - `label_tokens`: The limit of tokens per minute of a label is reached.
+ * - `label_runs`: As many runs of a label work as may at a time: the first call of a further one waits.
  * - `paused`: The provider asked to wait.
  */
-export type QueueReason = "places" | "tokens" | "paused";
+export type QueueReason = "places" | "tokens" | "label_tokens" | "label_runs" | "paused";
 
 /** Words of the user. */
 export interface Quote {
@@ -2630,6 +2711,24 @@ export interface SkillText {
   text: string;
 }
 
+/** What was spent within one hour or day. */
+export interface Spending {
+  /** The label's name; `null` if this is what all sessions spent. */
+  label?: string | null;
+  /** The label's value. */
+  value?: string | null;
+  /** When the hour or day begins, in unix milliseconds; days are those of UTC. */
+  from_ms: number;
+  /** The cost in micro-dollars, as far as prices are known. */
+  cost_microdollars: number;
+  /** The tokens of all model calls, those of summaries included. `input_tokens` includes the cached ones. */
+  usage: Usage;
+  /** The runs that ended, without those of sub-agents. */
+  runs: number;
+  /** The answers of models in runs, those of sub-agents included, and those that were cut off. */
+  calls: number;
+}
+
 /** The state of a session. */
 export interface State {
   /** The session's id. */
@@ -2790,6 +2889,12 @@ export interface Usage {
    * cannot be. Where it is not 0, what the calls cost is partly an estimate too.
    */
   estimated_tokens?: number;
+}
+
+/** What was spent. */
+export interface UsageReported {
+  /** By value and time. Hours and days without spending are left out. */
+  spending: Array<Spending>;
 }
 
 /** Input that waits. */
@@ -3004,6 +3109,18 @@ export interface SessionForkParams {
   goal?: string | null;
 }
 
+/** The parameters of `session_prune`. */
+export interface SessionPruneParams {
+  /** Whether the sessions are only listed. */
+  dry_run?: boolean;
+  /** How long a session is kept after its last activity, in seconds. */
+  age_max_s?: number | null;
+  /** How many sessions are kept, those with the newest activity. */
+  sessions_max?: number | null;
+  /** Other limits for sessions with certain labels: the first rule that matches a session decides about it, alone. */
+  rules?: Array<PruneRule>;
+}
+
 /** The parameters of `session_set_title`. */
 export interface SessionSetTitleParams {
   /** The title; an empty one removes it. */
@@ -3084,4 +3201,16 @@ export interface SessionEventsParams {
   after?: string;
   /** Only durable events, which are in the log. */
   durable?: boolean;
+}
+
+/** The parameters of `usage_report`. */
+export interface UsageReportParams {
+  /** The name of a label: what each of its values spent. A client that is confined to a label gets that one. */
+  by?: string;
+  /** A value of the label: only what it spent. */
+  value?: string;
+  /** Whether hours or days are reported. Days are those of UTC. */
+  per?: Period;
+  /** How many, the current one included. At most 48 hours and 400 days are kept. */
+  last?: number;
 }

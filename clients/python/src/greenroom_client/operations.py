@@ -393,6 +393,22 @@ class SessionOperations:
         answer: types.SessionFound = self._transport.call("GET", path("/v1/sessions/{session_id}", session_id), query={})
         return answer
 
+    def prune(self, *, dry_run: t.Optional[bool] = None, age_max_s: t.Optional[int] = None, sessions_max: t.Optional[int] = None, rules: t.Optional[t.List[types.PruneRule]] = None) -> types.Pruned:
+        """Deletes sessions that are too old, or more than are kept, with those of their sub-agents, and erases their bytes.
+        Sessions that are live, have unfinished work or an open question, or are damaged are kept in any case. Without limits
+        and rules, the server's own policy is applied.
+
+        Needs the right `administer`.
+
+        Args:
+            dry_run: Whether the sessions are only listed.
+            age_max_s: How long a session is kept after its last activity, in seconds.
+            sessions_max: How many sessions are kept, those with the newest activity.
+            rules: Other limits for sessions with certain labels: the first rule that matches a session decides about it, alone.
+        """
+        answer: types.Pruned = self._transport.call("POST", path("/v1/prune"), body=given({"dry_run": dry_run, "age_max_s": age_max_s, "sessions_max": sessions_max, "rules": rules}))
+        return answer
+
     def set_title(self, session_id: str, *, title: str) -> types.SessionNamed:
         """Sets a session's title, for people.
 
@@ -586,6 +602,28 @@ class SessionOperations:
         return EventStream(self._transport, path("/v1/sessions/{session_id}/events", session_id), given({"tree": tree, "after": after, "durable": durable}))
 
 
+class UsageOperations:
+    """The operations `usage/…`."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    def report(self, *, by: t.Optional[str] = None, value: t.Optional[str] = None, per: t.Optional[types.Period] = None, last: t.Optional[int] = None) -> types.UsageReported:
+        """Reports what was spent by hour or day: by all sessions together, or by the values of a label. What a deleted session spent
+        remains in it.
+
+        Needs the right `read`.
+
+        Args:
+            by: The name of a label: what each of its values spent. A client that is confined to a label gets that one.
+            value: A value of the label: only what it spent.
+            per: Whether hours or days are reported. Days are those of UTC.
+            last: How many, the current one included. At most 48 hours and 400 days are kept.
+        """
+        answer: types.UsageReported = self._transport.call("GET", path("/v1/usage"), query=given({"by": by, "value": value, "per": per, "last": last}))
+        return answer
+
+
 class Operations:
     """All operations."""
 
@@ -595,6 +633,7 @@ class Operations:
         self.consumer = ConsumerOperations(transport)
         self.models = ModelsOperations(transport)
         self.session = SessionOperations(transport)
+        self.usage = UsageOperations(transport)
 
     def events(self, *, labels: t.Optional[t.Dict[str, str]] = None, after: t.Optional[str] = None, durable: t.Optional[bool] = None) -> EventStream:
         """Events of all sessions, or of those with these labels.

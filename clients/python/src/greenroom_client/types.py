@@ -521,6 +521,14 @@ class Deleted(t.TypedDict):
     """Why its bytes are still on the disk."""
 
 
+DeletionReason = t.Literal["age", "count"]
+"""Why retention deleted a session.
+
+- `age`: Its last activity was too long ago.
+- `count`: More sessions with newer activity than are kept.
+"""
+
+
 Delivery = t.Literal["steer", "follow_up", "prompt"]
 """When an inbox item joins the path.
 
@@ -718,9 +726,10 @@ class FactRecall(t.TypedDict):
     """How many are in it with the ledger."""
 
 
-FactSource = t.Literal["server", "catalog", "unknown"]
+FactSource = t.Literal["settings", "server", "catalog", "unknown"]
 """The source of a fact about a model.
 
+- `settings`: The prices that the program or the user has set; the output limit may still be the server's or the catalogue's.
 - `server`: The server's list of models.
 - `catalog`: The model catalogue.
 - `unknown`: The model is unknown.
@@ -838,6 +847,9 @@ class HttpProblem(_HttpProblem):
 
     retryable: bool
     """Whether the same request may succeed later, unchanged."""
+
+    retry_after_ms: NotRequired[t.Optional[int]]
+    """When to try again, in milliseconds, if that is known; `Retry-After` says it in seconds."""
 
     failure: NotRequired[t.Optional[Failure]]
     """The model's failure, if it is one."""
@@ -1335,6 +1347,14 @@ class PendingQuestionFields(t.TypedDict):
     """When the question expires, in unix milliseconds; absent if it stays open as long as its call."""
 
 
+Period = t.Literal["hour", "day"]
+"""A period over which spending is limited or summed up.
+
+- `hour`: 60 minutes; for a limit, the last 60.
+- `day`: 24 hours; for a limit, the last 24.
+"""
+
+
 class Pinned(t.TypedDict):
     """A pinned message."""
 
@@ -1395,7 +1415,7 @@ PrefixChange = t.Literal["model", "instructions", "tools", "hook", "images", "me
 """
 
 
-ProblemKind = t.Literal["model", "aborted", "stopped", "timed_out", "waiting", "no_session", "branch_summary", "nothing_to_compact", "busy", "interrupted", "invalid", "unauthorized", "forbidden", "session_id", "damaged", "store_in_use", "store", "version", "closed", "other"]
+ProblemKind = t.Literal["model", "aborted", "stopped", "timed_out", "waiting", "no_session", "branch_summary", "nothing_to_compact", "busy", "limited", "interrupted", "invalid", "unauthorized", "forbidden", "session_id", "damaged", "store_in_use", "store", "version", "closed", "other"]
 """Kinds of problems.
 
 - `model`: The model call failed, and recovery did not help.
@@ -1407,6 +1427,8 @@ ProblemKind = t.Literal["model", "aborted", "stopped", "timed_out", "waiting", "
 - `branch_summary`: The branch summary failed or was aborted. Nothing was changed.
 - `nothing_to_compact`: There is nothing to compact.
 - `busy`: The session or the runtime is busy and accepts no more now.
+- `limited`: The sessions with this label got as many messages as they may within a minute. `retry_after_ms` says when there is room
+for the next one.
 - `interrupted`: The session or its process ended during the work, which can be resumed.
 - `invalid`: The request is invalid as it is. Nothing was changed.
 - `unauthorized`: The request bears no valid token.
@@ -1452,6 +1474,14 @@ class PromptOutcome(t.TypedDict):
     usage: Usage
     """The usage of the run's model calls, without summaries."""
 
+    cost_microdollars: int
+    """What the run cost in micro-dollars, as far as prices are known: its model calls, its summaries, and the agents
+    that it called, with theirs.
+    """
+
+    is_cost_estimated: bool
+    """Whether a part of that cost is estimated, because a server reported no usage, or an implausible one."""
+
     steps: int
     """The number of model calls."""
 
@@ -1468,6 +1498,60 @@ class PromptOutcome(t.TypedDict):
 
     value: NotRequired[t.Any]
     """The answer's value, if `output_schema` was given."""
+
+
+class PruneRule(t.TypedDict):
+    """Limits for sessions with certain labels. A rule without limits keeps them."""
+
+    labels: t.Dict[str, str]
+    """The labels that a session must have, all of them."""
+
+    age_max_s: NotRequired[t.Optional[int]]
+    """How long a session is kept after its last activity, in seconds."""
+
+    sessions_max: NotRequired[t.Optional[int]]
+    """How many of these sessions are kept, those with the newest activity."""
+
+
+class Pruned(t.TypedDict):
+    """The sessions that were deleted, or would be."""
+
+    dry_run: bool
+    """Whether they were only listed."""
+
+    sessions: t.List[PrunedSession]
+    """The sessions, the one with the oldest activity first."""
+
+    used_again: int
+    """How many were used again in the meantime, and kept."""
+
+    erased: bool
+    """Whether the bytes of all deleted sessions are erased from the disk. If not, the store erases them as soon as it can."""
+
+    reason: NotRequired[t.Optional[str]]
+    """Why their bytes are still on the disk."""
+
+
+class PrunedSession(t.TypedDict):
+    """A session that was deleted, or would be."""
+
+    session_id: str
+    """Its id."""
+
+    title: NotRequired[t.Optional[str]]
+    """Its title, or the start of its first message."""
+
+    labels: t.Dict[str, str]
+    """Its labels."""
+
+    active_at_ms: int
+    """The last activity in it and in the sessions of its sub-agents, in unix milliseconds."""
+
+    below: int
+    """How many sessions of sub-agents go with it."""
+
+    reason: DeletionReason
+    """Why it is deleted."""
 
 
 Question = t.Union["QuestionText", "QuestionChoice", "QuestionForm"]
@@ -1519,11 +1603,13 @@ class QuestionsListed(t.TypedDict):
     """The questions, oldest first in each session."""
 
 
-QueueReason = t.Literal["places", "tokens", "paused"]
+QueueReason = t.Literal["places", "tokens", "label_tokens", "label_runs", "paused"]
 """Why a model call waits: see `EventKind::QueueUpdate`.
 
 - `places`: The provider has the maximum number of concurrent calls.
 - `tokens`: The limit of tokens per minute is reached.
+- `label_tokens`: The limit of tokens per minute of a label is reached.
+- `label_runs`: As many runs of a label work as may at a time: the first call of a further one waits.
 - `paused`: The provider asked to wait.
 """
 
@@ -1853,6 +1939,31 @@ class SkillText(t.TypedDict):
     """Its text; empty if it is too large to be told again."""
 
 
+class Spending(t.TypedDict):
+    """What was spent within one hour or day."""
+
+    label: NotRequired[t.Optional[str]]
+    """The label's name; `None` if this is what all sessions spent."""
+
+    value: NotRequired[t.Optional[str]]
+    """The label's value."""
+
+    from_ms: int
+    """When the hour or day begins, in unix milliseconds; days are those of UTC."""
+
+    cost_microdollars: int
+    """The cost in micro-dollars, as far as prices are known."""
+
+    usage: Usage
+    """The tokens of all model calls, those of summaries included. `input_tokens` includes the cached ones."""
+
+    runs: int
+    """The runs that ended, without those of sub-agents."""
+
+    calls: int
+    """The answers of models in runs, those of sub-agents included, and those that were cut off."""
+
+
 class State(t.TypedDict):
     """The state of a session."""
 
@@ -2041,6 +2152,13 @@ class Usage(t.TypedDict):
     """The part of input and output that is our own estimate, since the provider reported nothing, or something that
     cannot be. Where it is not 0, what the calls cost is partly an estimate too.
     """
+
+
+class UsageReported(t.TypedDict):
+    """What was spent."""
+
+    spending: t.List[Spending]
+    """By value and time. Hours and days without spending are left out."""
 
 
 class WaitingInput(t.TypedDict):
@@ -2688,6 +2806,14 @@ class EventRunEnd(EventFields):
     context: ContextUsage
     """The context's size at the end, and the model's window."""
 
+    cost_microdollars: int
+    """What the run cost in micro-dollars, as far as prices are known: its model calls, its summaries, and the
+    agents that it called, with theirs.
+    """
+
+    is_cost_estimated: bool
+    """Whether a part of that cost is estimated, because a server reported no usage, or an implausible one."""
+
 
 class EventRunStart(EventFields):
     """The agent starts to work on a prompt, or continues a resumed one. Ends with `run_end`."""
@@ -2711,6 +2837,9 @@ class EventSessionDeleted(EventFields):
     """The session was deleted; this is its last event. Opening its id creates a new session."""
 
     type: t.Literal["session_deleted"]
+
+    reason: NotRequired[t.Optional[DeletionReason]]
+    """Why retention deleted it; absent if a person or a program did."""
 
 
 class EventSessionFailed(EventFields):
@@ -3126,6 +3255,10 @@ class LoggedEntryRunEnded(LoggedEntryFields):
     outcome: RunOutcome
 
     context: ContextUsage
+
+    usage: Usage
+
+    cost_microdollars: int
 
     compaction_bill: CompactionBill
 
