@@ -224,6 +224,7 @@ impl StoreError {
     }
 
     /// Creates the error that a directory cannot be used.
+    #[cfg(feature = "disk")]
     pub(crate) fn unusable(dir: &Path, reason: impl Into<String>) -> Self {
         Self::Backup { dir: dir.to_owned(), reason: reason.into() }
     }

@@ -204,44 +204,27 @@ impl Watched {
 
     /// Returns a message about changed settings of the user's file that wait for the next start.
     fn waiting(&self, config: &Config) -> Option<String> {
-        let (start, before) = (&self.start, &self.config);
+        let is_news = |are_equal: &dyn Fn(&Config, &Config) -> bool| {
+            !are_equal(config, &self.start) && !are_equal(config, &self.config)
+        };
         let changed = [
-            ("model", config.model != start.model && config.model != before.model),
-            ("provider", config.provider != start.provider && config.provider != before.provider),
-            ("providers", config.providers != start.providers && config.providers != before.providers),
-            ("hooks", config.hooks != start.hooks && config.hooks != before.hooks),
-            ("host", config.host != start.host && config.host != before.host),
-            (
-                "limits.inputs_max",
-                config.limits.inputs_max != start.limits.inputs_max
-                    && config.limits.inputs_max != before.limits.inputs_max,
-            ),
+            ("model", is_news(&|a, b| a.model == b.model)),
+            ("provider", is_news(&|a, b| a.provider == b.provider)),
+            ("providers", is_news(&|a, b| a.providers == b.providers)),
+            ("hooks", is_news(&|a, b| a.hooks == b.hooks)),
+            ("host", is_news(&|a, b| a.host == b.host)),
+            ("limits.inputs_max", is_news(&|a, b| a.limits.inputs_max == b.limits.inputs_max)),
             (
                 "limits.live_sessions_max",
-                config.limits.live_sessions_max != start.limits.live_sessions_max
-                    && config.limits.live_sessions_max != before.limits.live_sessions_max,
+                is_news(&|a, b| a.limits.live_sessions_max == b.limits.live_sessions_max),
             ),
-            ("retention", config.retention != start.retention && config.retention != before.retention),
-            (
-                "limits.labels",
-                config.limits.labels != start.limits.labels && config.limits.labels != before.limits.labels,
-            ),
-            (
-                "limits.fair_by",
-                config.limits.fair_by != start.limits.fair_by
-                    && config.limits.fair_by != before.limits.fair_by,
-            ),
-            (
-                "limits.spending_by",
-                config.limits.spending_by != start.limits.spending_by
-                    && config.limits.spending_by != before.limits.spending_by,
-            ),
-            ("serve", config.serve != start.serve && config.serve != before.serve),
-            (
-                "trusted_folders",
-                config.trusted_folders != start.trusted_folders
-                    && config.trusted_folders != before.trusted_folders,
-            ),
+            ("limits.labels", is_news(&|a, b| a.limits.labels == b.limits.labels)),
+            ("limits.fair_by", is_news(&|a, b| a.limits.fair_by == b.limits.fair_by)),
+            ("limits.spending_by", is_news(&|a, b| a.limits.spending_by == b.limits.spending_by)),
+            ("retention", is_news(&|a, b| a.retention == b.retention)),
+            ("serve", is_news(&|a, b| a.serve == b.serve)),
+            ("telemetry", is_news(&|a, b| a.telemetry == b.telemetry)),
+            ("trusted_folders", is_news(&|a, b| a.trusted_folders == b.trusted_folders)),
         ];
         let keys: Vec<&str> = changed.iter().filter(|(_, changed)| *changed).map(|(key, _)| *key).collect();
         (!keys.is_empty()).then(|| format!("changed in the configuration: {}", wait(&keys)))

@@ -139,6 +139,7 @@ fn every_setting_has_a_rule_for_files_of_projects() {
         "retention",
         "serve",
         "skills",
+        "telemetry",
         "trusted_folders",
     ];
     // They apply to all sessions of a process, in other folders too.

@@ -214,7 +214,7 @@ fn a_killed_server_loses_no_event_of_its_clients() {
 /// As many kills as the environment asks for.
 #[test]
 #[ignore = "takes minutes"]
-#[expect(clippy::print_stdout, reason = "it is run by a person, who reads it")]
+#[expect(clippy::disallowed_methods, clippy::print_stdout, reason = "it is run by a person, who reads it")]
 fn kills_of_a_server_on_request() {
     let told = std::env::var("GREENROOM_KILLS").ok();
     let mut left: u64 = told.and_then(|kills| kills.parse().ok()).unwrap_or(200);

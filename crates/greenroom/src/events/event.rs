@@ -24,6 +24,7 @@ use crate::values::retention::DeletionReason;
 
 #[cfg(test)]
 pub(crate) mod tests;
+mod weight;
 
 /// One event of a session.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
@@ -440,56 +441,6 @@ impl EventKind {
     /// Returns the event's name: its type, as in JSON; `unknown` for [`EventKind::Unknown`].
     pub fn name(&self) -> &'static str {
         self.event_type().as_str()
-    }
-
-    /// Returns the approximate size in bytes, for bounded queues.
-    #[doc(hidden)]
-    pub fn weight(&self) -> usize {
-        const FRAME: usize = 256;
-        let held = match self {
-            Self::MessageEnd { message, .. } => message.text.len() + message.tool_calls.len() * FRAME,
-            Self::MessageDelta { delta, .. } => match delta {
-                Delta::Text(text) | Delta::Reasoning(text) | Delta::ToolArguments { text, .. } => text.len(),
-            },
-            Self::ToolStart { arguments, .. } => arguments.len(),
-            Self::ToolUpdate { line, .. } => line.len(),
-            Self::InstructionsChanged { text, .. } => text.len(),
-            Self::Hook { detail, .. } => detail.as_ref().map_or(0, String::len),
-            Self::Recorded { record: Record::Note { data, .. }, .. } => data.len(),
-            Self::Unknown { fields, .. } => FRAME * fields.len(),
-            Self::QuestionAsked { question, .. } => question.weight(),
-            Self::QuestionEnded { end: QuestionEnd::Answered(answer), .. } => answer.weight(),
-            Self::RunStart
-            | Self::StepStart { .. }
-            | Self::StepEnd { .. }
-            | Self::MessageStart
-            | Self::MessageDiscarded
-            | Self::ToolEnd { .. }
-            | Self::ChildStart { .. }
-            | Self::ChildEnd { .. }
-            | Self::HandOff { .. }
-            | Self::UsageUpdate { .. }
-            | Self::RunEnd { .. }
-            | Self::PrefixChanged { .. }
-            | Self::CompactionNear { .. }
-            | Self::CompactionStart { .. }
-            | Self::CompactionEnd(_)
-            | Self::SessionCompacted { .. }
-            | Self::ResultsPruned { .. }
-            | Self::CompactionUndone { .. }
-            | Self::InputQueued { .. }
-            | Self::QuestionEnded { .. }
-            | Self::Recorded { .. }
-            | Self::Retry { .. }
-            | Self::QueueUpdate { .. }
-            | Self::Fallback { .. }
-            | Self::OverflowDetected
-            | Self::Warning { .. }
-            | Self::SessionRestarted { .. }
-            | Self::SessionFailed { .. }
-            | Self::SessionDeleted { .. } => 0,
-        };
-        FRAME + held
     }
 }
 
