@@ -265,6 +265,8 @@ async fn sub_agents_are_followed_with_their_callers() {
     let mut tree = session.follow(start()).durable().tree();
     let mut alone = session.follow(start()).durable();
     let mut consumer = runtime.consumer("audit").await.unwrap().label("tenant", "a");
+    let mut late = runtime.consumer("late").await.unwrap().label("team", "b");
+    assert_eq!(consumed(&mut late).await, []);
     for round in 1..=2 {
         let read = [
             durable(&drained(&mut label).await),
@@ -285,7 +287,29 @@ async fn sub_agents_are_followed_with_their_callers() {
         }
     }
     assert_eq!((label.lag().await.unwrap(), tree.lag().await.unwrap()), (0, 0));
+    // A label that comes later counts for the sub-agents before it, too.
+    session.set_label("team", "b").await.unwrap();
+    let read = durable(&consumed(&mut late).await);
+    let mut logs = 0;
+    for summary in runtime.sessions().await.unwrap() {
+        logs += if summary.id == "other" { 0 } else { summary.entries };
+    }
+    assert_eq!(read.len() as u64, logs);
     model.assert_clean();
+}
+
+/// Pieces of an answer that is complete, in a session that sleeps, are not returned after the end of their run.
+#[tokio::test(start_paused = true)]
+async fn what_is_over_is_not_in_progress() {
+    let model = simulator(Echo, 100_000);
+    let runtime = start(&model, &Store::memory()).await;
+    let mut follow = runtime.follow(Position::default());
+    runtime.open("s", &agent(100_000)).await.unwrap().prompt("one").await.unwrap();
+    tokio::time::sleep(Duration::from_secs(300)).await;
+    assert_eq!(runtime.live().await.unwrap(), [] as [String; 0]);
+    let events = drained(&mut follow).await;
+    assert_eq!(durable(&events), runtime.replay("s", 0).await.unwrap());
+    assert_eq!(events.len(), durable(&events).len());
 }
 
 /// What a slow follower missed is read again, of its own sessions alone.
