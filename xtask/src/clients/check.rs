@@ -95,17 +95,22 @@ impl Serving {
         command
             .args(["serve", "--simulate", "--no-tools", "--listen", "127.0.0.1:0", "--data-dir"])
             .arg(data);
-        let mut child = command.current_dir(workspace).stdout(Stdio::piped()).spawn()?;
-        let output = child.stdout.take().context("the server has an output")?;
+        let mut child = command.current_dir(workspace).stderr(Stdio::piped()).spawn()?;
+        let output = child.stderr.take().context("the server has an output")?;
         let mut serving = Self { child, address: String::new() };
-        for line in BufReader::new(output).lines() {
+        let mut lines = BufReader::new(output).lines();
+        let mut said = Vec::new();
+        for line in lines.by_ref() {
             let line = line?;
             if let Some((_, rest)) = line.split_once("serves http://") {
                 serving.address = rest.split(';').next().unwrap_or_default().to_owned();
+                // A server whose warnings nobody reads would stop at a full pipe.
+                std::thread::spawn(move || lines.map_while(Result::ok).for_each(|line| eprintln!("{line}")));
                 return Ok(serving);
             }
+            said.push(line);
         }
-        bail!("the server did not start")
+        bail!("the server did not start: {}", said.join("; "))
     }
 }
 

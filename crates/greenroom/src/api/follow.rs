@@ -39,7 +39,7 @@ pub struct Follow {
     scope: Scope,
     live: Subscription,
     position: Position,
-    /// Whether the position names each session for ever.
+    /// Whether sessions are never left out of the position.
     is_exact: bool,
     is_started: bool,
     has_ended: bool,
@@ -168,7 +168,7 @@ impl Follow {
         self
     }
 
-    /// Names every session in the position, for ever, so that nothing depends on the clock.
+    /// Leaves no session out of the position, so that nothing depends on the clock.
     pub(crate) fn exact(mut self) -> Self {
         self.is_exact = true;
         self
