@@ -122,6 +122,8 @@ async fn a_read_waits_until_there_is_something() {
     };
     let (older, newer) = tokio::time::timeout(long, async { tokio::join!(older, newer) }).await.unwrap();
     assert_eq!((numbers(&older), numbers(&newer)), (vec![], vec![("a".to_owned(), 1)]));
+    // One that is open, and not being read.
+    read(&server, "billing", json!({})).await;
     let commit = json!({ "wait_ms": 60_000, "commit": newer["position"] });
     let waiting = read(&server, "audit", commit);
     let stopping = async {
@@ -131,7 +133,7 @@ async fn a_read_waits_until_there_is_something() {
     let (answer, ()) = tokio::time::timeout(long, async { tokio::join!(waiting, stopping) }).await.unwrap();
     assert_eq!(numbers(&answer), []);
     server.stop().await;
-    // Nor does the runtime wait for it.
+    // Nor does the runtime wait for them.
     tokio::time::timeout(Duration::from_secs(5), runtime.shutdown()).await.unwrap().unwrap();
 }
 
