@@ -1,0 +1,448 @@
+//! Judges a call by the rules and the mode.
+//!
+//! Invariants: deny, then the read-only mode, then ask, then allow, then the mode. Of a command each part is
+//! judged, and the strictest verdict counts; what cannot be read asks wherever a rule or the mode could have
+//! objected.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use crate::mode::Mode;
+use crate::offer;
+use crate::policy::Policy;
+use crate::rule::{Effect, Pattern, Rule, Subject};
+use crate::shell::{self, Script, Simple, Word};
+use crate::words::Match;
+
+/// A tool call to judge.
+#[derive(Debug, Clone)]
+pub struct Call<'a> {
+    tool: &'a str,
+    arguments: &'a Value,
+    is_read_only: bool,
+    resolved: Option<&'a Path>,
+}
+
+impl<'a> Call<'a> {
+    /// Creates a call of a tool.
+    pub fn new(tool: &'a str, arguments: &'a Value) -> Self {
+        Self { tool, arguments, is_read_only: false, resolved: None }
+    }
+
+    /// Sets whether the tool declares that it changes nothing.
+    #[must_use]
+    pub fn read_only(self, is_read_only: bool) -> Self {
+        Self { is_read_only, ..self }
+    }
+
+    /// Sets the absolute path that the call's path leads to, with links resolved.
+    #[must_use]
+    pub fn resolved(self, path: Option<&'a Path>) -> Self {
+        Self { resolved: path, ..self }
+    }
+
+    /// Returns the path in the arguments of the tools that read and change files; the workspace itself if they
+    /// name none.
+    pub fn path(&self) -> Option<&'a str> {
+        let has_path = matches!(self.tool, "read" | "list" | "grep" | "write" | "edit");
+        has_path.then(|| self.arguments.get("path").and_then(Value::as_str).unwrap_or("."))
+    }
+}
+
+/// What becomes of a call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
+    /// It runs.
+    Allow,
+    /// A person is asked first.
+    Ask(Question),
+    /// It does not run. The reason is for the model and for people, a clause without a full stop.
+    Deny(String),
+}
+
+/// What a person is asked.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Question {
+    /// Why it asks, as a clause: a rule, or what could not be read.
+    pub why: Option<String>,
+    /// The rules that together would allow the call, and similar ones, without asking; empty if there are none.
+    pub offers: Vec<String>,
+    /// The parts of the call that need the approval: commands, redirections.
+    pub parts: Vec<String>,
+}
+
+/// Commands that change nothing and show nothing but names.
+const HARMLESS: [&str; 5] = ["pwd", "true", "false", ":", "echo"];
+
+/// Commands that run the command in their arguments.
+const WRAPPERS: [&str; 36] = [
+    "builtin", "busybox", "chroot", "chrt", "command", "doas", "env", "exec", "find", "fd", "flock", "ionice", "nice",
+    "nohup", "nsenter", "parallel", "script", "setpriv", "setsid", "ssh", "stdbuf", "strace", "su", "sudo", "systemd-run",
+    "taskset", "time", "timeout", "toybox", "unshare", "watch", "xargs", "then", "trap", "entr", "ltrace",
+];
+
+/// Shells, which run the text after `-c`.
+const SHELLS: [&str; 8] = ["sh", "bash", "dash", "zsh", "ksh", "fish", "ash", "mksh"];
+
+/// How deep texts of commands within commands are read.
+const TEXTS_MAX: usize = 8;
+
+/// The judgement of a part of a call.
+enum Part {
+    Allowed,
+    Asks { why: Option<String>, offer: Option<String> },
+    Denied(String),
+}
+
+impl Policy {
+    /// Judges a call.
+    pub fn judge(&self, call: &Call<'_>) -> Verdict {
+        if let Some(problem) = self.problem() {
+            return Verdict::Deny(format!("the permissions cannot be read, so nothing is allowed: {problem}"));
+        }
+        match call.tool {
+            "bash" => self.judge_command(call.arguments.get("command").and_then(Value::as_str)),
+            "read" | "list" | "grep" => self.judge_file(call, &Subject::Read),
+            "write" | "edit" => self.judge_file(call, &Subject::Write),
+            _ => verdict([(call.tool.to_owned(), self.judge_tool(call))]),
+        }
+    }
+
+    fn judge_tool(&self, call: &Call<'_>) -> Part {
+        let rule = |effect| self.of(effect).find(|rule| rule.names(call.tool));
+        let is_free = call.is_read_only || self.trusts(call.tool);
+        if let Some(rule) = rule(Effect::Deny) {
+            return Part::Denied(denied_by(rule));
+        }
+        if self.mode() == Mode::ReadOnly && !is_free {
+            return Part::Denied(read_only());
+        }
+        if let Some(rule) = rule(Effect::Ask) {
+            return Part::Asks { why: Some(asked_by(rule)), offer: None };
+        }
+        if is_free || self.mode() == Mode::Everything || rule(Effect::Allow).is_some() {
+            return Part::Allowed;
+        }
+        let is_name = call.tool.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.'));
+        Part::Asks { why: None, offer: is_name.then(|| call.tool.to_owned()) }
+    }
+
+    fn judge_file(&self, call: &Call<'_>, subject: &Subject) -> Verdict {
+        let path = self.folders().absolute(call.path().unwrap_or("."));
+        let part = self.judge_path(&path, call.resolved, subject);
+        verdict([(self.folders().shown(&path), part)])
+    }
+
+    /// Judges the reading or changing of a file. Rules that object count for the path and for where it leads;
+    /// rules that allow must hold for both.
+    fn judge_path(&self, path: &Path, resolved: Option<&Path>, subject: &Subject) -> Part {
+        let resolved = resolved.unwrap_or(path);
+        let matches = |rule: &Rule, path: &Path| {
+            rule.subject() == subject
+                && match rule.pattern() {
+                    Pattern::Any => true,
+                    Pattern::Path(pattern) => pattern.matches(path),
+                    Pattern::Words(_) => false,
+                }
+        };
+        let objects =
+            |effect| self.of(effect).find(|rule| matches(rule, path) || matches(rule, resolved));
+        if let Some(rule) = objects(Effect::Deny) {
+            return Part::Denied(denied_by(rule));
+        }
+        let is_read = *subject == Subject::Read;
+        if self.mode() == Mode::ReadOnly && !is_read {
+            return Part::Denied(read_only());
+        }
+        if let Some(rule) = objects(Effect::Ask) {
+            return Part::Asks { why: Some(asked_by(rule)), offer: None };
+        }
+        let is_inside = self.folders().holds(path) && self.folders().holds(resolved);
+        let is_free = is_inside && (is_read || self.mode() >= Mode::AcceptEdits);
+        let is_allowed =
+            || [path, resolved].iter().all(|path| self.of(Effect::Allow).any(|rule| matches(rule, path)));
+        if is_free || self.mode() == Mode::Everything || is_allowed() {
+            return Part::Allowed;
+        }
+        let name = if is_read { "read" } else { "write" };
+        let shown = self.folders().shown(path);
+        let is_plain = !shown.is_empty() && !shown.contains(['*', '?', '[', '{', '\\', '(', ')']);
+        let offer = is_plain.then(|| format!("{name}({})", offer::of_path(&shown)));
+        Part::Asks { why: None, offer }
+    }
+
+    fn judge_command(&self, command: Option<&str>) -> Verdict {
+        let rules = || self.of(Effect::Deny).chain(self.of(Effect::Ask));
+        let about = |rule: &&Rule| *rule.subject() == Subject::Bash || matches!(rule.pattern(), Pattern::Path(_));
+        let objects = || rules().any(|rule| about(&rule));
+        let every = |effect| {
+            self.of(effect).find(|rule| {
+                *rule.subject() == Subject::Bash && matches!(rule.pattern(), Pattern::Any)
+            })
+        };
+        if let Some(rule) = every(Effect::Deny) {
+            return Verdict::Deny(denied_by(rule));
+        }
+        if self.mode() == Mode::ReadOnly {
+            return Verdict::Deny(read_only());
+        }
+        if let Some(rule) = every(Effect::Ask) {
+            let parts = command.map(str::to_owned).into_iter().collect();
+            return Verdict::Ask(Question { why: Some(asked_by(rule)), offers: Vec::new(), parts });
+        }
+        let is_free = self.mode() == Mode::Everything || every(Effect::Allow).is_some();
+        if is_free && !objects() {
+            return Verdict::Allow;
+        }
+        let Some(text) = command else {
+            // The tool answers a call without a command.
+            return Verdict::Allow;
+        };
+        let script = match shell::parse(text) {
+            Ok(script) => script,
+            Err(error) => {
+                let why = Some(format!("the command cannot be read for the rules: {error}"));
+                return Verdict::Ask(Question { why, offers: Vec::new(), parts: vec![text.to_owned()] });
+            }
+        };
+        let commands = script.commands.iter().map(|simple| {
+            let is_once = script.changes_folder;
+            (shown(simple), self.judge_simple(simple, is_free, is_once))
+        });
+        let redirections = |words: &'_ [Word], subject: Subject, sign: &'static str| {
+            let judged = words.iter().map(|word| {
+                let part = self.judge_redirection(word, &script, &subject, is_free);
+                (format!("{sign} {}", word.text), part)
+            });
+            judged.collect::<Vec<_>>()
+        };
+        let files = [
+            redirections(&script.writes, Subject::Write, ">"),
+            redirections(&script.reads, Subject::Read, "<"),
+        ];
+        verdict(commands.chain(files.into_iter().flatten()))
+    }
+
+    fn judge_redirection(&self, word: &Word, script: &Script, subject: &Subject, is_free: bool) -> Part {
+        let is_nothing = !word.is_dynamic && matches!(&*word.text, "/dev/null" | "/dev/stdout" | "/dev/stderr");
+        if is_nothing {
+            return Part::Allowed;
+        }
+        let is_unknown = word.is_dynamic || (script.changes_folder && !word.text.starts_with('/'));
+        let objects = |rule: &Rule| rule.subject() == subject && rule.effect() != Effect::Allow;
+        if is_unknown {
+            return match self.rules().iter().any(objects) || !is_free {
+                true => {
+                    let why = format!("which file it means is known only when it runs: {}", word.text);
+                    Part::Asks { why: Some(why), offer: None }
+                }
+                false => Part::Allowed,
+            };
+        }
+        let path = self.folders().absolute(&word.text);
+        match self.judge_path(&path, None, subject) {
+            Part::Asks { why: None, .. } if is_free => Part::Allowed,
+            part => part,
+        }
+    }
+
+    fn judge_simple(&self, simple: &Simple, is_free: bool, changes_folder: bool) -> Part {
+        let forms = forms(simple);
+        let forbids = |effect: Effect| {
+            let mut perhaps = None;
+            for rule in self.of(effect) {
+                let Pattern::Words(pattern) = rule.pattern() else { continue };
+                let found = forms.known.iter().map(|words| pattern.forbids(words)).max().unwrap_or(Match::No);
+                match found {
+                    Match::Yes => return Some((rule, Match::Yes)),
+                    Match::Perhaps => perhaps = perhaps.or(Some((rule, Match::Perhaps))),
+                    Match::No if forms.is_open => perhaps = perhaps.or(Some((rule, Match::Perhaps))),
+                    Match::No => {}
+                }
+            }
+            perhaps
+        };
+        let unsure = match forbids(Effect::Deny) {
+            Some((rule, Match::Yes)) => return Part::Denied(denied_by(rule)),
+            Some((rule, _)) => Some(format!("whether {rule} applies is known only when it runs")),
+            None => None,
+        };
+        let asked = forbids(Effect::Ask).map(|(rule, _)| asked_by(rule));
+        if let Some(why) = unsure.or(asked) {
+            return Part::Asks { why: Some(why), offer: None };
+        }
+        if is_free || is_harmless(simple) {
+            return Part::Allowed;
+        }
+        let words: Vec<Word> = simple.assignments.iter().chain(&simple.words).cloned().collect();
+        let is_allowed = self.of(Effect::Allow).any(|rule| match rule.pattern() {
+            // A relative path may be another file by now.
+            Pattern::Words(pattern) => !(changes_folder && pattern.is_relative()) && pattern.allows(&words),
+            Pattern::Any | Pattern::Path(_) => false,
+        });
+        if is_allowed {
+            return Part::Allowed;
+        }
+        Part::Asks { why: None, offer: offer::of_command(simple).map(|words| format!("bash({words})")) }
+    }
+}
+
+/// Whether it shows the user's own words or the folder, or goes to a folder below.
+fn is_harmless(simple: &Simple) -> bool {
+    let [name, arguments @ ..] = &*simple.words else { return false };
+    if !simple.assignments.is_empty() {
+        return false;
+    }
+    let is_below = |word: &Word| {
+        !word.is_dynamic && !word.text.starts_with(['/', '-', '~']) && !word.text.split('/').any(|part| part == "..")
+    };
+    match &*name.text {
+        "cd" => matches!(arguments, [only] if is_below(only) && !only.text.is_empty()),
+        "ls" => {
+            let is_option = |word: &Word| !word.is_dynamic && word.text.starts_with('-');
+            arguments.iter().all(|word| is_option(word) || is_below(word))
+        }
+        name => HARMLESS.contains(&name),
+    }
+}
+
+/// The ways in which a command may be meant.
+struct Forms {
+    known: Vec<Vec<Word>>,
+    /// Whether it may also run what is not known.
+    is_open: bool,
+}
+
+/// Returns the forms of a command that rules which object are held against: as it is written, by the name of its
+/// file, what a wrapper runs, and what is in the text that a shell is given.
+fn forms(simple: &Simple) -> Forms {
+    let mut forms = Forms { known: Vec::new(), is_open: false };
+    add_forms(simple, &mut forms, 0);
+    forms
+}
+
+fn add_forms(simple: &Simple, forms: &mut Forms, depth: usize) {
+    if depth > TEXTS_MAX || forms.known.len() > 10_000 {
+        forms.is_open = true;
+        return;
+    }
+    if !simple.assignments.is_empty() {
+        forms.known.push(simple.assignments.iter().chain(&simple.words).cloned().collect());
+    }
+    let Some(name) = simple.words.first() else { return };
+    let base = base_name(&name.text);
+    forms.known.push(simple.words.clone());
+    if base != name.text {
+        forms.known.push(with_name(base, &simple.words));
+    }
+    let arguments = &simple.words[1..];
+    let is_wrapper = WRAPPERS.contains(&base);
+    if is_wrapper {
+        forms.is_open |= arguments.iter().any(|word| word.is_dynamic);
+        for start in 0..arguments.len() {
+            let rest = &arguments[start..];
+            let inner = base_name(&rest[0].text);
+            forms.known.push(with_name(inner, rest));
+            add_text(inner, &rest[1..], forms, depth);
+            if rest[0].text.contains([' ', '\t', '\n']) {
+                add_script(&rest[0].text, forms, depth);
+            }
+        }
+    }
+    match base {
+        // Their text is a command of its own.
+        "eval" | "trap" | "ssh" | "su" | "watch" | "script" => {
+            let texts: Vec<&str> = arguments.iter().map(|word| &*word.text).collect();
+            forms.is_open |= arguments.iter().any(|word| word.is_dynamic);
+            add_script(&texts.join(" "), forms, depth);
+        }
+        "." | "source" => forms.is_open = true,
+        base => add_text(base, arguments, forms, depth),
+    }
+}
+
+/// Adds the commands in the text that a shell is given.
+fn add_text(shell: &str, arguments: &[Word], forms: &mut Forms, depth: usize) {
+    if !SHELLS.contains(&shell) {
+        return;
+    }
+    let is_option = |word: &&Word| word.text.starts_with('-') || word.text.starts_with('+');
+    let has_text = arguments.iter().take_while(is_option).any(|word| !word.text.starts_with("--") && word.text.contains('c'));
+    if !has_text || arguments.iter().any(|word| word.is_dynamic) {
+        // It runs a file, its input, or what is known only when it runs.
+        forms.is_open = true;
+        return;
+    }
+    for word in arguments.iter().skip_while(|word| is_option(word)) {
+        add_script(&word.text, forms, depth);
+    }
+}
+
+fn add_script(text: &str, forms: &mut Forms, depth: usize) {
+    let mut script = Script::default();
+    match shell::read(text, &mut script, 0) {
+        Ok(()) => script.commands.iter().for_each(|inner| add_forms(inner, forms, depth + 1)),
+        Err(_) => forms.is_open = true,
+    }
+}
+
+fn base_name(name: &str) -> &str {
+    name.rsplit('/').next().unwrap_or(name)
+}
+
+fn with_name(name: &str, words: &[Word]) -> Vec<Word> {
+    let first = Word { text: name.to_owned(), is_dynamic: words.first().is_some_and(|word| word.is_dynamic) };
+    std::iter::once(first).chain(words.iter().skip(1).cloned()).collect()
+}
+
+fn shown(simple: &Simple) -> String {
+    let words = simple.assignments.iter().chain(&simple.words);
+    words.map(|word| &*word.text).collect::<Vec<_>>().join(" ")
+}
+
+fn denied_by(rule: &Rule) -> String {
+    format!("a rule forbids it ({rule})")
+}
+
+fn asked_by(rule: &Rule) -> String {
+    format!("a rule asks for it ({rule})")
+}
+
+fn read_only() -> String {
+    "the session is in the read-only mode".to_owned()
+}
+
+/// Joins the judgements of the parts of a call.
+fn verdict(parts: impl IntoIterator<Item = (String, Part)>) -> Verdict {
+    let mut question = Question::default();
+    let (mut is_asked, mut has_all) = (false, true);
+    for (text, part) in parts {
+        match part {
+            Part::Allowed => {}
+            Part::Denied(why) => return Verdict::Deny(why),
+            Part::Asks { why, offer } => {
+                is_asked = true;
+                has_all &= offer.is_some();
+                question.why = question.why.or(why);
+                question.offers.extend(offer.filter(|offer| !question.offers.contains(offer)));
+                question.parts.push(text);
+            }
+        }
+    }
+    if !is_asked {
+        return Verdict::Allow;
+    }
+    if !has_all {
+        question.offers.clear();
+    }
+    Verdict::Ask(question)
+}
+
+/// Returns the path of a call as an absolute one, for the caller to resolve.
+impl Policy {
+    /// Returns the absolute path that a call names, as text: links in it are not resolved.
+    pub fn path_of(&self, call: &Call<'_>) -> Option<PathBuf> {
+        call.path().map(|path| self.folders().absolute(path))
+    }
+}

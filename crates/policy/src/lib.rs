@@ -1,0 +1,24 @@
+//! Which tool calls may run: rules on tools, paths and commands, and the mode of a session.
+//!
+//! The one key decision: **a call is allowed only by what was understood of it**. A command is taken apart by a
+//! parser of the shell's language, each of its simple commands is judged by its words, and what the parser does
+//! not understand asks. This crate decides and does nothing: it reads no file and runs no command. What an
+//! allowed command then does is confined elsewhere, by the sandbox of `greenroom-tools`.
+//!
+//! Invariants: a rule that denies wins over every other one, in every mode; a rule that asks wins over those
+//! that allow and over the mode; a policy that cannot be read denies everything.
+
+mod judge;
+mod mode;
+mod offer;
+mod path;
+mod policy;
+mod rule;
+mod shell;
+mod words;
+
+pub use judge::{Call, Question, Verdict};
+pub use mode::{Mode, UnknownMode};
+pub use policy::Policy;
+pub use rule::{Effect, InvalidRule, Rule, Subject};
+pub use shell::{Script, Simple, Unreadable, Word, parse};

@@ -1,0 +1,122 @@
+//! The rules and the mode that calls are judged by.
+
+use std::path::{Path, PathBuf};
+
+use crate::mode::Mode;
+use crate::path::Folders;
+use crate::rule::{Effect, InvalidRule, Rule, Subject};
+
+/// The rules and the mode that calls are judged by. Rules of all origins are equal; their order has no meaning.
+///
+/// ```
+/// use greenroom_policy::{Call, Effect, Mode, Policy, Verdict};
+/// use serde_json::json;
+///
+/// let mut policy = Policy::new(Mode::Ask, "/work");
+/// policy.add(Effect::Allow, "bash(git status *)", "a flag").unwrap();
+/// policy.add(Effect::Deny, "read(.env)", "a flag").unwrap();
+/// let judge = |tool, arguments| policy.judge(&Call::new(tool, &arguments));
+/// assert!(matches!(judge("bash", json!({ "command": "git status -s" })), Verdict::Allow));
+/// assert!(matches!(judge("bash", json!({ "command": "git status; rm -r ." })), Verdict::Ask(_)));
+/// assert!(matches!(judge("read", json!({ "path": "a/.env" })), Verdict::Deny(_)));
+/// ```
+#[derive(Debug, Clone)]
+pub struct Policy {
+    mode: Mode,
+    rules: Vec<Rule>,
+    folders: Folders,
+    /// The tools that run in every mode, unless a rule says otherwise.
+    trusted: Vec<String>,
+    /// Why nothing is allowed.
+    broken: Option<String>,
+}
+
+impl Policy {
+    /// Creates a policy without rules for a workspace.
+    pub fn new(mode: Mode, workspace: impl Into<PathBuf>) -> Self {
+        let folders = Folders { root: workspace.into(), home: None };
+        Self { mode, rules: Vec::new(), folders, trusted: Vec::new(), broken: None }
+    }
+
+    /// Sets the folder that `~/` in rules and paths stands for.
+    #[must_use]
+    pub fn home(mut self, home: Option<PathBuf>) -> Self {
+        self.folders.home = home;
+        self
+    }
+
+    /// Adds tools that run in every mode, unless a rule says otherwise: those that only talk to the user or to the
+    /// session itself.
+    #[must_use]
+    pub fn trust<'a>(mut self, tools: impl IntoIterator<Item = &'a str>) -> Self {
+        self.trusted.extend(tools.into_iter().map(str::to_owned));
+        self
+    }
+
+    /// Returns a policy that denies every call, since the real one could not be read. `problem` says why, as a
+    /// sentence without a full stop.
+    pub fn invalid(problem: impl Into<String>) -> Self {
+        Self { broken: Some(problem.into()), ..Self::new(Mode::ReadOnly, "/") }
+    }
+
+    /// Adds a rule. `origin` is where it was written, for people.
+    ///
+    /// # Errors
+    /// [`InvalidRule`]; the policy is unchanged.
+    pub fn add(&mut self, effect: Effect, rule: &str, origin: &str) -> Result<(), InvalidRule> {
+        let rule = Rule::parse(effect, rule, origin, &self.folders)?;
+        let is_same = |known: &Rule| (known.effect(), known.text()) == (rule.effect(), rule.text());
+        if !self.rules.iter().any(is_same) {
+            self.rules.push(rule);
+        }
+        Ok(())
+    }
+
+    /// Returns the rules, in the order in which they were added.
+    pub fn rules(&self) -> &[Rule] {
+        &self.rules
+    }
+
+    /// Returns the mode.
+    pub fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    /// Sets the mode.
+    pub fn set_mode(&mut self, mode: Mode) {
+        self.mode = mode;
+    }
+
+    /// Returns why every call is denied, if the policy could not be read.
+    pub fn problem(&self) -> Option<&str> {
+        self.broken.as_deref()
+    }
+
+    /// Returns the workspace.
+    pub fn workspace(&self) -> &Path {
+        &self.folders.root
+    }
+
+    /// Whether a call of the subject might run where nobody can be asked.
+    pub fn might_allow(&self, subject: &Subject) -> bool {
+        let permits = match subject {
+            Subject::Read => true,
+            Subject::Write => self.mode >= Mode::AcceptEdits,
+            Subject::Bash | Subject::Tool(_) => self.mode == Mode::Everything,
+        };
+        let is_allowed = |rule: &Rule| rule.effect() == Effect::Allow && rule.subject() == subject;
+        permits || (self.mode > Mode::ReadOnly && self.rules.iter().any(is_allowed))
+    }
+
+    pub(crate) fn folders(&self) -> &Folders {
+        &self.folders
+    }
+
+    pub(crate) fn trusts(&self, tool: &str) -> bool {
+        self.trusted.iter().any(|trusted| trusted == tool)
+    }
+
+    pub(crate) fn of(&self, effect: Effect) -> impl Iterator<Item = &Rule> {
+        self.rules.iter().filter(move |rule| rule.effect() == effect)
+    }
+}

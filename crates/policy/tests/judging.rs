@@ -1,0 +1,247 @@
+//! Calls, and what becomes of them by rules and modes.
+
+use std::path::Path;
+
+use greenroom_policy::{Call, Effect, Mode, Policy, Subject, Verdict};
+use serde_json::{Value, json};
+
+/// Creates a policy in `/work` from rules such as `deny bash(rm *)`.
+fn policy(mode: Mode, rules: &[&str]) -> Policy {
+    let mut policy = Policy::new(mode, "/work").home(Some("/home/ada".into())).trust(["ask_user"]);
+    for rule in rules {
+        let (effect, text) = rule.split_once(' ').expect("an effect and a rule");
+        let effect = [Effect::Deny, Effect::Ask, Effect::Allow].into_iter().find(|known| known.as_str() == effect);
+        policy.add(effect.expect("an effect"), text, "the test").expect("a valid rule");
+    }
+    policy
+}
+
+fn word(verdict: &Verdict) -> &'static str {
+    match verdict {
+        Verdict::Allow => "allow",
+        Verdict::Ask(_) => "ask",
+        Verdict::Deny(_) => "deny",
+    }
+}
+
+fn arguments(tool: &str, argument: &str) -> Value {
+    match tool {
+        "bash" => json!({ "command": argument }),
+        "refund" | "ask_user" | "look" => json!({}),
+        _ => json!({ "path": argument }),
+    }
+}
+
+/// Checks the verdict on one call.
+fn check(mode: Mode, rules: &[&str], tool: &str, argument: &str, expected: &str) {
+    let arguments = arguments(tool, argument);
+    let verdict = policy(mode, rules).judge(&Call::new(tool, &arguments).read_only(tool == "look"));
+    assert_eq!(word(&verdict), expected, "{mode} {rules:?}: {tool} {argument}: {verdict:?}");
+}
+
+#[test]
+fn modes_decide_what_no_rule_does() {
+    // The verdicts in the modes read_only, ask, accept_edits, everything.
+    let rows: [(&str, &str, [&str; 4]); 17] = [
+        ("read", "src/lib.rs", ["allow", "allow", "allow", "allow"]),
+        ("list", ".", ["allow", "allow", "allow", "allow"]),
+        ("grep", "", ["allow", "allow", "allow", "allow"]),
+        ("read", "/etc/passwd", ["ask", "ask", "ask", "allow"]),
+        ("read", "../other/a", ["ask", "ask", "ask", "allow"]),
+        ("write", "src/lib.rs", ["deny", "ask", "allow", "allow"]),
+        ("edit", "/work/a", ["deny", "ask", "allow", "allow"]),
+        ("edit", "/workshop/a", ["deny", "ask", "ask", "allow"]),
+        ("edit", "a/../../b", ["deny", "ask", "ask", "allow"]),
+        ("bash", "cargo test", ["deny", "ask", "ask", "allow"]),
+        ("bash", "pwd; ls -la src; echo done", ["deny", "allow", "allow", "allow"]),
+        ("bash", "ls /etc", ["deny", "ask", "ask", "allow"]),
+        ("bash", "echo x > src/a", ["deny", "ask", "allow", "allow"]),
+        ("bash", "echo $(", ["deny", "ask", "ask", "allow"]),
+        ("refund", "", ["deny", "ask", "ask", "allow"]),
+        ("look", "", ["allow", "allow", "allow", "allow"]),
+        ("ask_user", "", ["allow", "allow", "allow", "allow"]),
+    ];
+    for (tool, argument, expected) in rows {
+        for (mode, expected) in Mode::ALL.into_iter().zip(expected) {
+            check(mode, &[], tool, argument, expected);
+        }
+    }
+}
+
+#[test]
+fn rules_decide_before_the_mode() {
+    use Mode::{AcceptEdits, Ask, Everything, ReadOnly};
+    let rows: &[(Mode, &[&str], &str, &str, &str)] = &[
+        // Deny wins over everything, ask over allow.
+        (Everything, &["allow write", "deny write(secrets/**)"], "write", "secrets/a", "deny"),
+        (Everything, &["deny write(secrets/**)"], "write", "a", "allow"),
+        (Everything, &["deny read(.env)"], "read", "a/b/.env", "deny"),
+        (Everything, &["deny read(.env)"], "read", "a/b/.envrc", "allow"),
+        (Everything, &["ask bash(git push *)"], "bash", "git push origin", "ask"),
+        (Ask, &["ask write(a)", "allow write"], "write", "sub/a", "ask"),
+        (Ask, &["ask write(a)", "allow write"], "write", "b", "allow"),
+        (Ask, &["allow write(src/**)"], "edit", "src/deep/lib.rs", "allow"),
+        (Ask, &["allow write(src/**)"], "edit", "src", "allow"),
+        (Ask, &["allow write(src/**)"], "edit", "srcs/a", "ask"),
+        (Ask, &["allow write(src/*)"], "edit", "src/deep/lib.rs", "ask"),
+        (Ask, &["allow edit(*.md)"], "write", "docs/a.md", "allow"),
+        (Ask, &["allow read(~/notes/**)"], "read", "/home/ada/notes/a", "allow"),
+        (Ask, &["allow read(~/notes/**)"], "read", "~/notes/a", "allow"),
+        (Ask, &["allow read(/etc/hosts)"], "read", "/etc/hosts", "allow"),
+        (Ask, &["allow read(/etc/hosts)"], "read", "/etc/passwd", "ask"),
+        (ReadOnly, &["allow write"], "write", "a", "deny"),
+        (ReadOnly, &["allow bash"], "bash", "ls", "deny"),
+        // Commands by their words.
+        (Ask, &["allow bash"], "bash", "rm -rf / && $X", "allow"),
+        (Ask, &["allow bash(git status)"], "bash", "git status", "allow"),
+        (Ask, &["allow bash(git status)"], "bash", "git status -s", "ask"),
+        (Ask, &["allow bash(git log *)"], "bash", "git log", "allow"),
+        (Ask, &["allow bash(git log *)"], "bash", "git log --oneline -- \"$FILE\"", "allow"),
+        (Ask, &["allow bash(git log *)"], "bash", "git $X log", "ask"),
+        (Ask, &["allow bash(git log *)"], "bash", "git push", "ask"),
+        (Ask, &["allow bash(cargo *)", "allow bash(head *)"], "bash", "cargo test 2>&1 | head -5", "allow"),
+        (Ask, &["allow bash(cargo *)"], "bash", "cargo test 2>&1 | tee log", "ask"),
+        (Ask, &["allow bash(cargo *)"], "bash", "cd crates && cargo test", "allow"),
+        (Ask, &["allow bash(./build *)"], "bash", "./build all", "allow"),
+        (Ask, &["allow bash(./build *)"], "bash", "cd other && ./build all", "ask"),
+        (Ask, &["allow bash(sh run.sh)", "allow bash(sh ./run.sh)"], "bash", "cd other && sh ./run.sh", "ask"),
+        (Ask, &["allow bash(cargo *)"], "bash", "RUSTC_WRAPPER=x cargo test", "ask"),
+        (Ask, &["allow bash(RUST_LOG=* cargo *)"], "bash", "RUST_LOG=debug cargo test", "allow"),
+        (Ask, &["allow bash(npm run 'a b')"], "bash", "npm run \"a b\"", "allow"),
+        (Ask, &["allow bash(cat *)"], "bash", "cat a > b", "ask"),
+        (Ask, &["allow bash(cat *)", "allow write(b)"], "bash", "cat a > b", "allow"),
+        (Ask, &["allow bash(cat *)", "deny write(b)"], "bash", "cat a > b", "deny"),
+        (AcceptEdits, &["allow bash(cat *)"], "bash", "cat a > b", "allow"),
+        (AcceptEdits, &["allow bash(cat *)"], "bash", "cat a > ../b", "ask"),
+        (AcceptEdits, &["allow bash(cat *)"], "bash", "cd src && cat a > b", "ask"),
+        (AcceptEdits, &["allow bash(cat *)"], "bash", "cat a > $B", "ask"),
+        (Ask, &["allow bash(cat *)"], "bash", "cat < a", "allow"),
+        (Ask, &["allow bash(cat *)"], "bash", "cat < /etc/passwd", "ask"),
+        (Ask, &["allow bash(cat *)", "deny read(.env)"], "bash", "cat < .env", "deny"),
+        (Ask, &["allow bash(cat *)"], "bash", "cat a >/dev/null 2>&1", "allow"),
+        (Ask, &["allow bash(for *)"], "bash", "for f in a b; do touch $f; done", "ask"),
+        (Ask, &["allow bash(touch *)"], "bash", "for f in a b; do touch $f; done", "allow"),
+        (Ask, &["allow bash(cat *)"], "bash", "cat <<'EOF'\n$(rm x)\nEOF", "allow"),
+        (Ask, &["allow bash(cat *)"], "bash", "cat <<EOF\n$(rm x)\nEOF", "ask"),
+        (Everything, &["deny bash"], "bash", "ls", "deny"),
+        (Everything, &["ask bash"], "bash", "ls", "ask"),
+        // Other tools.
+        (Ask, &["allow refund"], "refund", "", "allow"),
+        (Ask, &["allow ref*"], "refund", "", "allow"),
+        (Everything, &["deny *"], "refund", "", "deny"),
+        (Everything, &["ask refund"], "refund", "", "ask"),
+        (Ask, &["deny look"], "look", "", "deny"),
+        (Ask, &["deny ask_user"], "ask_user", "", "deny"),
+    ];
+    for (mode, rules, tool, argument, expected) in rows {
+        check(*mode, rules, tool, argument, expected);
+    }
+}
+
+#[test]
+fn rules_hold_for_where_a_link_leads() {
+    let policy = policy(Mode::AcceptEdits, &["deny read(secrets/**)", "allow read(/data/**)"]);
+    let rows = [
+        ("read", "a", "/work/secrets/key", "deny"),
+        ("read", "a", "/etc/passwd", "ask"),
+        ("read", "a", "/data/x", "ask"),
+        ("read", "/data/x", "/data/y", "allow"),
+        ("read", "/data/x", "/etc/passwd", "ask"),
+        ("write", "a", "/elsewhere/a", "ask"),
+        ("write", "a", "/work/b", "allow"),
+    ];
+    for (tool, path, resolved, expected) in rows {
+        let arguments = json!({ "path": path });
+        let verdict = policy.judge(&Call::new(tool, &arguments).resolved(Some(Path::new(resolved))));
+        assert_eq!(word(&verdict), expected, "{tool} {path} -> {resolved}: {verdict:?}");
+    }
+}
+
+#[test]
+fn what_is_offered_allows_what_was_asked() {
+    let rows: &[(&str, &str, &[&str])] = &[
+        ("bash", "git commit -m 'a b'", &["bash(git commit *)"]),
+        ("bash", "git --git-dir=x log", &[]),
+        ("bash", "cargo test | grep FAILED", &["bash(cargo test *)", "bash(grep *)"]),
+        ("bash", "rm -rf target", &["bash(rm -rf target)"]),
+        ("bash", "rm -rf $X", &[]),
+        ("bash", "sudo -n true", &["bash(sudo -n true)"]),
+        ("bash", "sh -c 'a b'", &["bash(sh -c 'a b')"]),
+        ("bash", "A=1 make", &["bash(A=1 make)"]),
+        ("bash", "cargo test > out", &["bash(cargo test *)", "write(out)"]),
+        ("bash", "curl $X", &[]),
+        ("bash", "eval $X; ls", &[]),
+        ("write", "src/deep/a.rs", &["write(src/deep/**)"]),
+        ("write", "a.rs", &["write(a.rs)"]),
+        ("read", "/etc/hosts", &["read(/etc/**)"]),
+        ("write", "src/a[1].rs", &[]),
+        ("refund", "", &["refund"]),
+    ];
+    for (tool, argument, offers) in rows {
+        let arguments = arguments(tool, argument);
+        let call = Call::new(tool, &arguments);
+        let mut policy = policy(Mode::Ask, &[]);
+        let Verdict::Ask(question) = policy.judge(&call) else { panic!("{tool} {argument} does not ask") };
+        assert_eq!(question.offers, *offers, "{tool} {argument}");
+        for offer in &question.offers {
+            policy.add(Effect::Allow, offer, "the user").expect("an offered rule is valid");
+        }
+        if !offers.is_empty() {
+            assert_eq!(policy.judge(&call), Verdict::Allow, "{tool} {argument}");
+        }
+    }
+}
+
+#[test]
+fn invalid_rules_are_refused_and_an_invalid_policy_denies() {
+    let rows = [
+        ("", "begins with a tool's name"),
+        ("bash(git status", "parenthesis"),
+        ("bash()", "names no command"),
+        ("bash('git)", "quotation mark"),
+        ("write()", "names no path"),
+        ("write(../a)", "`..`"),
+        ("write(a[)", "unclosed character class"),
+        ("refund(120)", "only read, write and bash"),
+        ("grep(a)", "write `read`"),
+        ("rm -rf", "begins with a tool's name"),
+    ];
+    for (rule, problem) in rows {
+        let error = policy(Mode::Ask, &[]).add(Effect::Allow, rule, "the test").expect_err(rule).to_string();
+        assert!(error.contains(problem) && error.contains(rule), "{rule}: {error}");
+    }
+    let broken = Policy::invalid("line 3 is not a rule");
+    for (tool, argument) in [("read", "a"), ("write", "a"), ("bash", "ls"), ("look", ""), ("refund", "")] {
+        let arguments = arguments(tool, argument);
+        let verdict = broken.judge(&Call::new(tool, &arguments).read_only(true));
+        assert!(matches!(&verdict, Verdict::Deny(why) if why.contains("line 3")), "{tool}: {verdict:?}");
+    }
+}
+
+#[test]
+fn what_might_run_where_nobody_is_asked() {
+    let rows: &[(Mode, &[&str], Subject, bool)] = &[
+        (Mode::Ask, &[], Subject::Read, true),
+        (Mode::Ask, &[], Subject::Write, false),
+        (Mode::Ask, &["allow write(a)"], Subject::Write, true),
+        (Mode::Ask, &["allow write(a)"], Subject::Bash, false),
+        (Mode::AcceptEdits, &[], Subject::Write, true),
+        (Mode::AcceptEdits, &[], Subject::Bash, false),
+        (Mode::AcceptEdits, &["allow bash(ls)"], Subject::Bash, true),
+        (Mode::Everything, &[], Subject::Bash, true),
+        (Mode::ReadOnly, &["allow bash(ls)"], Subject::Bash, false),
+    ];
+    for (mode, rules, subject, expected) in rows {
+        assert_eq!(policy(*mode, rules).might_allow(subject), *expected, "{mode} {rules:?} {subject:?}");
+    }
+}
+
+#[test]
+fn names_of_modes() {
+    for mode in Mode::ALL {
+        assert_eq!(mode.as_str().parse(), Ok(mode));
+        assert_eq!(mode.as_str().replace('_', "-").parse(), Ok(mode));
+        assert_eq!(serde_json::to_value(mode).unwrap(), mode.as_str());
+    }
+    assert!("yolo".parse::<Mode>().unwrap_err().to_string().contains("accept_edits"));
+}
