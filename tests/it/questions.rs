@@ -19,6 +19,7 @@ use serde_json::{Value, json};
 
 use crate::support::{agent, builder, drain, runtime, simulator};
 
+mod approvals;
 mod asleep;
 mod hooks;
 mod killed;

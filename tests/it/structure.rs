@@ -13,8 +13,12 @@ const EDGES: &[(&str, &[&str])] = &[
     ("greenroom-provider", &["greenroom-kernel"]),
     ("greenroom-tools", &["greenroom-kernel"]),
     ("greenroom-formats", &["greenroom-kernel"]),
+    ("greenroom-policy", &[]),
     ("greenroom-simulator", &["greenroom-kernel", "greenroom-provider"]),
-    ("greenroom", &["greenroom-kernel", "greenroom-store", "greenroom-provider", "greenroom-tools"]),
+    (
+        "greenroom",
+        &["greenroom-kernel", "greenroom-policy", "greenroom-store", "greenroom-provider", "greenroom-tools"],
+    ),
     (
         "greenroom-server",
         &["greenroom", "greenroom-formats", "greenroom-kernel", "greenroom-store", "greenroom-tools"],

@@ -33,6 +33,8 @@ pub(crate) mod hooks;
 pub(crate) mod instructions;
 pub(crate) mod live;
 pub(crate) mod output;
+#[cfg(feature = "permissions")]
+pub(crate) mod permissions;
 pub(crate) mod shared_tools;
 pub(crate) mod sub_agent;
 pub(crate) mod team;
@@ -60,6 +62,8 @@ pub struct Agent {
     pub(crate) named_validators: BTreeMap<String, Validators>,
     pub(crate) hooks: AgentHooks,
     pub(crate) tools: Registry,
+    #[cfg(feature = "permissions")]
+    pub(crate) permissions: Option<permissions::Permissions>,
     pub(crate) state: AppState,
     pub(crate) sub_agents: Vec<SubAgent>,
     pub(crate) sub_agents_max: u32,
@@ -110,6 +114,8 @@ impl Agent {
             named_validators: BTreeMap::new(),
             hooks: AgentHooks::default(),
             tools: Registry::default(),
+            #[cfg(feature = "permissions")]
+            permissions: None,
             state: AppState::default(),
             sub_agents: Vec::new(),
             sub_agents_max: SUB_AGENTS_MAX,
@@ -169,6 +175,16 @@ impl Agent {
         write: impl Fn(&InstructionsContext) -> String + Send + Sync + 'static,
     ) -> Self {
         self.instructions = Instructions::Function(Arc::new(write));
+        self
+    }
+
+    /// Sets its permissions: which tool calls run, ask a person, or are denied. They judge each call after the
+    /// hooks, with the arguments that the hooks left. Without permissions, every call runs. Its sub-agents have
+    /// their own.
+    #[cfg(feature = "permissions")]
+    #[must_use]
+    pub fn permissions(mut self, permissions: permissions::Permissions) -> Self {
+        self.permissions = Some(permissions);
         self
     }
 

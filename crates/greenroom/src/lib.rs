@@ -146,7 +146,7 @@ pub use greenroom_kernel::bill::{Bill, CompactionBill};
 pub use greenroom_kernel::compacting::Supplied;
 pub use greenroom_kernel::compactions::{CompactionDetails, CompactionRecord, Replaced, Saved};
 pub use greenroom_kernel::entry::{CompactionOutcome, Sees};
-pub use greenroom_kernel::question::{Asker, GivenAnswer, Question, QuestionEnd, QuestionKind};
+pub use greenroom_kernel::question::{Approval, Approved, Asker, GivenAnswer, Question, QuestionEnd, QuestionKind};
 pub use greenroom_kernel::run::RunLimits;
 pub use greenroom_kernel::{EntryId, FactRecall, FailureClass, Image, ImageError, RunId, RunOutcome};
 pub use greenroom_provider::{ModelPrice, ModelSettings, PriceAbove, ReasoningEffort, ToolChoice};
@@ -173,6 +173,14 @@ pub use greenroom_kernel::{
 /// A program that derives `Deserialize` and `JsonSchema` either depends on `serde` and `schemars` itself, or
 /// adds `#[serde(crate = "greenroom::serde")]` and `#[schemars(crate = "greenroom::schemars")]`.
 pub use {futures_util, schemars, serde, serde_json};
+
+/// Which tool calls run, ask a person, or are denied: see [`Agent::permissions`].
+#[cfg(feature = "permissions")]
+pub mod permissions {
+    pub use greenroom_policy::{Call, Effect, InvalidRule, Mode, Policy, Rule, Subject, UnknownMode, Verdict};
+
+    pub use crate::agent::permissions::Permissions;
+}
 
 /// Model providers: the parts for writing one, and the one for servers that are reached by HTTP.
 ///

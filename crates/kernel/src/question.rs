@@ -14,8 +14,11 @@ use serde_json::Value;
 use crate::entry::{Entry, EntryId, EntryKind, RunId};
 use crate::message::{Message, ToolCall, ToolResult, ToolStatus};
 
+mod approval;
 #[cfg(test)]
 mod tests;
+
+pub use approval::{Approval, Approved};
 
 /// The maximum size of a question, and of an answer, as JSON text in bytes.
 pub const BYTES_MAX: usize = 64 * 1024;
@@ -66,6 +69,12 @@ pub enum QuestionKind {
     Form {
         /// The schema.
         schema: Value,
+    },
+    /// Whether a call may run. An answer is `yes`, `always`, `no`, or an object with the person's words as `no`; a
+    /// text that begins with `no` is understood too.
+    Approval {
+        /// The call.
+        approval: Box<Approval>,
     },
     /// A value that this version does not know: a newer program wrote it. It is read, and never asked.
     #[serde(other)]
@@ -161,6 +170,7 @@ impl Question {
             QuestionKind::Text | QuestionKind::Unknown => 0,
             QuestionKind::Choice { choices, .. } => choices.iter().map(String::len).sum(),
             QuestionKind::Form { schema } => schema.to_string().len(),
+            QuestionKind::Approval { approval } => approval.weight(),
         };
         self.text.len() + self.details.as_ref().map_or(0, String::len) + kind
     }
@@ -219,6 +229,7 @@ impl Question {
                 Ok(if *several { Value::from(chosen) } else { Value::from(chosen.into_iter().next()) })
             }
             QuestionKind::Form { schema } => fits(schema, &value).map(|()| value),
+            QuestionKind::Approval { approval } => approval.accept(&value),
             QuestionKind::Unknown => Err("this version does not know what may be answered".to_owned()),
         }
     }

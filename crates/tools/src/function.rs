@@ -173,12 +173,14 @@ impl<F: Fn(A, ToolContext) -> Fut, A, Fut> ToolFunction<fn(A, ToolContext) -> Fu
 }
 
 type Handler = dyn Fn(Value, ToolContext) -> BoxFuture<'static, ToolOutput> + Send + Sync;
+type Preview = dyn Fn(&Value) -> BoxFuture<'static, Option<String>> + Send + Sync;
 
 /// A tool made from a function by [`tool`].
 #[derive(Clone)]
 pub struct FunctionTool {
     spec: ToolSpec,
     handler: Arc<Handler>,
+    preview: Option<Arc<Preview>>,
     read_only: bool,
     resumable: bool,
     timeout: Option<Duration>,
@@ -245,6 +247,7 @@ where
     FunctionTool {
         spec,
         handler: Arc::new(handler),
+        preview: None,
         read_only: false,
         resumable: false,
         timeout: None,
@@ -291,6 +294,16 @@ impl FunctionTool {
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
+        self
+    }
+
+    /// Sets what a person who is asked to approve a call sees of its effect: see [`Tool::preview`].
+    #[must_use]
+    pub fn preview(
+        mut self,
+        preview: impl Fn(&Value) -> BoxFuture<'static, Option<String>> + Send + Sync + 'static,
+    ) -> Self {
+        self.preview = Some(Arc::new(preview));
         self
     }
 
@@ -360,6 +373,13 @@ impl Tool for FunctionTool {
 
     fn call(&self, arguments: Value, context: ToolContext) -> BoxFuture<'static, ToolOutput> {
         (self.handler)(arguments, context)
+    }
+
+    fn preview(&self, arguments: &Value) -> BoxFuture<'static, Option<String>> {
+        match &self.preview {
+            Some(preview) => preview(arguments),
+            None => Box::pin(std::future::ready(None)),
+        }
     }
 
     fn is_read_only(&self) -> bool {

@@ -96,6 +96,12 @@ pub trait Tool: Send + Sync + 'static {
         None
     }
 
+    /// Returns what a call would change, for a person who is asked to approve it: lines that begin with `+`, `-` or
+    /// a blank. It changes nothing itself. `None`: there is nothing to show but the arguments.
+    fn preview(&self, _arguments: &serde_json::Value) -> BoxFuture<'static, Option<String>> {
+        Box::pin(std::future::ready(None))
+    }
+
     /// Whether a call may be run again after a restart that interrupted it while a person was asked; see
     /// [`FunctionTool::resumable`] for the rules that such a tool must follow.
     fn is_resumable(&self) -> bool {

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use greenroom::permissions::{Mode, Permissions, Policy};
 use greenroom::prelude::*;
 use greenroom::{EntryId, EntryKind, Message, QuestionEnd, RunOutcome, ToolStatus};
 
@@ -34,11 +35,20 @@ fn paid(dir: &Path, session: &str) -> usize {
 }
 
 /// Asks, and then appends a line with the call's key, unless it exists: as a table with a primary key would.
-#[expect(clippy::print_stdout, reason = "the parent reads it")]
-async fn refund(_: Refund, cx: ToolContext, dir: PathBuf) -> Result<String, ToolError> {
+async fn refund(args: Refund, cx: ToolContext, dir: PathBuf) -> Result<String, ToolError> {
     if !cx.ask(Question::choice("Refund it?", ["yes", "no"])).await?.is("yes") {
         return Ok("not approved".to_owned());
     }
+    pay(args, cx, dir).await
+}
+
+/// Whether the session's calls are approved before they begin.
+fn is_approved(session: &str) -> bool {
+    session.ends_with(['2', '3', '6', '7'])
+}
+
+#[expect(clippy::print_stdout, reason = "the parent reads it")]
+async fn pay(_: Refund, cx: ToolContext, dir: PathBuf) -> Result<String, ToolError> {
     // Time to be killed, before the effect and after it.
     tokio::time::sleep(Duration::from_millis(10)).await;
     let line = format!("{} {}", cx.session, cx.call_key());
@@ -54,8 +64,14 @@ async fn refund(_: Refund, cx: ToolContext, dir: PathBuf) -> Result<String, Tool
     Ok("refunded".to_owned())
 }
 
-fn refunds(dir: &Path) -> Agent {
+/// Returns the agent of a session: in every other one, the permissions ask before the call instead of the tool.
+fn refunds(dir: &Path, session: &str) -> Agent {
     let dir = dir.to_owned();
+    if is_approved(session) {
+        let refund = move |args: Refund, cx: ToolContext| pay(args, cx, dir.clone());
+        let permissions = Permissions::new(Policy::new(Mode::Ask, "/work"));
+        return agent(100_000).add_tool(tool("refund", refund)).permissions(permissions);
+    }
     let refund = move |args: Refund, cx: ToolContext| refund(args, cx, dir.clone());
     agent(100_000).add_tool(tool("refund", refund).resumable())
 }
@@ -76,7 +92,7 @@ fn child() {
         let model = cashier();
         let runtime =
             Runtime::builder().provider(model.provider()).data_dir(dir.join("store")).start().await.unwrap();
-        let session = runtime.open(&id, &refunds(&dir)).await.unwrap();
+        let session = runtime.open(&id, &refunds(&dir, &id)).await.unwrap();
         if does == "prompt" {
             session.prompt("refund it").once("order").start().await.unwrap().detach();
         }
@@ -112,7 +128,7 @@ fn live_until(said: &str, does: &str, dir: &Path, session: &str) {
 fn a_question_outlives_kills_and_its_effect_happens_once() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
-    let (mut before_effect, mut after_effect) = (0, 0);
+    let (mut before_effect, mut after_effect, mut never) = (0, 0, 0);
     for number in 0..SESSIONS {
         let id = format!("s{number}");
         live_until("@asked", "prompt", dir, &id);
@@ -131,10 +147,12 @@ fn a_question_outlives_kills_and_its_effect_happens_once() {
                 .start()
                 .await
                 .unwrap();
-            let session = runtime.open(&id, &refunds(dir)).await.unwrap();
+            let session = runtime.open(&id, &refunds(dir, &id)).await.unwrap();
             // Repeated with its key, the prompt is the same run, and waits for its end.
             let reply = session.prompt("refund it").once("order").await.unwrap();
-            assert_eq!(reply.text, "It says: refunded", "{id}");
+            let is_cut_short = is_approved(&id) && reply.text.contains("cut off");
+            never += usize::from(is_cut_short && paid(dir, &id) == 0);
+            assert!(reply.text == "It says: refunded" || is_cut_short, "{id}: {}", reply.text);
             let (mut outcomes, mut statuses) = (Vec::new(), Vec::new());
             for entry in runtime.entries(&id, EntryId(0)).await.unwrap() {
                 match &entry.kind {
@@ -152,12 +170,18 @@ fn a_question_outlives_kills_and_its_effect_happens_once() {
             let ended = outcomes.pop();
             let is_cut_off = outcomes.is_empty() || outcomes == [RunOutcome::Interrupted];
             assert!(ended == Some(RunOutcome::Completed) && is_cut_off, "{id}: {outcomes:?}, {ended:?}");
-            assert_eq!(statuses, [ToolStatus::Ok], "{id}");
+            let status = if is_cut_short { ToolStatus::Interrupted } else { ToolStatus::Ok };
+            assert_eq!(statuses, [status], "{id}");
             assert_eq!(ends(&runtime, &id).await, [QuestionEnd::Answered("yes".into())], "{id}");
             runtime.shutdown().await.unwrap();
         });
-        assert_eq!(paid(dir, &id), 1, "{id}: the effect happens once");
+        match is_approved(&id) {
+            // A call of a tool that is not resumable does not run again.
+            true => assert!(paid(dir, &id) <= 1, "{id}: the effect happens once, or never"),
+            false => assert_eq!(paid(dir, &id), 1, "{id}: the effect happens once"),
+        }
     }
     assert!(before_effect >= 3, "only {before_effect} kills came between the answer and the effect");
+    assert!(never <= SESSIONS / 4, "{never} of the approved calls were lost");
     assert!(after_effect >= SESSIONS / 2, "only {after_effect} kills came after the effect");
 }

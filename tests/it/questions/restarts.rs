@@ -21,7 +21,7 @@ fn agent(window: u64) -> Agent {
 
 /// What interrupts the wait.
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Cut {
+pub(super) enum Cut {
     /// The runtime is dropped without a shutdown, as if its process had died.
     Dropped,
     /// The runtime is shut down cleanly.
@@ -34,17 +34,17 @@ enum Cut {
     AgentDies,
 }
 
-const CUTS: [Cut; 5] = [Cut::Dropped, Cut::Shutdown, Cut::Closed, Cut::SessionDies, Cut::AgentDies];
+pub(super) const CUTS: [Cut; 5] = [Cut::Dropped, Cut::Shutdown, Cut::Closed, Cut::SessionDies, Cut::AgentDies];
 
 /// A runtime over a store, whose session's actor or agent dies on command.
-struct World {
-    runtime: Runtime,
-    session: SessionHandle,
+pub(super) struct World {
+    pub(super) runtime: Runtime,
+    pub(super) session: SessionHandle,
     kills: [Arc<AtomicBool>; 2],
 }
 
 impl World {
-    async fn start(home: &Home, model: &Simulator, agent: &Arc<Agent>) -> Self {
+    pub(super) async fn start(home: &Home, model: &Simulator, agent: &Arc<Agent>) -> Self {
         let kills: [Arc<AtomicBool>; 2] = std::array::from_fn(|_| Arc::default());
         let [session, of_agent] = kills.clone();
         let runtime = home
@@ -63,7 +63,7 @@ impl World {
     }
 
     /// Interrupts the current work, and returns the session as it is reached afterwards.
-    async fn cut(self, cut: Cut, home: &Home, model: &Simulator, agent: &Arc<Agent>) -> Self {
+    pub(super) async fn cut(self, cut: Cut, home: &Home, model: &Simulator, agent: &Arc<Agent>) -> Self {
         match cut {
             Cut::Dropped | Cut::Shutdown => {
                 let Self { runtime, .. } = self;
@@ -95,7 +95,7 @@ impl World {
         }
     }
 
-    async fn until_idle(&self) -> String {
+    pub(super) async fn until_idle(&self) -> String {
         for _ in 0..100_000 {
             if self.session.state().await.unwrap().status == Status::Idle {
                 return self.session.context().await.unwrap().last().unwrap().text();

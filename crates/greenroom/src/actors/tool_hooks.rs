@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use greenroom_kernel::message::Block;
 use greenroom_kernel::{RunId, ToolCall, ToolResult, ToolStatus};
-use greenroom_tools::{Questions, ToolOutput};
+use greenroom_tools::{Questions, Tool, ToolOutput};
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
@@ -23,8 +23,13 @@ use crate::events::event::EventKind;
 use crate::limits::waits::Chain;
 use crate::values::hook::{HookAction, HookPoint};
 
+#[cfg(feature = "permissions")]
+mod permission;
 #[cfg(test)]
 mod tests;
+
+#[cfg(feature = "permissions")]
+use permission::Permitted;
 
 /// How much of changed arguments the model sees, in bytes.
 const TOLD_BYTES_MAX: usize = 4_096;
@@ -51,9 +56,10 @@ impl ToolHooks<'_> {
     pub(crate) async fn before(
         &self,
         call: &ToolCall,
-        is_read_only: bool,
+        tool: &dyn Tool,
         questions: &Questions,
     ) -> Decision {
+        let is_read_only = tool.is_read_only();
         let hooks = &self.agent.hooks;
         let Ok(mut arguments) = greenroom_tools::parse_arguments(&call.arguments) else {
             return Decision::Run(call.clone());
@@ -80,11 +86,41 @@ impl ToolHooks<'_> {
                 Before::Instead(output) => return Decision::Instead(output),
             }
         }
+        if let Some(refused) = self.permit(call, tool, &arguments, questions).await {
+            return Decision::Instead(refused);
+        }
         let mut call = call.clone();
         if is_changed {
             call.arguments = arguments.to_string();
         }
         Decision::Run(call)
+    }
+
+    /// Judges a call by the agent's permissions. Returns what the model reads in place of a call that does not run.
+    #[cfg(feature = "permissions")]
+    async fn permit(
+        &self,
+        call: &ToolCall,
+        tool: &dyn Tool,
+        arguments: &Value,
+        questions: &Questions,
+    ) -> Option<ToolOutput> {
+        let permissions = self.agent.permissions.as_ref()?;
+        let asked = permission::Asked { session: &self.shared.id, tool, name: &call.name, arguments };
+        let (refused, warning) = match permission::permit(permissions, &asked, questions).await {
+            Permitted::Yes => return None,
+            Permitted::Approved { warning } => (None, warning),
+            Permitted::No(reason) => (Some(reason), None),
+        };
+        let told = refused.clone().map(|reason| Told { action: HookAction::Refused, detail: Some(reason) });
+        self.say(HookPoint::Permissions, call, told, warning);
+        refused.map(|reason| not_run(call, &reason))
+    }
+
+    #[cfg(not(feature = "permissions"))]
+    #[expect(clippy::unused_async, reason = "as with permissions")]
+    async fn permit(&self, _: &ToolCall, _: &dyn Tool, _: &Value, _: &Questions) -> Option<ToolOutput> {
+        None
     }
 
     /// Calls the hooks after a call; returns the output for the model.

@@ -13,6 +13,8 @@ names! {
         AfterTool = "after_tool",
         /// Before a model call: see `Agent::before_model`.
         BeforeModel = "before_model",
+        /// Before a tool call, after its hooks: see `Agent::permissions`.
+        Permissions = "permissions",
     }
     /// A name unknown to this version: a newer program wrote it.
     #[serde(rename = "unknown", other)]

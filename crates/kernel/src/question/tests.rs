@@ -283,3 +283,52 @@ fn a_kind_of_a_newer_version_is_neither_asked_nor_answered() {
     assert_eq!(read.check(), Err("this version does not know its kind".to_owned()));
     assert!(read.accept(json!("here"), |_, _| Ok(())).is_err());
 }
+
+#[test]
+fn answers_to_an_approval() {
+    let mut with_rules = Approval::new("bash", json!({ "command": "git push" }));
+    with_rules.rules = vec!["bash(git push *)".to_owned()];
+    let words = |words: &str| Some(json!({ "no": words }));
+    let rows = [
+        (json!("yes"), Some(json!("yes"))),
+        (json!(" Y "), Some(json!("yes"))),
+        (json!("once"), Some(json!("yes"))),
+        (json!("always"), Some(json!("always"))),
+        (json!("NO"), Some(json!("no"))),
+        (json!("no, use main"), words("use main")),
+        (json!("No: use main"), words("use main")),
+        (json!("no - use main "), words("use main")),
+        (json!("no."), Some(json!("no"))),
+        (json!({ "no": "use main" }), words("use main")),
+        (json!({ "no": "" }), Some(json!("no"))),
+        (json!("nope"), None),
+        (json!("not yet"), None),
+        (json!("yes please"), None),
+        (json!(""), None),
+        (json!(true), None),
+        (json!(["yes"]), None),
+        (json!({ "yes": "x" }), None),
+        (json!({ "no": "x", "yes": "y" }), None),
+    ];
+    for (value, recorded) in rows {
+        let question = Question::approval("Run it?", with_rules.clone());
+        let accepted = question.accept(value.clone(), nothing_fits);
+        assert_eq!(accepted.clone().ok(), recorded, "{value}: {accepted:?}");
+        if let Some(recorded) = recorded {
+            let approved = |value: &Value| GivenAnswer::from(value.clone()).approved();
+            assert_eq!(approved(&value), approved(&recorded), "{value} is read as it is recorded");
+            assert!(approved(&value).is_some());
+        }
+    }
+    let without = Question::approval("Run it?", Approval::new("bash", json!({})));
+    let refused = without.accept(json!("always"), nothing_fits).unwrap_err();
+    assert!(refused.contains("yes, no"), "{refused}");
+}
+
+#[test]
+fn an_approval_of_any_size_can_be_asked() {
+    let content = "é".repeat(Approval::SHOWN_BYTES_MAX);
+    let approval = Approval::new("write", json!({ "content": content }));
+    assert!(approval.arguments.as_str().is_some_and(|text| text.ends_with(" bytes in all)")));
+    assert_eq!(Question::approval("Write it?", approval).check(), Ok(()));
+}

@@ -439,6 +439,11 @@ impl Stored<V1> for Question {
                 2_u32.encode(encoder)?;
                 Stored::<V1>::write(schema, encoder)
             }
+            QuestionKind::Approval { approval } => {
+                3_u32.encode(encoder)?;
+                let value = serde_json::to_value(approval).map_err(|error| EncodeError::OtherString(error.to_string()))?;
+                Stored::<V1>::write(&value, encoder)
+            }
             QuestionKind::Unknown | _ => Err(undeclared_variant("QuestionKind")),
         }
     }
@@ -453,6 +458,12 @@ impl Stored<V1> for Question {
                 several: Stored::<V1>::read(decoder)?,
             },
             2 => QuestionKind::Form { schema: Stored::<V1>::read(decoder)? },
+            3 => {
+                let value: serde_json::Value = Stored::<V1>::read(decoder)?;
+                let approval = serde_json::from_value(value)
+                    .map_err(|error| DecodeError::OtherString(format!("an approval: {error}")))?;
+                QuestionKind::Approval { approval }
+            }
             number => return Err(unknown_variant("QuestionKind", number)),
         };
         let mut question = Self::text(text).of_kind(kind);

@@ -10,6 +10,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use tokio_util::sync::CancellationToken;
 
+use super::write::{changes, preview, text_of};
 use crate::output::cap_line;
 use crate::{FunctionTool, ToolContext, ToolOutput, ToolsError, Workspace, similar};
 
@@ -33,10 +34,18 @@ struct Edit {
 }
 
 pub(super) fn tool(workspace: Workspace) -> FunctionTool {
+    let shown = workspace.clone();
     crate::tool("edit", move |arguments: Edit, context: ToolContext| {
         let workspace = workspace.clone();
         async move { workspace.blocking(&context.cancel, move |w, cancel| edit(w, &arguments, cancel)).await }
     })
+    .preview(move |arguments| preview(&shown, arguments, would_change))
+}
+
+fn would_change(workspace: &Workspace, arguments: &Edit) -> Option<String> {
+    let before = text_of(workspace, &workspace.locate(&arguments.path).ok()?)?;
+    let (after, _) = replace(&before, arguments).ok()?;
+    Some(changes(&before, &after).join("\n"))
 }
 
 fn edit(

@@ -6,9 +6,13 @@
 use std::io::Read as _;
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
 use greenroom_kernel::Touch;
 use schemars::JsonSchema;
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
 use similar::{ChangeTag, TextDiff};
 use tokio_util::sync::CancellationToken;
 
@@ -36,11 +40,33 @@ struct Write {
 }
 
 pub(super) fn tool(workspace: Workspace) -> FunctionTool {
+    let shown = workspace.clone();
     crate::tool("write", move |arguments: Write, context: ToolContext| {
         let workspace = workspace.clone();
         let (cancel, progress) = (context.cancel, context.progress);
         async move { workspace.blocking(&cancel, move |w, cancel| write(w, &arguments, cancel, &progress)).await }
     })
+    .preview(move |arguments| preview(&shown, arguments, would_change))
+}
+
+/// Returns the changes that a call would make, by reading the file off the asynchronous threads.
+pub(super) fn preview<A: DeserializeOwned + Send + 'static>(
+    workspace: &Workspace,
+    arguments: &Value,
+    changes: fn(&Workspace, &A) -> Option<String>,
+) -> BoxFuture<'static, Option<String>> {
+    let (workspace, arguments) = (workspace.clone(), A::deserialize(arguments));
+    async move {
+        let arguments = arguments.ok()?;
+        tokio::task::spawn_blocking(move || changes(&workspace, &arguments)).await.ok()?
+    }
+    .boxed()
+}
+
+fn would_change(workspace: &Workspace, arguments: &Write) -> Option<String> {
+    let path = workspace.locate(&arguments.path).ok()?;
+    let before = text_of(workspace, &path).unwrap_or_default();
+    Some(changes(&before, &arguments.content).join("\n"))
 }
 
 fn write(
@@ -66,7 +92,7 @@ fn write(
 }
 
 /// Returns the current file content, if it is text and not too large.
-fn text_of(workspace: &Workspace, path: &WorkspacePath) -> Option<String> {
+pub(super) fn text_of(workspace: &Workspace, path: &WorkspacePath) -> Option<String> {
     let (file, _) = workspace.open_file(path).ok()?;
     let mut text = String::new();
     file.take(COMPARED_BYTES_MAX + 1).read_to_string(&mut text).ok()?;
@@ -74,6 +100,15 @@ fn text_of(workspace: &Workspace, path: &WorkspacePath) -> Option<String> {
 }
 
 fn tell_changes(before: &str, after: &str, progress: &Progress) {
+    let lines = changes(before, after);
+    if lines.len() <= TOLD_LINES_MAX {
+        progress.report(format!("diff {}", lines.len()));
+        lines.into_iter().for_each(|line| progress.report(line));
+    }
+}
+
+/// Returns the changed lines, with some around them.
+pub(super) fn changes(before: &str, after: &str) -> Vec<String> {
     let diff = TextDiff::configure().timeout(COMPARING).diff_lines(before, after);
     let mut lines = Vec::new();
     for group in diff.grouped_ops(AROUND) {
@@ -89,8 +124,5 @@ fn tell_changes(before: &str, after: &str, progress: &Progress) {
             lines.push(format!("{mark}{}", change.value().trim_end_matches(['\n', '\r'])));
         }
     }
-    if lines.len() <= TOLD_LINES_MAX {
-        progress.report(format!("diff {}", lines.len()));
-        lines.into_iter().for_each(|line| progress.report(line));
-    }
+    lines
 }

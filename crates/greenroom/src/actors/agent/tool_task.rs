@@ -186,7 +186,7 @@ impl ToolTask {
                 tokio::select! {
                     biased;
                     () = self.cancel.cancelled() => Decision::Run(call.clone()),
-                    decision = hooks.before(call, tool.is_read_only(), &of_hooks) => decision,
+                    decision = hooks.before(call, &**tool, &of_hooks) => decision,
                 }
             }
             None => Decision::Run(call.clone()),

@@ -1,0 +1,142 @@
+//! Decides by the agent's permissions whether a call runs, and asks a person where they say so.
+//!
+//! Invariants: the call that was approved is the one that runs, with the same arguments; an approval counts once,
+//! and not if a rule forbids the call meanwhile. A question whose call was approved before a restart is answered
+//! from the record, and one whose call, folder or effect has changed since is refused.
+
+use std::path::{Path, PathBuf};
+
+use greenroom_kernel::question::{Approval, Approved, Question};
+use greenroom_policy::{Call, Verdict};
+use greenroom_tools::{AskError, Questions, Tool};
+use serde_json::Value;
+
+use crate::agent::permissions::Permissions;
+
+/// How many parts of a command are shown in a question's text.
+const PARTS_SHOWN: usize = 3;
+/// The longest part that is shown in a question's text, in characters.
+const PART_CHARS_MAX: usize = 200;
+
+/// What the permissions decided.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Permitted {
+    /// The call runs.
+    Yes,
+    /// A person approved it; the warning is about the rules that were to be remembered.
+    Approved { warning: Option<String> },
+    /// It does not run. The reason is a clause for the model.
+    No(String),
+}
+
+/// A call to decide about.
+pub(super) struct Asked<'a> {
+    pub(super) session: &'a str,
+    pub(super) tool: &'a dyn Tool,
+    pub(super) name: &'a str,
+    pub(super) arguments: &'a Value,
+}
+
+/// Decides whether a call runs.
+pub(super) async fn permit(permissions: &Permissions, asked: &Asked<'_>, questions: &Questions) -> Permitted {
+    let Asked { session, tool, name, arguments } = *asked;
+    let call = Call::new(name, arguments).read_only(tool.is_read_only());
+    let workspace = permissions.policy();
+    let resolved = match workspace.path_of(&call) {
+        Some(path) => tokio::task::spawn_blocking(move || resolved(&path)).await.ok(),
+        None => None,
+    };
+    let call = call.resolved(resolved.as_deref());
+    let asked = match permissions.judge(session, &call) {
+        Verdict::Allow => return Permitted::Yes,
+        Verdict::Deny(reason) => return Permitted::No(reason),
+        Verdict::Ask(asked) => asked,
+    };
+    if !permissions.is_attended() {
+        return Permitted::No(nobody(permissions, &asked));
+    }
+    let mut approval = Approval::new(name, arguments.clone());
+    approval.folder = Some(workspace.workspace().display().to_string());
+    approval.preview = tool.preview(arguments).await.map(shortened);
+    let text = text(name, arguments, &asked.parts);
+    (approval.why, approval.parts, approval.rules) = (asked.why, asked.parts, asked.offers);
+    let rules = approval.rules.clone();
+    match questions.ask(Question::approval(text, approval)).await {
+        Ok(answer) => {
+            // It may have been forbidden while the question was open.
+            if let Verdict::Deny(reason) = permissions.judge(session, &call) {
+                return Permitted::No(reason);
+            }
+            let by = answer.by.as_ref().map(|by| format!(" ({by})")).unwrap_or_default();
+            match answer.approved() {
+                Some(Approved::Once) => Permitted::Approved { warning: None },
+                Some(Approved::Always) => Permitted::Approved { warning: permissions.allow_always(&rules) },
+                Some(Approved::No(Some(words))) => Permitted::No(format!("the user{by} refused it and says: {words}")),
+                Some(Approved::No(None) | _) => Permitted::No(format!("the user{by} refused it")),
+                None => Permitted::No("the answer is not understood".to_owned()),
+            }
+        }
+        Err(AskError::Changed { .. }) => {
+            Permitted::No("what was to be approved has changed since the question was asked; call it again".to_owned())
+        }
+        Err(error) => Permitted::No(format!("it needs an approval, and there is none: {error}")),
+    }
+}
+
+/// Returns why a call is denied where nobody can be asked.
+fn nobody(permissions: &Permissions, asked: &greenroom_policy::Question) -> String {
+    let why = asked.why.as_ref().map(|why| format!(" ({why})")).unwrap_or_default();
+    let how = permissions.how_to_allow(&asked.offers).filter(|how| !how.is_empty());
+    let how = how.map(|how| format!("; the user can allow it with {how}")).unwrap_or_default();
+    format!("it needs an approval{why}, and nobody can be asked here{how}")
+}
+
+/// Returns the question in one line or a few.
+fn text(name: &str, arguments: &Value, parts: &[String]) -> String {
+    let cut = |part: &String| {
+        let mut chars = part.chars();
+        let shown: String = chars.by_ref().take(PART_CHARS_MAX).collect();
+        if chars.next().is_some() { format!("{shown} …") } else { shown }
+    };
+    let mut shown: Vec<String> = parts.iter().take(PARTS_SHOWN).map(cut).collect();
+    if parts.len() > PARTS_SHOWN {
+        shown.push(format!("and {} more", parts.len() - PARTS_SHOWN));
+    }
+    let shown = shown.join(" · ");
+    match name {
+        "bash" => {
+            let whole = arguments.get("command").and_then(Value::as_str).map(str::trim);
+            match whole {
+                Some(whole) if parts.len() == 1 && parts[0] != whole && whole.chars().count() <= PART_CHARS_MAX => {
+                    format!("Run `{whole}`?")
+                }
+                _ => format!("Run `{shown}`?"),
+            }
+        }
+        "write" => format!("Write {shown}?"),
+        "edit" => format!("Edit {shown}?"),
+        "read" | "list" | "grep" => format!("Read {shown}, outside the workspace?"),
+        name => format!("Call `{name}`?"),
+    }
+}
+
+fn shortened(preview: String) -> String {
+    if preview.len() <= Approval::SHOWN_BYTES_MAX {
+        return preview;
+    }
+    let end = preview.floor_char_boundary(Approval::SHOWN_BYTES_MAX);
+    let whole = preview[..end].rfind('\n').unwrap_or(end);
+    let lines = preview[whole..].lines().count().saturating_sub(1);
+    format!("{}\n ⋮ {lines} more lines", &preview[..whole])
+}
+
+/// Returns where the path leads, as far as it exists.
+fn resolved(path: &Path) -> PathBuf {
+    for folder in path.ancestors() {
+        if let Ok(real) = folder.canonicalize() {
+            let rest = path.strip_prefix(folder).unwrap_or(Path::new(""));
+            return if rest.as_os_str().is_empty() { real } else { real.join(rest) };
+        }
+    }
+    path.to_owned()
+}

@@ -1,0 +1,221 @@
+//! Permissions of an agent: calls that run, are denied, or wait for a person's approval, also over restarts.
+//!
+//! Invariants: a call that was not approved has no effect; one that was approved has it once, or never if a restart
+//! interrupted it.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use greenroom::permissions::{Effect, Mode, Permissions, Policy};
+use greenroom::prelude::*;
+use greenroom::{EventKind, GivenAnswer, HookAction, HookPoint, QuestionEnd, QuestionKind};
+use serde_json::{Value, json};
+
+use super::restarts::{CUTS, Cut, World};
+use super::{Effects, Home, Refund, asked, cashier, ends, started};
+use crate::support::{drain, quiet_injected_panics};
+
+fn policy(mode: Mode, rules: &[(Effect, &str)]) -> Policy {
+    let mut policy = Policy::new(mode, "/work");
+    for (effect, rule) in rules {
+        policy.add(*effect, rule, "the test").unwrap();
+    }
+    policy
+}
+
+/// A tool that asks nothing and takes a while.
+fn refunds(effects: &Effects) -> greenroom::FunctionTool {
+    let effects = effects.clone();
+    tool("refund", move |_: Refund, cx: ToolContext| {
+        let effects = effects.clone();
+        async move {
+            effects.happen(cx.call_key());
+            tokio::time::sleep(Duration::from_secs(30)).await;
+            Ok("refunded")
+        }
+    })
+}
+
+/// Without a time limit: while the test waits for a disk, the paused clock advances.
+fn agent(effects: &Effects, permissions: &Permissions) -> Arc<Agent> {
+    let agent = crate::support::agent(100_000).run_timeout(None);
+    Arc::new(agent.add_tool(refunds(effects)).permissions(permissions.clone()))
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_approval_outlives_restarts_and_counts_once() {
+    quiet_injected_panics();
+    for cut in CUTS {
+        for (cuts, answer) in [(1, "yes"), (2, "yes"), (3, "yes"), (1, "no, wait for Ada")] {
+            let (home, model, effects) = (Home::new(), cashier(), Effects::default());
+            let agent = agent(&effects, &Permissions::new(policy(Mode::Ask, &[])));
+            let mut world = World::start(&home, &model, &agent).await;
+            drop(started(&world.session, "refund it"));
+            let question = asked(&world.session).await;
+            let QuestionKind::Approval { approval } = &question.question.kind else { panic!("{question:?}") };
+            assert_eq!((&*approval.tool, &approval.arguments), ("refund", &json!({ "euros": 120 })));
+            assert_eq!(approval.folder.as_deref(), Some("/work"));
+            for _ in 0..cuts {
+                // At most three deaths within a minute are tolerated.
+                tokio::time::sleep(Duration::from_secs(60)).await;
+                world = world.cut(cut, &home, &model, &agent).await;
+                assert_eq!(world.session.state().await.unwrap().status, Status::Waiting, "{cut:?}");
+                assert_eq!(world.session.questions().await.unwrap(), std::slice::from_ref(&question), "{cut:?}");
+            }
+            assert_eq!(effects.seen(), [""; 0], "{cut:?}: nobody has approved it");
+            world.session.answer(question.id, answer).await.unwrap();
+            let said = world.until_idle().await;
+            if answer == "yes" {
+                assert_eq!((said.as_str(), effects.seen().len()), ("It says: refunded", 1), "{cut:?}");
+            } else {
+                assert!(said.contains("wait for Ada") && effects.seen().is_empty(), "{cut:?}: {said}");
+            }
+            let ended = ends(&world.runtime, "s").await;
+            assert!(matches!(&*ended, [QuestionEnd::Answered(_)]), "{cut:?}: {ended:?}");
+            model.assert_clean();
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_approved_call_that_is_cut_off_does_not_run_again() {
+    quiet_injected_panics();
+    for cut in CUTS {
+        let (home, model, effects) = (Home::new(), cashier(), Effects::default());
+        let agent = agent(&effects, &Permissions::new(policy(Mode::Ask, &[])));
+        let world = World::start(&home, &model, &agent).await;
+        drop(started(&world.session, "refund it"));
+        let question = asked(&world.session).await;
+        world.session.answer(question.id, "yes").await.unwrap();
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert_eq!(effects.seen().len(), 1, "{cut:?}: it has begun");
+        let world = world.cut(cut, &home, &model, &agent).await;
+        world.until_idle().await;
+        assert_eq!(effects.seen().len(), 1, "{cut:?}: it ran once");
+        model.assert_clean();
+    }
+}
+
+/// Answers an approval, and returns what the model read, the effects, and the questions that a second call asks.
+async fn answered(answer: Value, meanwhile: impl FnOnce(&Permissions)) -> (String, usize, usize, Vec<String>) {
+    let (home, model, effects) = (Home::new(), cashier(), Effects::default());
+    let remembered: Arc<Mutex<Vec<String>>> = Arc::default();
+    let written = Arc::clone(&remembered);
+    let permissions = Permissions::new(policy(Mode::Ask, &[])).remember(move |rules| {
+        written.lock().unwrap().extend_from_slice(rules);
+        Ok(())
+    });
+    let agent = agent(&effects, &permissions);
+    let world = World::start(&home, &model, &agent).await;
+    drop(started(&world.session, "refund it"));
+    let question = asked(&world.session).await;
+    meanwhile(&permissions);
+    world.session.answer(question.id, GivenAnswer::from(answer).by("ada")).await.unwrap();
+    let said = world.until_idle().await;
+    let happened = effects.seen().len();
+    drop(started(&world.session, "refund it again"));
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    let again = world.session.questions().await.unwrap().len();
+    model.assert_clean();
+    let remembered = remembered.lock().unwrap().clone();
+    (said, happened, again, remembered)
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_each_answer_does() {
+    let rows: [(Value, &str, usize, usize, &[&str]); 5] = [
+        (json!("yes"), "refunded", 1, 1, &[]),
+        (json!("always"), "refunded", 1, 0, &["refund"]),
+        (json!("no"), "the user (ada) refused it", 0, 1, &[]),
+        (json!("no, ask Ada"), "the user (ada) refused it and says: ask Ada", 0, 1, &[]),
+        (json!({ "no": "ask Ada" }), "says: ask Ada", 0, 1, &[]),
+    ];
+    for (answer, said, happened, again, rules) in rows {
+        let (model_read, effects, questions, remembered) = answered(answer.clone(), |_| {}).await;
+        assert!(model_read.contains(said), "{answer}: {model_read}");
+        assert_eq!((effects, questions), (happened, again), "{answer}");
+        assert_eq!(remembered, rules, "{answer}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_forbidden_meanwhile_does_not_run() {
+    let forbid = |permissions: &Permissions| permissions.add(Effect::Deny, "refund", "the operator").unwrap();
+    let (said, effects, questions, _) = answered(json!("yes"), forbid).await;
+    assert!(said.contains("a rule forbids it (deny refund, from the operator)"), "{said}");
+    assert_eq!((effects, questions), (0, 0));
+}
+
+/// Runs one prompt, and returns what the model read and whether the tool had its effect.
+async fn prompted(permissions: &Permissions, session_mode: Option<Mode>) -> (String, bool) {
+    let (home, model, effects) = (Home::new(), cashier(), Effects::default());
+    let agent = agent(&effects, permissions);
+    let world = World::start(&home, &model, &agent).await;
+    permissions.set_mode("s", session_mode);
+    permissions.set_mode("another", Some(Mode::ReadOnly));
+    let mut events = world.session.subscribe();
+    let said = world.session.prompt("refund it").await.unwrap().text;
+    let refused = drain(&mut events).iter().any(|event| {
+        matches!(&event.kind, EventKind::Hook { hook: HookPoint::Permissions, action: HookAction::Refused, .. })
+    });
+    let happened = !effects.seen().is_empty();
+    assert_eq!(refused, !happened, "the event tells of a refusal");
+    (said, happened)
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_nobody_is_asked_the_reason_names_the_rule() {
+    let rows: [(Mode, Option<Mode>, &[(Effect, &str)], bool, &str); 6] = [
+        (Mode::Ask, None, &[], false, "nobody can be asked here; the user can allow it with --allow 'refund'"),
+        (Mode::Ask, None, &[(Effect::Allow, "refund")], true, "refunded"),
+        (Mode::ReadOnly, None, &[(Effect::Allow, "refund")], false, "read-only mode"),
+        (Mode::Everything, None, &[], true, "refunded"),
+        (Mode::Everything, Some(Mode::ReadOnly), &[], false, "read-only mode"),
+        (Mode::Everything, None, &[(Effect::Ask, "refund")], false, "a rule asks for it"),
+    ];
+    for (mode, of_session, rules, runs, said) in rows {
+        let permissions = Permissions::unattended(policy(mode, rules), "--allow '", "'");
+        let (read, happened) = prompted(&permissions, of_session).await;
+        assert!(read.contains(said) && happened == runs, "{mode} {of_session:?} {rules:?}: {read}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn hooks_come_first_and_what_they_changed_is_judged() {
+    let (home, model, effects) = (Home::new(), cashier(), Effects::default());
+    let permissions = Permissions::new(policy(Mode::Ask, &[]));
+    let agent = (*agent(&effects, &permissions)).clone();
+    let agent = agent.before_tool(|_| async { greenroom::BeforeTool::Change(json!({ "euros": 7 })) });
+    let agent = Arc::new(agent);
+    let world = World::start(&home, &model, &agent).await;
+    drop(started(&world.session, "refund it"));
+    let question = asked(&world.session).await;
+    let QuestionKind::Approval { approval } = &question.question.kind else { panic!("{question:?}") };
+    assert_eq!(approval.arguments, json!({ "euros": 7 }));
+}
+
+/// What is shown to the person is what runs: if the effect would be another one by now, nothing runs.
+#[tokio::test(start_paused = true)]
+async fn an_approval_of_what_has_changed_since_is_void() {
+    let (home, model, effects) = (Home::new(), cashier(), Effects::default());
+    let permissions = Permissions::new(policy(Mode::Ask, &[]));
+    let preview = Arc::new(Mutex::new("-old\n+new"));
+    let shown = Arc::clone(&preview);
+    let refund = refunds(&effects).preview(move |_| {
+        let preview = shown.lock().unwrap().to_owned();
+        Box::pin(std::future::ready(Some(preview)))
+    });
+    let agent = crate::support::agent(100_000).run_timeout(None).add_tool(refund);
+    let agent = Arc::new(agent.permissions(permissions));
+    let world = World::start(&home, &model, &agent).await;
+    drop(started(&world.session, "refund it"));
+    let question = asked(&world.session).await;
+    let QuestionKind::Approval { approval } = &question.question.kind else { panic!("{question:?}") };
+    assert_eq!(approval.preview.as_deref(), Some("-old\n+new"));
+    *preview.lock().unwrap() = "-older\n+new";
+    let world = world.cut(Cut::Dropped, &home, &model, &agent).await;
+    let said = world.until_idle().await;
+    assert!(said.contains("has changed since the question was asked"), "{said}");
+    assert_eq!(effects.seen(), [""; 0]);
+    assert_eq!(ends(&world.runtime, "s").await, [QuestionEnd::Withdrawn]);
+}
