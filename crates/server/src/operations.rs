@@ -40,6 +40,7 @@ pub use self::live::{ListLive, LiveListed, SessionInProgress, WatchSession};
 pub use self::parts::{
     ContextCategory, ContextPart, ContextParts, ListTools, SessionContext, ToolSummary, ToolsListed,
 };
+pub use self::permissions::{PermissionRule, ReadPermissions, SessionPermissions, SetPermissions};
 pub(crate) use self::query::{LABEL, take_labels};
 pub use self::questions::{AnswerQuestion, Answered, ListQuestions, QuestionsListed};
 pub use self::read::{
@@ -69,6 +70,7 @@ mod entries;
 mod keeping;
 mod live;
 mod parts;
+mod permissions;
 mod query;
 mod questions;
 mod read;
@@ -444,6 +446,8 @@ pub fn methods() -> Vec<Method> {
         method::<SessionInProgress>(),
         method::<ListQuestions>(),
         method::<AnswerQuestion>(),
+        method::<ReadPermissions>(),
+        method::<SetPermissions>(),
         method::<ReadConsumer>(),
         method::<ListConsumers>(),
         method::<DeleteConsumer>(),

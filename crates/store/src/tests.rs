@@ -13,6 +13,7 @@ mod crash;
 mod damage;
 mod deletion;
 mod failing;
+mod handles;
 mod listing;
 mod loss;
 mod model;

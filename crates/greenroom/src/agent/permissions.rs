@@ -1,8 +1,8 @@
 //! The permissions of an agent: which of its tool calls run, ask a person, or are denied.
 //!
-//! Invariants: the policy decides alone; what a session may do is the agent's mode, unless the session has one of
-//! its own; clones are the same permissions. A rule that a person adds with an approval holds for the agent at
-//! once, and is remembered where the program says.
+//! Invariants: the policy decides alone; a session has the agent's mode and rules, unless it has a mode of its own,
+//! and its own rules besides; clones are the same permissions. A rule that a person adds with an approval holds at
+//! once: for the agent, where the program remembers rules, and otherwise for the session only.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -31,11 +31,18 @@ pub struct Permissions(Arc<Inner>);
 
 struct Inner {
     policy: Mutex<Policy>,
-    /// The modes of sessions that have one of their own.
-    modes: Mutex<BTreeMap<String, Mode>>,
+    /// What single sessions have of their own.
+    sessions: Mutex<BTreeMap<String, Own>>,
     remember: Option<Box<Remember>>,
     /// How a person allows a rule where nobody can be asked, before and after the rule.
     unattended: Option<(String, String)>,
+}
+
+/// What a session has of its own.
+#[derive(Default)]
+struct Own {
+    mode: Option<Mode>,
+    rules: Vec<(Effect, String, String)>,
 }
 
 impl Permissions {
@@ -44,7 +51,7 @@ impl Permissions {
     pub fn new(policy: Policy) -> Self {
         Self(Arc::new(Inner {
             policy: Mutex::new(policy),
-            modes: Mutex::default(),
+            sessions: Mutex::default(),
             remember: None,
             unattended: None,
         }))
@@ -54,10 +61,11 @@ impl Permissions {
     /// names the rule that would allow it, between these texts: for example `--allow '` and `'`.
     pub fn unattended(policy: Policy, before: impl Into<String>, after: impl Into<String>) -> Self {
         let unattended = Some((before.into(), after.into()));
-        Self(Arc::new(Inner { policy: Mutex::new(policy), modes: Mutex::default(), remember: None, unattended }))
+        Self(Arc::new(Inner { policy: Mutex::new(policy), sessions: Mutex::default(), remember: None, unattended }))
     }
 
-    /// Sets where the rules that people add with an approval are written. Call it before the permissions are cloned.
+    /// Sets where the rules that people add with an approval are written. They then apply to all sessions of the
+    /// agent, and otherwise to the session in which they were added. Call it before the permissions are cloned.
     #[must_use]
     pub fn remember(
         self,
@@ -88,18 +96,34 @@ impl Permissions {
         self.0.policy.lock().add(effect, rule, origin)
     }
 
-    /// Returns the mode of a session.
-    pub fn mode(&self, session: &str) -> Mode {
-        self.0.modes.lock().get(session).copied().unwrap_or_else(|| self.0.policy.lock().mode())
+    /// Returns the policy of a session: that of the agent, with the session's own mode and rules.
+    pub fn of_session(&self, session: &str) -> Policy {
+        let mut policy = self.policy();
+        if let Some(own) = self.0.sessions.lock().get(session) {
+            policy.set_mode(own.mode.unwrap_or(policy.mode()));
+            for (effect, rule, origin) in &own.rules {
+                // It was valid when it was added, and the workspace is the same.
+                let _ = policy.add(*effect, rule, origin);
+            }
+        }
+        policy
     }
 
     /// Sets the mode of a session, as long as the agent lives; `None`: that of the agent.
     pub fn set_mode(&self, session: &str, mode: Option<Mode>) {
-        let mut modes = self.0.modes.lock();
-        match mode {
-            Some(mode) => drop(modes.insert(session.to_owned(), mode)),
-            None => drop(modes.remove(session)),
-        }
+        self.0.sessions.lock().entry(session.to_owned()).or_default().mode = mode;
+    }
+
+    /// Adds a rule for a session, as long as the agent lives. `origin` is where it was written, for people.
+    ///
+    /// # Errors
+    /// [`InvalidRule`].
+    pub fn add_for(&self, session: &str, effect: Effect, rule: &str, origin: &str) -> Result<(), InvalidRule> {
+        self.policy().add(effect, rule, origin)?;
+        let mut sessions = self.0.sessions.lock();
+        let own = sessions.entry(session.to_owned()).or_default();
+        own.rules.push((effect, rule.to_owned(), origin.to_owned()));
+        Ok(())
     }
 
     /// Whether a call that needs an approval asks a person.
@@ -108,10 +132,7 @@ impl Permissions {
     }
 
     pub(crate) fn judge(&self, session: &str, call: &Call<'_>) -> Verdict {
-        let mode = self.mode(session);
-        let mut policy = self.policy();
-        policy.set_mode(mode);
-        policy.judge(call)
+        self.of_session(session).judge(call)
     }
 
     /// Returns how a person allows what needs these rules, where nobody can be asked.
@@ -121,14 +142,14 @@ impl Permissions {
     }
 
     /// Adds the rules of an approval. The warning says what could not be remembered.
-    pub(crate) fn allow_always(&self, rules: &[String]) -> Option<String> {
-        let problems = rules.iter().filter_map(|rule| {
-            let added = self.add(Effect::Allow, rule, "an approval");
-            added.err().map(|error| error.to_string())
+    pub(crate) fn allow_always(&self, session: &str, rules: &[String]) -> Option<String> {
+        let origin = "an approval";
+        let added = rules.iter().try_for_each(|rule| match &self.0.remember {
+            Some(_) => self.add(Effect::Allow, rule, origin),
+            None => self.add_for(session, Effect::Allow, rule, origin),
         });
-        let invalid = problems.collect::<Vec<_>>().join("; ");
-        if !invalid.is_empty() {
-            return Some(invalid);
+        if let Err(invalid) = added {
+            return Some(invalid.to_string());
         }
         let written = self.0.remember.as_ref().map_or(Ok(()), |remember| remember(rules));
         written.err().map(|problem| format!("the rule applies until the program ends, and was not written: {problem}"))

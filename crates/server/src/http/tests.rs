@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use greenroom::permissions::{Mode, Permissions, Policy};
 use greenroom::{Agent, EntryId, Runtime};
 use greenroom_simulator::{Answer, ByPurpose, Function, Pace, Simulator, SimulatorOptions, Summariser};
 use greenroom_store::{Store, StoreError};
@@ -47,7 +48,8 @@ async fn server_with(change: impl FnOnce(&mut HttpOptions)) -> (HttpServer, Simu
 async fn serve(runtime: &Runtime, change: impl FnOnce(&mut HttpOptions)) -> HttpServer {
     let mut options = HttpOptions::new(([127, 0, 0, 1], 0).into(), TOKEN);
     change(&mut options);
-    let agent = Arc::new(Agent::new("simulated").context_window(8_000));
+    let permissions = Permissions::new(Policy::new(Mode::Everything, "/work"));
+    let agent = Arc::new(Agent::new("simulated").context_window(8_000).permissions(permissions));
     HttpServer::start(runtime, agent, options).await.unwrap()
 }
 

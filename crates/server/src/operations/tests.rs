@@ -4,6 +4,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use greenroom::permissions::{Mode, Permissions, Policy};
 use greenroom::{Agent, Runtime};
 use greenroom_kernel::entry::{Entry, EntryId, EntryKind};
 use greenroom_kernel::head::Head;
@@ -36,7 +37,8 @@ impl Client {
         let look = greenroom_tools::tool("look", |(): (), _| async {
             Ok::<_, greenroom_tools::ToolError>("nothing")
         });
-        let agent = Agent::new("simulated").context_window(8_000).add_tool(look);
+        let permissions = Permissions::new(Policy::new(Mode::Everything, "/work"));
+        let agent = Agent::new("simulated").context_window(8_000).add_tool(look).permissions(permissions);
         let runtime = Runtime::builder()
             .provider(simulator.provider())
             .store(store)
@@ -98,6 +100,8 @@ async fn every_operation_does_what_it_says() {
         ("agent/state", a.clone(), "/id", json!("a")),
         ("session/follow_up", prompt("four"), "", Value::Null),
         ("session/set_title", with(json!({ "title": "Four words" })), "/session_id", json!("a")),
+        ("session/set_permissions", with(json!({ "mode": "read_only", "deny": ["read(.env)"] })), "/mode", json!("read_only")),
+        ("session/permissions", a.clone(), "/rules/0/rule", json!("read(.env)")),
         ("session/set_label", with(json!({ "name": "tenant", "value": "x" })), "/session_id", json!("a")),
         ("session/get", a.clone(), "/session/id", json!("a")),
         ("session/find", json!({ "prefix": "a" }), "/session_id", json!("a")),

@@ -56,7 +56,11 @@ impl Segments {
 
     /// Makes a segment readable. `file` is its file, if it is already open.
     pub(crate) fn add(&self, id: u64, seed: u32, file: Option<Arc<dyn File>>) {
-        self.readable.write().insert(id, Readable { seed, file });
+        let mut readable = self.readable.write();
+        if file.is_some() {
+            make_room(&mut readable);
+        }
+        readable.insert(id, Readable { seed, file });
     }
 
     /// Forgets a segment that was reclaimed or lost.
@@ -91,9 +95,7 @@ impl Segments {
             Err(error) => return Err(StoreError::io("open", &path, error)),
         };
         let mut readable = self.readable.write();
-        if readable.values().filter(|segment| segment.file.is_some()).count() >= OPEN_MAX {
-            readable.values_mut().for_each(|segment| segment.file = None);
-        }
+        make_room(&mut readable);
         Ok(readable.get_mut(&id).map(|segment| {
             segment.file = Some(Arc::clone(&file));
             (segment.seed, file)
@@ -119,6 +121,13 @@ impl Segments {
             let payload = parsed.payload.to_vec();
             (parsed.frame, payload)
         }))
+    }
+}
+
+/// Closes the files that are open for reading if there are too many for another one.
+fn make_room(readable: &mut HashMap<u64, Readable>) {
+    if readable.values().filter(|segment| segment.file.is_some()).count() >= OPEN_MAX {
+        readable.values_mut().for_each(|segment| segment.file = None);
     }
 }
 

@@ -5,7 +5,7 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
 use parking_lot::Mutex;
 
@@ -438,19 +438,27 @@ impl Drop for EndOnDrop<'_> {
 fn under_load(backups: u64, seed: u64, segment_bytes: u64) {
     const WRITERS: u64 = 4;
     const SESSIONS: u64 = 3;
+    /// The writes during and after each backup, until the next one begins.
+    const WRITES: i64 = 2_000;
     let dir = tempfile::tempdir().unwrap();
     let home = dir.path().join("store");
     let options = StoreOptions { segment_bytes, ..options(&home) };
     let store = Store::open(&options).unwrap().0;
     let (is_over, known) = (AtomicBool::new(false), Mutex::new(Acknowledged::new()));
+    // How many writes are still permitted: so many for each backup, or the store would outgrow the machine.
+    let permitted = AtomicI64::new(0);
     let mut compared = 0;
     std::thread::scope(|scope| {
         for writer in 0..WRITERS {
-            let (store, known, is_over) = (&store, &known, &is_over);
+            let (store, known, is_over, permitted) = (&store, &known, &is_over, &permitted);
             scope.spawn(move || {
                 let mut random = Random::new(seed * 100 + writer);
                 let mut generations = BTreeMap::<String, u64>::new();
                 while !is_over.load(Ordering::Relaxed) {
+                    if permitted.fetch_sub(1, Ordering::Relaxed) <= 0 {
+                        std::thread::yield_now();
+                        continue;
+                    }
                     let session = format!("w{writer}s{}", random.below(SESSIONS));
                     let generation = *generations.entry(session.clone()).or_default();
                     let next = store.head(&session).unwrap().map_or(0, |head| head.entries);
@@ -482,6 +490,7 @@ fn under_load(backups: u64, seed: u64, segment_bytes: u64) {
         for round in 0..backups {
             // The same directory again, or another one.
             let backup = dir.path().join(format!("backup{}", random.below(2)));
+            permitted.store(WRITES, Ordering::Relaxed);
             let before = known.lock().clone();
             let info = back_up(&store, &backup)
                 .unwrap_or_else(|error| panic!("seed {seed}, round {round}: {error}"));

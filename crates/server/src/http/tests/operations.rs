@@ -99,6 +99,8 @@ pub(super) fn calls() -> Vec<(&'static str, Value)> {
         ("session/in_progress", a()),
         ("agent/state", a()),
         ("session/set_title", with(json!({ "title": "Four words" }))),
+        ("session/set_permissions", with(json!({ "mode": "read_only", "deny": ["read(.env)"] }))),
+        ("session/permissions", a()),
         ("session/set_label", with(json!({ "name": "a/b c", "value": "x:y" }))),
         ("session/get", a()),
         ("session/find", json!({ "prefix": "a b" })),

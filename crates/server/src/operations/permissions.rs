@@ -1,0 +1,144 @@
+//! Operations on the permissions of a session: its mode, and its rules.
+//!
+//! Invariants: they change what one session may do, never another one's; whoever may only prompt changes nothing.
+
+use greenroom::SessionHandle;
+use greenroom::permissions::{Effect, Mode, Permissions};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{Access, Answer, Asked, Nothing, Operation, Performed, Refused, Route, Verb};
+
+/// What a session's agent may do without asking, and what it may not do.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ReadPermissions {
+    /// The session.
+    pub session_id: String,
+}
+
+/// A session's permissions.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct SessionPermissions {
+    /// What happens to calls that no rule decides. Absent if the agent has no permissions: then every call of its tools
+    /// runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mode: Option<Mode>,
+    /// Whether a call that needs an approval asks a person. Otherwise it is denied.
+    pub attended: bool,
+    /// The rules.
+    pub rules: Vec<PermissionRule>,
+    /// Why every call is denied, if the permissions could not be read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
+}
+
+/// A rule, and where it was written.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct PermissionRule {
+    /// What it does with the calls that it matches.
+    pub effect: Effect,
+    /// The rule, such as `bash(git status *)`.
+    pub rule: String,
+    /// Where it was written, for people.
+    pub origin: String,
+}
+
+impl SessionPermissions {
+    fn of(permissions: Option<&Permissions>, session: &str) -> Self {
+        let Some(permissions) = permissions else {
+            return Self { mode: None, attended: true, rules: Vec::new(), problem: None };
+        };
+        let policy = permissions.of_session(session);
+        let rules = policy.rules().iter().map(|rule| PermissionRule {
+            effect: rule.effect(),
+            rule: rule.text().to_owned(),
+            origin: rule.origin().to_owned(),
+        });
+        Self {
+            mode: Some(policy.mode()),
+            attended: permissions.is_attended(),
+            rules: rules.collect(),
+            problem: policy.problem().map(str::to_owned),
+        }
+    }
+}
+
+impl Operation for ReadPermissions {
+    const METHOD: &'static str = "session/permissions";
+    const ROUTE: Option<Route> = Route::read("/sessions/{session_id}/permissions");
+    const ACCESS: Access = Access::Open;
+    type Output = SessionPermissions;
+    type Outcome = Nothing;
+
+    fn session_id(&self) -> Option<&str> {
+        Some(&self.session_id)
+    }
+
+    async fn perform(self, asked: Asked) -> Performed<Self> {
+        let permissions = asked.session()?.permissions();
+        Ok(Answer::Now(SessionPermissions::of(permissions.as_ref(), &self.session_id)))
+    }
+}
+
+/// Changes the permissions of a session, for its next calls. They last as long as its agent is in memory.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SetPermissions {
+    /// The session.
+    pub session_id: String,
+    /// Its mode from now on; without it, the mode stays.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mode: Option<Mode>,
+    /// Rules to add whose calls run.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub allow: Vec<String>,
+    /// Rules to add whose calls ask.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ask: Vec<String>,
+    /// Rules to add whose calls are denied.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub deny: Vec<String>,
+}
+
+impl SetPermissions {
+    fn apply(&self, session: &SessionHandle) -> Result<SessionPermissions, Refused> {
+        let none = || {
+            let text = "the session's agent has no permissions that could be changed: its tools were chosen when it was made";
+            Refused::Parameters(text.to_owned())
+        };
+        let permissions = session.permissions().ok_or_else(none)?;
+        let rules = [(Effect::Allow, &self.allow), (Effect::Ask, &self.ask), (Effect::Deny, &self.deny)];
+        let rules = || rules.iter().flat_map(|(effect, rules)| rules.iter().map(move |rule| (*effect, rule)));
+        // All of it, or nothing.
+        let mut trial = permissions.policy();
+        for (effect, rule) in rules() {
+            trial.add(effect, rule, "").map_err(|invalid| Refused::Parameters(invalid.to_string()))?;
+        }
+        for (effect, rule) in rules() {
+            let added = permissions.add_for(&self.session_id, effect, rule, "this session");
+            added.map_err(|invalid| Refused::Parameters(invalid.to_string()))?;
+        }
+        if self.mode.is_some() {
+            permissions.set_mode(&self.session_id, self.mode);
+        }
+        Ok(SessionPermissions::of(Some(&permissions), &self.session_id))
+    }
+}
+
+impl Operation for SetPermissions {
+    const METHOD: &'static str = "session/set_permissions";
+    const ROUTE: Option<Route> = Route::administer(Verb::Put, "/sessions/{session_id}/permissions");
+    const ACCESS: Access = Access::Open;
+    type Output = SessionPermissions;
+    type Outcome = Nothing;
+
+    fn session_id(&self) -> Option<&str> {
+        Some(&self.session_id)
+    }
+
+    async fn perform(self, asked: Asked) -> Performed<Self> {
+        let set = self.apply(asked.session()?)?;
+        Ok(Answer::Now(set))
+    }
+}
