@@ -146,7 +146,9 @@ pub use greenroom_kernel::bill::{Bill, CompactionBill};
 pub use greenroom_kernel::compacting::Supplied;
 pub use greenroom_kernel::compactions::{CompactionDetails, CompactionRecord, Replaced, Saved};
 pub use greenroom_kernel::entry::{CompactionOutcome, Sees};
-pub use greenroom_kernel::question::{Approval, Approved, Asker, GivenAnswer, Question, QuestionEnd, QuestionKind};
+pub use greenroom_kernel::question::{
+    Approval, Approved, Asker, GivenAnswer, Question, QuestionEnd, QuestionKind,
+};
 pub use greenroom_kernel::run::RunLimits;
 pub use greenroom_kernel::{EntryId, FactRecall, FailureClass, Image, ImageError, RunId, RunOutcome};
 pub use greenroom_provider::{ModelPrice, ModelSettings, PriceAbove, ReasoningEffort, ToolChoice};
@@ -177,7 +179,9 @@ pub use {futures_util, schemars, serde, serde_json};
 /// Which tool calls run, ask a person, or are denied: see [`Agent::permissions`].
 #[cfg(feature = "permissions")]
 pub mod permissions {
-    pub use greenroom_policy::{Call, Effect, InvalidRule, Mode, Policy, Rule, Subject, UnknownMode, Verdict};
+    pub use greenroom_policy::{
+        Call, Effect, InvalidRule, Mode, Policy, Rule, Subject, UnknownMode, Verdict,
+    };
 
     pub use crate::agent::permissions::Permissions;
 }

@@ -77,9 +77,42 @@ const HARMLESS: [&str; 5] = ["pwd", "true", "false", ":", "echo"];
 
 /// Commands that run the command in their arguments.
 const WRAPPERS: [&str; 36] = [
-    "builtin", "busybox", "chroot", "chrt", "command", "doas", "env", "exec", "find", "fd", "flock", "ionice", "nice",
-    "nohup", "nsenter", "parallel", "script", "setpriv", "setsid", "ssh", "stdbuf", "strace", "su", "sudo", "systemd-run",
-    "taskset", "time", "timeout", "toybox", "unshare", "watch", "xargs", "then", "trap", "entr", "ltrace",
+    "builtin",
+    "busybox",
+    "chroot",
+    "chrt",
+    "command",
+    "doas",
+    "env",
+    "exec",
+    "find",
+    "fd",
+    "flock",
+    "ionice",
+    "nice",
+    "nohup",
+    "nsenter",
+    "parallel",
+    "script",
+    "setpriv",
+    "setsid",
+    "ssh",
+    "stdbuf",
+    "strace",
+    "su",
+    "sudo",
+    "systemd-run",
+    "taskset",
+    "time",
+    "timeout",
+    "toybox",
+    "unshare",
+    "watch",
+    "xargs",
+    "then",
+    "trap",
+    "entr",
+    "ltrace",
 ];
 
 /// Shells, which run the text after `-c`.
@@ -99,7 +132,9 @@ impl Policy {
     /// Judges a call.
     pub fn judge(&self, call: &Call<'_>) -> Verdict {
         if let Some(problem) = self.problem() {
-            return Verdict::Deny(format!("the permissions cannot be read, so nothing is allowed: {problem}"));
+            return Verdict::Deny(format!(
+                "the permissions cannot be read, so nothing is allowed: {problem}"
+            ));
         }
         match call.tool {
             "bash" => self.judge_command(call.arguments.get("command").and_then(Value::as_str)),
@@ -146,8 +181,7 @@ impl Policy {
                     Pattern::Words(_) => false,
                 }
         };
-        let objects =
-            |effect| self.of(effect).find(|rule| matches(rule, path) || matches(rule, resolved));
+        let objects = |effect| self.of(effect).find(|rule| matches(rule, path) || matches(rule, resolved));
         if let Some(rule) = objects(Effect::Deny) {
             return Part::Denied(denied_by(rule));
         }
@@ -174,12 +208,12 @@ impl Policy {
 
     fn judge_command(&self, command: Option<&str>) -> Verdict {
         let rules = || self.of(Effect::Deny).chain(self.of(Effect::Ask));
-        let about = |rule: &&Rule| *rule.subject() == Subject::Bash || matches!(rule.pattern(), Pattern::Path(_));
+        let about =
+            |rule: &&Rule| *rule.subject() == Subject::Bash || matches!(rule.pattern(), Pattern::Path(_));
         let objects = || rules().any(|rule| about(&rule));
         let every = |effect| {
-            self.of(effect).find(|rule| {
-                *rule.subject() == Subject::Bash && matches!(rule.pattern(), Pattern::Any)
-            })
+            self.of(effect)
+                .find(|rule| *rule.subject() == Subject::Bash && matches!(rule.pattern(), Pattern::Any))
         };
         if let Some(rule) = every(Effect::Deny) {
             return Verdict::Deny(denied_by(rule));
@@ -225,7 +259,8 @@ impl Policy {
     }
 
     fn judge_redirection(&self, word: &Word, script: &Script, subject: &Subject, is_free: bool) -> Part {
-        let is_nothing = !word.is_dynamic && matches!(&*word.text, "/dev/null" | "/dev/stdout" | "/dev/stderr");
+        let is_nothing =
+            !word.is_dynamic && matches!(&*word.text, "/dev/null" | "/dev/stdout" | "/dev/stderr");
         if is_nothing {
             return Part::Allowed;
         }
@@ -241,10 +276,8 @@ impl Policy {
             };
         }
         let path = self.folders().absolute(&word.text);
-        match self.judge_path(&path, None, subject) {
-            Part::Asks { why: None, .. } if is_free => Part::Allowed,
-            part => part,
-        }
+        let part = self.judge_path(&path, None, subject);
+        if is_free && matches!(part, Part::Asks { why: None, .. }) { Part::Allowed } else { part }
     }
 
     fn judge_simple(&self, simple: &Simple, is_free: bool, changes_folder: bool) -> Part {
@@ -295,7 +328,9 @@ fn is_harmless(simple: &Simple) -> bool {
         return false;
     }
     let is_below = |word: &Word| {
-        !word.is_dynamic && !word.text.starts_with(['/', '-', '~']) && !word.text.split('/').any(|part| part == "..")
+        !word.is_dynamic
+            && !word.text.starts_with(['/', '-', '~'])
+            && !word.text.split('/').any(|part| part == "..")
     };
     match &*name.text {
         "cd" => matches!(arguments, [only] if is_below(only) && !only.text.is_empty()),
@@ -368,7 +403,10 @@ fn add_text(shell: &str, arguments: &[Word], forms: &mut Forms, depth: usize) {
         return;
     }
     let is_option = |word: &&Word| word.text.starts_with('-') || word.text.starts_with('+');
-    let has_text = arguments.iter().take_while(is_option).any(|word| !word.text.starts_with("--") && word.text.contains('c'));
+    let has_text = arguments
+        .iter()
+        .take_while(is_option)
+        .any(|word| !word.text.starts_with("--") && word.text.contains('c'));
     if !has_text || arguments.iter().any(|word| word.is_dynamic) {
         // It runs a file, its input, or what is known only when it runs.
         forms.is_open = true;

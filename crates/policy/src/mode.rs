@@ -42,7 +42,9 @@ impl Mode {
         match self {
             Self::ReadOnly => "the agent reads, and changes nothing",
             Self::Ask => "the agent asks before it changes a file or runs a command",
-            Self::AcceptEdits => "the agent changes files of the workspace, and asks before it runs a command",
+            Self::AcceptEdits => {
+                "the agent changes files of the workspace, and asks before it runs a command"
+            }
             Self::Everything => "the agent changes files and runs commands without asking",
         }
     }

@@ -7,16 +7,16 @@ use crate::shell::Simple;
 
 /// Commands whose first argument says what they do.
 const WITH_SUBCOMMANDS: [&str; 22] = [
-    "apt", "brew", "bun", "cargo", "composer", "deno", "docker", "dotnet", "gh", "git", "go", "gradle", "helm",
-    "kubectl", "mvn", "npm", "pip", "pnpm", "poetry", "rustup", "uv", "yarn",
+    "apt", "brew", "bun", "cargo", "composer", "deno", "docker", "dotnet", "gh", "git", "go", "gradle",
+    "helm", "kubectl", "mvn", "npm", "pip", "pnpm", "poetry", "rustup", "uv", "yarn",
 ];
 
 /// Commands of which only the exact words are offered: they run other programs, delete, or reach the network.
 const EXACT: [&str; 44] = [
-    "awk", "bash", "chmod", "chown", "command", "curl", "dash", "dd", "doas", "env", "eval", "exec", "find", "fish",
-    "kill", "ksh", "ln", "make", "mv", "nc", "nice", "node", "nohup", "npx", "perl", "php", "python", "python3",
-    "rm", "rsync", "ruby", "scp", "sed", "sh", "shred", "source", "ssh", "sudo", "tar", "tee", "timeout", "wget",
-    "xargs", "zsh",
+    "awk", "bash", "chmod", "chown", "command", "curl", "dash", "dd", "doas", "env", "eval", "exec", "find",
+    "fish", "kill", "ksh", "ln", "make", "mv", "nc", "nice", "node", "nohup", "npx", "perl", "php", "python",
+    "python3", "rm", "rsync", "ruby", "scp", "sed", "sh", "shred", "source", "ssh", "sudo", "tar", "tee",
+    "timeout", "wget", "xargs", "zsh",
 ];
 
 /// Returns the pattern of a rule that allows the command, and similar ones where that is harmless.
@@ -28,7 +28,10 @@ pub(crate) fn of_command(simple: &Simple) -> Option<String> {
         if words().any(|word| word.is_dynamic || word.text.contains('*')) {
             return None;
         }
-        return words().map(|word| quoted(&word.text)).collect::<Option<Vec<_>>>().map(|words| words.join(" "));
+        return words()
+            .map(|word| quoted(&word.text))
+            .collect::<Option<Vec<_>>>()
+            .map(|words| words.join(" "));
     }
     let name = quoted(name)?;
     match simple.words.get(1) {

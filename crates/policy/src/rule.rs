@@ -91,7 +91,8 @@ impl Rule {
         };
         let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | '*');
         if name.is_empty() || !name.chars().all(is_name) {
-            let problem = "it begins with a tool's name, or with read, write or bash, such as `bash(git status)`";
+            let problem =
+                "it begins with a tool's name, or with read, write or bash, such as `bash(git status)`";
             return Err(invalid(problem.to_owned()));
         }
         let subject = match name {

@@ -86,7 +86,8 @@ pub(crate) fn read(command: &str, script: &mut Script, depth: usize) -> Result<(
     if command.len() > BYTES_MAX {
         return unreadable(format!("it is longer than {BYTES_MAX} bytes"));
     }
-    let strange = |c: &char| (c.is_control() && !matches!(c, '\n' | '\t')) || (!c.is_ascii() && c.is_whitespace());
+    let strange =
+        |c: &char| (c.is_control() && !matches!(c, '\n' | '\t')) || (!c.is_ascii() && c.is_whitespace());
     if let Some(strange) = command.chars().find(strange) {
         return unreadable(format!("it contains the character {strange:?}"));
     }
@@ -159,10 +160,17 @@ impl<'a> Reader<'a> {
         }
         match node.kind() {
             "comment" => Ok(()),
-            "program" | "list" | "pipeline" | "negated_command" | "subshell" | "if_statement"
-            | "elif_clause" | "else_clause" | "while_statement" | "do_group" | "variable_assignments" => {
-                self.inner(node, depth)
-            }
+            "program"
+            | "list"
+            | "pipeline"
+            | "negated_command"
+            | "subshell"
+            | "if_statement"
+            | "elif_clause"
+            | "else_clause"
+            | "while_statement"
+            | "do_group"
+            | "variable_assignments" => self.inner(node, depth),
             "compound_statement" if self.text(node).starts_with('{') => self.inner(node, depth),
             "for_statement" => {
                 let mut cursor = node.walk();
@@ -225,7 +233,10 @@ impl<'a> Reader<'a> {
         let mut cursor = node.walk();
         for child in node.named_children(&mut cursor) {
             match child.kind() {
-                "unary_expression" | "binary_expression" | "negation_expression" | "parenthesized_expression" => {
+                "unary_expression"
+                | "binary_expression"
+                | "negation_expression"
+                | "parenthesized_expression" => {
                     self.substitutions(child, depth + 1)?;
                 }
                 "test_operator" | "regex" | "extglob_pattern" => {}
@@ -254,7 +265,9 @@ impl<'a> Reader<'a> {
         let mut cursor = node.walk();
         for child in node.children(&mut cursor) {
             // Words without a blank between them are one word.
-            if end.replace(child.end_byte()) == Some(child.start_byte()) && !child.kind().ends_with("redirect") {
+            if end.replace(child.end_byte()) == Some(child.start_byte())
+                && !child.kind().ends_with("redirect")
+            {
                 return unreadable("a word is not understood");
             }
             match child.kind() {
@@ -263,7 +276,9 @@ impl<'a> Reader<'a> {
                     let Some(name) = child.child(0) else { return unreadable("it has no command") };
                     simple.words.push(self.word(name, depth + 1)?);
                 }
-                "file_redirect" | "herestring_redirect" | "heredoc_redirect" => self.redirect(child, depth)?,
+                "file_redirect" | "herestring_redirect" | "heredoc_redirect" => {
+                    self.redirect(child, depth)?
+                }
                 _ => simple.words.push(self.word(child, depth + 1)?),
             }
         }
@@ -274,7 +289,9 @@ impl<'a> Reader<'a> {
         let (Some(name), true) = (node.child_by_field_name("name"), node.child_count() <= 3) else {
             return unreadable("it sets a variable in a way that is not understood");
         };
-        if name.kind() != "variable_name" || self.text(node).as_bytes().get(name.end_byte() - node.start_byte()) != Some(&b'=') {
+        if name.kind() != "variable_name"
+            || self.text(node).as_bytes().get(name.end_byte() - node.start_byte()) != Some(&b'=')
+        {
             return unreadable("it sets a part of a variable, or adds to one");
         }
         let value = match node.child_by_field_name("value") {
@@ -294,9 +311,8 @@ impl<'a> Reader<'a> {
                 "heredoc_body" | "heredoc_end" if operator == "quoted" => {}
                 kind if !child.is_named() && operator.is_empty() => {
                     operator = match kind {
-                        ">" | ">>" | "&>" | "&>>" | ">|" | "<" | ">&" | "<&" | ">&-" | "<&-" | "<<<" | "<<" | "<<-" => {
-                            self.text(child)
-                        }
+                        ">" | ">>" | "&>" | "&>>" | ">|" | "<" | ">&" | "<&" | ">&-" | "<&-" | "<<<"
+                        | "<<" | "<<-" => self.text(child),
                         _ => return unreadable("it redirects in a way that is not understood"),
                     };
                 }
@@ -308,8 +324,14 @@ impl<'a> Reader<'a> {
         }
         match (operator, destination) {
             ("quoted", None) | ("<<<", Some(_)) | (">&-" | "<&-", None) => Ok(()),
-            (">&" | "<&", Some(to)) if !to.is_dynamic && to.text.bytes().all(|b| b.is_ascii_digit() || b == b'-') => Ok(()),
-            (">&", Some(_)) => unreadable("`>&` with a file's name, which bash expands twice; `&>` does the same"),
+            (">&" | "<&", Some(to))
+                if !to.is_dynamic && to.text.bytes().all(|b| b.is_ascii_digit() || b == b'-') =>
+            {
+                Ok(())
+            }
+            (">&", Some(_)) => {
+                unreadable("`>&` with a file's name, which bash expands twice; `&>` does the same")
+            }
             (">" | ">>" | "&>" | "&>>" | ">|", Some(to)) => {
                 self.script.writes.push(to);
                 Ok(())
@@ -396,7 +418,10 @@ fn is_plain_expansion(text: &str) -> bool {
 /// Reads a word without quotes.
 fn unquoted(text: &str) -> Result<Word, Unreadable> {
     let mut chars = text.chars().peekable();
-    let mut word = Word { text: String::new(), is_dynamic: text.starts_with('~') || text.contains(":~") || text.contains("=~") };
+    let mut word = Word {
+        text: String::new(),
+        is_dynamic: text.starts_with('~') || text.contains(":~") || text.contains("=~"),
+    };
     while let Some(c) = chars.next() {
         match c {
             '\\' => match chars.next() {

@@ -48,7 +48,10 @@ impl WordsPattern {
         let mut pairs = self.words.iter().zip(words);
         // Which command it is must be known in any case.
         let first = words.first().is_some_and(|first| !first.is_dynamic);
-        has_all && is_end && first && pairs.all(|(pattern, word)| !word.is_dynamic && glob(pattern, &word.text))
+        has_all
+            && is_end
+            && first
+            && pairs.all(|(pattern, word)| !word.is_dynamic && glob(pattern, &word.text))
     }
 
     /// Whether these words are, or may be, those of the pattern.

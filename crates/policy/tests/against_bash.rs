@@ -10,12 +10,94 @@ use greenroom_policy::{Script, parse};
 
 /// Pieces that random commands are made of. `m1` to `m4` are the commands.
 const PIECES: &[&str] = &[
-    "m1", "m2", "m3", "m4", "a", "b", "c d", "-x", "1", " ", " ", " ", " ", " ", " ", ";", "&&", "||", "|", "|&", "&", "\n",
-    "(", ")", "{ ", "; }", "'", "\"", "\\", "\\\n", "$A", "${B}", "$(m1 a)", "`m2 b`", "$((1+2))", "${A:-m3}", "$'m4'",
-    "\"m1\"", "'m2 x'", "m\\3", ">f", "2>&1", "<f", ">>f ", "#", " # ", "!", " ! ", "if ", "; then ", "; fi", "for x in a b; do ",
-    "; done", "while m1 && false; do ", "{a,m1}", "*", "?", "[a]", "~", "=", "A=m2", "A=m2 ", "<<<x", "<<'E'\nm1\nE\n", "<<E\n$(m2)\nE\n",
-    "$(", "`", "<(m3)", "eval ", "command ", "time ", "[ -n a ]", "[[ -n a ]]", "\t", "echo ", "true ", "m1 a; ", "m2 | ",
-    "$", "%", "^", ",", ".", "/", ":", "@", "+", "\u{e9}",
+    "m1",
+    "m2",
+    "m3",
+    "m4",
+    "a",
+    "b",
+    "c d",
+    "-x",
+    "1",
+    " ",
+    " ",
+    " ",
+    " ",
+    " ",
+    " ",
+    ";",
+    "&&",
+    "||",
+    "|",
+    "|&",
+    "&",
+    "\n",
+    "(",
+    ")",
+    "{ ",
+    "; }",
+    "'",
+    "\"",
+    "\\",
+    "\\\n",
+    "$A",
+    "${B}",
+    "$(m1 a)",
+    "`m2 b`",
+    "$((1+2))",
+    "${A:-m3}",
+    "$'m4'",
+    "\"m1\"",
+    "'m2 x'",
+    "m\\3",
+    ">f",
+    "2>&1",
+    "<f",
+    ">>f ",
+    "#",
+    " # ",
+    "!",
+    " ! ",
+    "if ",
+    "; then ",
+    "; fi",
+    "for x in a b; do ",
+    "; done",
+    "while m1 && false; do ",
+    "{a,m1}",
+    "*",
+    "?",
+    "[a]",
+    "~",
+    "=",
+    "A=m2",
+    "A=m2 ",
+    "<<<x",
+    "<<'E'\nm1\nE\n",
+    "<<E\n$(m2)\nE\n",
+    "$(",
+    "`",
+    "<(m3)",
+    "eval ",
+    "command ",
+    "time ",
+    "[ -n a ]",
+    "[[ -n a ]]",
+    "\t",
+    "echo ",
+    "true ",
+    "m1 a; ",
+    "m2 | ",
+    "$",
+    "%",
+    "^",
+    ",",
+    ".",
+    "/",
+    ":",
+    "@",
+    "+",
+    "\u{e9}",
 ];
 
 /// A small generator of numbers from a seed.
@@ -55,7 +137,10 @@ fn run(bash: &Path, folder: &Path, command: &str, seed: u64) -> Vec<Vec<String>>
         .status();
     status.unwrap();
     let text = std::fs::read_to_string(&log).unwrap();
-    text.split("\u{1e}\n").filter(|line| !line.is_empty()).map(|line| line.split('\u{1f}').map(str::to_owned).collect()).collect()
+    text.split("\u{1e}\n")
+        .filter(|line| !line.is_empty())
+        .map(|line| line.split('\u{1f}').map(str::to_owned).collect())
+        .collect()
 }
 
 /// Whether a command that ran is one of those that were read.
@@ -64,12 +149,18 @@ fn is_known(script: &Script, ran: &[String]) -> bool {
         let known = simple.words.iter().take_while(|word| !word.is_dynamic);
         let is_whole = simple.words.iter().all(|word| !word.is_dynamic);
         // The commands that run the rest of their words.
-        let skipped = simple.words.iter().take_while(|word| matches!(&*word.text, "eval" | "command" | "time" | "!")).count();
+        let skipped = simple
+            .words
+            .iter()
+            .take_while(|word| matches!(&*word.text, "eval" | "command" | "time" | "!"))
+            .count();
         if skipped > 0 || simple.words.first().is_some_and(|word| word.text == ".") {
             return true;
         }
         let texts: Vec<&str> = known.map(|word| &*word.text).collect();
-        ran.len() >= texts.len() && (!is_whole || ran.len() == texts.len()) && texts.iter().zip(ran).all(|(text, ran)| text == ran)
+        ran.len() >= texts.len()
+            && (!is_whole || ran.len() == texts.len())
+            && texts.iter().zip(ran).all(|(text, ran)| text == ran)
     })
 }
 
@@ -82,7 +173,8 @@ fn compare(seeds: std::ops::Range<u64>) -> Option<(usize, usize)> {
     std::fs::create_dir(folder.path().join("bin")).unwrap();
     for name in ["m1", "m2", "m3", "m4"] {
         let path = folder.path().join("bin").join(name);
-        let script = "#!/bin/bash\nIFS=$'\\x1f'; set -- \"${0##*/}\" \"$@\"; printf '%s\\x1e\\n' \"$*\" >> \"$LOG\"\n";
+        let script =
+            "#!/bin/bash\nIFS=$'\\x1f'; set -- \"${0##*/}\" \"$@\"; printf '%s\\x1e\\n' \"$*\" >> \"$LOG\"\n";
         std::fs::write(&path, script).unwrap();
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
     }
@@ -95,7 +187,10 @@ fn compare(seeds: std::ops::Range<u64>) -> Option<(usize, usize)> {
         for words in run(bash, folder.path(), &command, seed) {
             ran += 1;
             if !is_known(&script, &words) {
-                differences.push(format!("seed {seed}: {command:?} runs {words:?}, and was read as {:?}", script.commands));
+                differences.push(format!(
+                    "seed {seed}: {command:?} runs {words:?}, and was read as {:?}",
+                    script.commands
+                ));
             }
         }
     }

@@ -10,7 +10,8 @@ fn policy(mode: Mode, rules: &[&str]) -> Policy {
     let mut policy = Policy::new(mode, "/work").home(Some("/home/ada".into())).trust(["ask_user"]);
     for rule in rules {
         let (effect, text) = rule.split_once(' ').expect("an effect and a rule");
-        let effect = [Effect::Deny, Effect::Ask, Effect::Allow].into_iter().find(|known| known.as_str() == effect);
+        let effect =
+            [Effect::Deny, Effect::Ask, Effect::Allow].into_iter().find(|known| known.as_str() == effect);
         policy.add(effect.expect("an effect"), text, "the test").expect("a valid rule");
     }
     policy
@@ -104,7 +105,13 @@ fn rules_decide_before_the_mode() {
         (Ask, &["allow bash(cargo *)"], "bash", "cd crates && cargo test", "allow"),
         (Ask, &["allow bash(./build *)"], "bash", "./build all", "allow"),
         (Ask, &["allow bash(./build *)"], "bash", "cd other && ./build all", "ask"),
-        (Ask, &["allow bash(sh run.sh)", "allow bash(sh ./run.sh)"], "bash", "cd other && sh ./run.sh", "ask"),
+        (
+            Ask,
+            &["allow bash(sh run.sh)", "allow bash(sh ./run.sh)"],
+            "bash",
+            "cd other && sh ./run.sh",
+            "ask",
+        ),
         (Ask, &["allow bash(cargo *)"], "bash", "RUSTC_WRAPPER=x cargo test", "ask"),
         (Ask, &["allow bash(RUST_LOG=* cargo *)"], "bash", "RUST_LOG=debug cargo test", "allow"),
         (Ask, &["allow bash(npm run 'a b')"], "bash", "npm run \"a b\"", "allow"),

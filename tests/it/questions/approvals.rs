@@ -60,7 +60,11 @@ async fn an_approval_outlives_restarts_and_counts_once() {
                 tokio::time::sleep(Duration::from_secs(60)).await;
                 world = world.cut(cut, &home, &model, &agent).await;
                 assert_eq!(world.session.state().await.unwrap().status, Status::Waiting, "{cut:?}");
-                assert_eq!(world.session.questions().await.unwrap(), std::slice::from_ref(&question), "{cut:?}");
+                assert_eq!(
+                    world.session.questions().await.unwrap(),
+                    std::slice::from_ref(&question),
+                    "{cut:?}"
+                );
             }
             assert_eq!(effects.seen(), [""; 0], "{cut:?}: nobody has approved it");
             world.session.answer(question.id, answer).await.unwrap();
@@ -97,7 +101,10 @@ async fn an_approved_call_that_is_cut_off_does_not_run_again() {
 }
 
 /// Answers an approval, and returns what the model read, the effects, and the questions that a second call asks.
-async fn answered(answer: Value, meanwhile: impl FnOnce(&Permissions)) -> (String, usize, usize, Vec<String>) {
+async fn answered(
+    answer: Value,
+    meanwhile: impl FnOnce(&Permissions),
+) -> (String, usize, usize, Vec<String>) {
     let (home, model, effects) = (Home::new(), cashier(), Effects::default());
     let remembered: Arc<Mutex<Vec<String>>> = Arc::default();
     let written = Arc::clone(&remembered);
@@ -156,7 +163,10 @@ async fn prompted(permissions: &Permissions, session_mode: Option<Mode>) -> (Str
     let mut events = world.session.subscribe();
     let said = world.session.prompt("refund it").await.unwrap().text;
     let refused = drain(&mut events).iter().any(|event| {
-        matches!(&event.kind, EventKind::Hook { hook: HookPoint::Permissions, action: HookAction::Refused, .. })
+        matches!(
+            &event.kind,
+            EventKind::Hook { hook: HookPoint::Permissions, action: HookAction::Refused, .. }
+        )
     });
     let happened = !effects.seen().is_empty();
     assert_eq!(refused, !happened, "the event tells of a refusal");
@@ -166,7 +176,13 @@ async fn prompted(permissions: &Permissions, session_mode: Option<Mode>) -> (Str
 #[tokio::test(start_paused = true)]
 async fn where_nobody_is_asked_the_reason_names_the_rule() {
     let rows: [(Mode, Option<Mode>, &[(Effect, &str)], bool, &str); 6] = [
-        (Mode::Ask, None, &[], false, "nobody can be asked here; the user can allow it with --allow 'refund'"),
+        (
+            Mode::Ask,
+            None,
+            &[],
+            false,
+            "nobody can be asked here; the user can allow it with --allow 'refund'",
+        ),
         (Mode::Ask, None, &[(Effect::Allow, "refund")], true, "refunded"),
         (Mode::ReadOnly, None, &[(Effect::Allow, "refund")], false, "read-only mode"),
         (Mode::Everything, None, &[], true, "refunded"),

@@ -34,7 +34,8 @@ pub(super) enum Cut {
     AgentDies,
 }
 
-pub(super) const CUTS: [Cut; 5] = [Cut::Dropped, Cut::Shutdown, Cut::Closed, Cut::SessionDies, Cut::AgentDies];
+pub(super) const CUTS: [Cut; 5] =
+    [Cut::Dropped, Cut::Shutdown, Cut::Closed, Cut::SessionDies, Cut::AgentDies];
 
 /// A runtime over a store, whose session's actor or agent dies on command.
 pub(super) struct World {

@@ -53,12 +53,7 @@ pub(crate) struct ToolHooks<'a> {
 
 impl ToolHooks<'_> {
     /// Calls the hooks before a call.
-    pub(crate) async fn before(
-        &self,
-        call: &ToolCall,
-        tool: &dyn Tool,
-        questions: &Questions,
-    ) -> Decision {
+    pub(crate) async fn before(&self, call: &ToolCall, tool: &dyn Tool, questions: &Questions) -> Decision {
         let is_read_only = tool.is_read_only();
         let hooks = &self.agent.hooks;
         let Ok(mut arguments) = greenroom_tools::parse_arguments(&call.arguments) else {

@@ -61,7 +61,12 @@ impl Permissions {
     /// names the rule that would allow it, between these texts: for example `--allow '` and `'`.
     pub fn unattended(policy: Policy, before: impl Into<String>, after: impl Into<String>) -> Self {
         let unattended = Some((before.into(), after.into()));
-        Self(Arc::new(Inner { policy: Mutex::new(policy), sessions: Mutex::default(), remember: None, unattended }))
+        Self(Arc::new(Inner {
+            policy: Mutex::new(policy),
+            sessions: Mutex::default(),
+            remember: None,
+            unattended,
+        }))
     }
 
     /// Sets where the rules that people add with an approval are written. They then apply to all sessions of the
@@ -71,7 +76,8 @@ impl Permissions {
         self,
         remember: impl Fn(&[String]) -> Result<(), String> + Send + Sync + 'static,
     ) -> Self {
-        let Ok(inner) = Arc::try_unwrap(self.0).map(|inner| Inner { remember: Some(Box::new(remember)), ..inner })
+        let Ok(inner) =
+            Arc::try_unwrap(self.0).map(|inner| Inner { remember: Some(Box::new(remember)), ..inner })
         else {
             panic!("`remember` is called before the permissions are cloned");
         };
@@ -118,7 +124,13 @@ impl Permissions {
     ///
     /// # Errors
     /// [`InvalidRule`].
-    pub fn add_for(&self, session: &str, effect: Effect, rule: &str, origin: &str) -> Result<(), InvalidRule> {
+    pub fn add_for(
+        &self,
+        session: &str,
+        effect: Effect,
+        rule: &str,
+        origin: &str,
+    ) -> Result<(), InvalidRule> {
         self.policy().add(effect, rule, origin)?;
         let mut sessions = self.0.sessions.lock();
         let own = sessions.entry(session.to_owned()).or_default();
@@ -152,7 +164,9 @@ impl Permissions {
             return Some(invalid.to_string());
         }
         let written = self.0.remember.as_ref().map_or(Ok(()), |remember| remember(rules));
-        written.err().map(|problem| format!("the rule applies until the program ends, and was not written: {problem}"))
+        written
+            .err()
+            .map(|problem| format!("the rule applies until the program ends, and was not written: {problem}"))
     }
 }
 

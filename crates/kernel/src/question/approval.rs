@@ -96,7 +96,8 @@ impl Approval {
     }
 
     pub(super) fn weight(&self) -> usize {
-        let texts = self.parts.iter().chain(&self.rules).chain(&self.preview).chain(&self.folder).chain(&self.why);
+        let texts =
+            self.parts.iter().chain(&self.rules).chain(&self.preview).chain(&self.folder).chain(&self.why);
         self.tool.len() + self.arguments.to_string().len() + texts.map(String::len).sum::<usize>()
     }
 }
@@ -104,7 +105,8 @@ impl Approval {
 /// Reads an answer in any form that a person may use.
 fn read(value: &Value) -> Option<Approved> {
     let words = |text: &str| {
-        let text = text.trim_start_matches(|c: char| c.is_whitespace() || matches!(c, ',' | ':' | ';' | '.' | '-'));
+        let text =
+            text.trim_start_matches(|c: char| c.is_whitespace() || matches!(c, ',' | ':' | ';' | '.' | '-'));
         Some(text.trim_end().to_owned()).filter(|text| !text.is_empty())
     };
     let text = match value {

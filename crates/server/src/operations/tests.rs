@@ -100,7 +100,12 @@ async fn every_operation_does_what_it_says() {
         ("agent/state", a.clone(), "/id", json!("a")),
         ("session/follow_up", prompt("four"), "", Value::Null),
         ("session/set_title", with(json!({ "title": "Four words" })), "/session_id", json!("a")),
-        ("session/set_permissions", with(json!({ "mode": "read_only", "deny": ["read(.env)"] })), "/mode", json!("read_only")),
+        (
+            "session/set_permissions",
+            with(json!({ "mode": "read_only", "deny": ["read(.env)"] })),
+            "/mode",
+            json!("read_only"),
+        ),
         ("session/permissions", a.clone(), "/rules/0/rule", json!("read(.env)")),
         ("session/set_label", with(json!({ "name": "tenant", "value": "x" })), "/session_id", json!("a")),
         ("session/get", a.clone(), "/session/id", json!("a")),

@@ -12,7 +12,9 @@ use greenroom_kernel::entry::{
     EntryRange, HandOff, Metadata, NativeSummary, Prune, PrunedResult, Sees, Shell, Spender, Spent, Trigger,
 };
 use greenroom_kernel::head::{Head, SessionState};
-use greenroom_kernel::question::{Approval, AskedQuestion, Asker, GivenAnswer, Question, QuestionEnd, QuestionKind};
+use greenroom_kernel::question::{
+    Approval, AskedQuestion, Asker, GivenAnswer, Question, QuestionEnd, QuestionKind,
+};
 use greenroom_kernel::terms::{OutputTerms, Terms};
 use greenroom_kernel::usage::{ContextUsage, Measured, Window, WindowSource};
 use greenroom_kernel::{
@@ -380,14 +382,11 @@ fn kinds() -> Vec<EntryKind> {
     }
     let several = |several| QuestionKind::Choice { choices: vec!["a".to_owned(), "b".to_owned()], several };
     let form = QuestionKind::Form { schema: serde_json::json!({ "type": "object" }) };
-    let mut approval = Approval::new("bash", serde_json::json!({ "command": "git push" }));
-    (approval.folder, approval.rules) = (Some("/work".to_owned()), vec!["bash(git push *)".to_owned()]);
     for (kind, asker) in [
         (QuestionKind::Text, Asker::Tool),
         (several(false), Asker::Hook),
         (several(true), Asker::Tool),
         (form, Asker::Tool),
-        (Question::approval("q", approval).kind, Asker::Hook),
     ] {
         kinds.push(EntryKind::Question(Arc::new(AskedQuestion {
             run: EntryId(3),
@@ -408,6 +407,17 @@ fn kinds() -> Vec<EntryKind> {
     kinds.push(EntryKind::Terms { run: EntryId(6), terms: Arc::default() });
     kinds.push(EntryKind::Spent(Spent { by: Spender::Calls, usage: usage(), cost_microdollars: Some(9) }));
     kinds.push(ended(CompactionOutcome::Digested { reason: reason() }));
+    let mut approval = Approval::new("bash", serde_json::json!({ "command": "git push" }));
+    (approval.folder, approval.rules) = (Some("/work".to_owned()), vec!["bash(git push *)".to_owned()]);
+    kinds.push(EntryKind::Question(Arc::new(AskedQuestion {
+        run: EntryId(3),
+        call_id: "c".to_owned(),
+        tool: "bash".to_owned(),
+        ordinal: 0,
+        asker: Asker::Hook,
+        question: Question::approval("Run it?", approval),
+        expires_at_ms: None,
+    })));
     kinds
 }
 

@@ -441,7 +441,8 @@ impl Stored<V1> for Question {
             }
             QuestionKind::Approval { approval } => {
                 3_u32.encode(encoder)?;
-                let value = serde_json::to_value(approval).map_err(|error| EncodeError::OtherString(error.to_string()))?;
+                let value = serde_json::to_value(approval)
+                    .map_err(|error| EncodeError::OtherString(error.to_string()))?;
                 Stored::<V1>::write(&value, encoder)
             }
             QuestionKind::Unknown | _ => Err(undeclared_variant("QuestionKind")),

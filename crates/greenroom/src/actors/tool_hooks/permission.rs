@@ -71,14 +71,16 @@ pub(super) async fn permit(permissions: &Permissions, asked: &Asked<'_>, questio
             match answer.approved() {
                 Some(Approved::Once) => Permitted::Approved { warning: None },
                 Some(Approved::Always) => Permitted::Approved { warning: permissions.allow_always(&rules) },
-                Some(Approved::No(Some(words))) => Permitted::No(format!("the user{by} refused it and says: {words}")),
+                Some(Approved::No(Some(words))) => {
+                    Permitted::No(format!("the user{by} refused it and says: {words}"))
+                }
                 Some(Approved::No(None) | _) => Permitted::No(format!("the user{by} refused it")),
                 None => Permitted::No("the answer is not understood".to_owned()),
             }
         }
-        Err(AskError::Changed { .. }) => {
-            Permitted::No("what was to be approved has changed since the question was asked; call it again".to_owned())
-        }
+        Err(AskError::Changed { .. }) => Permitted::No(
+            "what was to be approved has changed since the question was asked; call it again".to_owned(),
+        ),
         Err(error) => Permitted::No(format!("it needs an approval, and there is none: {error}")),
     }
 }
@@ -107,7 +109,9 @@ fn text(name: &str, arguments: &Value, parts: &[String]) -> String {
         "bash" => {
             let whole = arguments.get("command").and_then(Value::as_str).map(str::trim);
             match whole {
-                Some(whole) if parts.len() == 1 && parts[0] != whole && whole.chars().count() <= PART_CHARS_MAX => {
+                Some(whole)
+                    if parts.len() == 1 && parts[0] != whole && whole.chars().count() <= PART_CHARS_MAX =>
+                {
                     format!("Run `{whole}`?")
                 }
                 _ => format!("Run `{shown}`?"),
