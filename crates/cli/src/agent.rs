@@ -31,6 +31,7 @@ pub(crate) mod ask_user;
 mod compaction_hook;
 mod key_command;
 mod made;
+pub(crate) mod permissions;
 mod project;
 mod prompt;
 pub(crate) mod server;

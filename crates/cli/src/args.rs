@@ -12,7 +12,7 @@ use clap::{Args, Parser, Subcommand};
 use greenroom_terminal::ColorChoice;
 
 pub(crate) use self::config::{CompletionsArgs, ConfigArgs, ConfigCommand, ModelsArgs};
-pub(crate) use self::model::{ModelArgs, ServerArgs};
+pub(crate) use self::model::{Answers, ModelArgs, ServerArgs};
 pub(crate) use self::serve::{HostArgs, RpcArgs, ServeArgs, SimulateArgs, Sort, TopArgs};
 pub(crate) use self::stored::{
     AcceptLossArgs, AnswerArgs, BackupArgs, Cut, DeleteArgs, Estimator, EvalArgs, ExportArgs, ImportArgs,

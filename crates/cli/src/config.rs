@@ -12,6 +12,7 @@ mod limits;
 mod live;
 mod model;
 pub(crate) mod overrides;
+mod permissions;
 pub(crate) mod place;
 mod retention;
 pub(crate) mod stamp;
@@ -24,6 +25,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::Result;
+use greenroom::permissions::Mode;
 use greenroom::provider::{Api, BaseUrl, Catalog, ResendReasoning, ServerOptions};
 use greenroom::{Agent, ModelPrice, ModelSettings};
 use greenroom_kernel::settings::CompactionSettings;
@@ -38,6 +40,7 @@ pub(crate) use self::limits::LimitsConfig;
 pub(crate) use self::live::{Change, LiveConfig};
 use self::model::ModelConfig;
 pub(crate) use self::overrides::Overrides;
+pub(crate) use self::permissions::PermissionsConfig;
 pub(crate) use self::retention::{DAY_S, RetentionConfig};
 use self::telemetry::TelemetryConfig;
 use crate::error::usage;
@@ -87,6 +90,9 @@ pub(crate) struct Config {
     pub(crate) skills: bool,
     /// Whether the model gets the tool `compact`, with which it asks for a compaction when a part of its work is done.
     pub(crate) model_may_compact: bool,
+    /// What the agent may do without asking.
+    #[serde(deserialize_with = "or_default")]
+    pub(crate) permissions: PermissionsConfig,
     /// Limits of runs and sessions.
     #[serde(deserialize_with = "or_default")]
     pub(crate) limits: LimitsConfig,
@@ -137,6 +143,7 @@ impl Default for Config {
             project_instructions: true,
             skills: true,
             model_may_compact: false,
+            permissions: PermissionsConfig::default(),
             limits: LimitsConfig::default(),
             compaction: CompactionSettings::default(),
             hooks: HooksConfig::default(),
@@ -322,6 +329,9 @@ pub(crate) struct AgentConfig {
     pub(crate) allow_write: bool,
     /// Whether it has the tool that runs commands, and those that change files.
     pub(crate) allow_shell: bool,
+    /// What happens to calls of its tools that no rule of `permissions` decides. What asks waits for an answer of the
+    /// server's clients.
+    pub(crate) mode: Option<Mode>,
     /// Other settings, as for `--set`: `limits.cost_usd_max=1`.
     pub(crate) settings: Vec<String>,
 }
@@ -550,10 +560,17 @@ fn check(config: &Config) -> Result<(), Wrong> {
                 "must be an absolute path, or begin with ~/",
             );
         }
-        if agent.no_tools && (agent.allow_write || agent.allow_shell) {
-            return wrong(&["serve", "agents", name, "no_tools"], "contradicts allow_write and allow_shell");
+        if agent.no_tools && (agent.allow_write || agent.allow_shell || agent.mode.is_some()) {
+            return wrong(
+                &["serve", "agents", name, "no_tools"],
+                "contradicts allow_write, allow_shell and mode",
+            );
+        }
+        if agent.mode.is_some() && (agent.allow_write || agent.allow_shell) {
+            return wrong(&["serve", "agents", name, "mode"], "contradicts allow_write and allow_shell");
         }
     }
+    permissions::check(&config.permissions)?;
     retention::check(&config.retention)?;
     config.serve.tokens.iter().try_for_each(|(name, token)| check_serve_token(name, token))?;
     if config.trusted_folders.iter().any(|folder| !layers::is_absolute(folder)) {

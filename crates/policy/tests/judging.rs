@@ -248,7 +248,7 @@ fn names_of_modes() {
     for mode in Mode::ALL {
         assert_eq!(mode.as_str().parse(), Ok(mode));
         assert_eq!(mode.as_str().replace('_', "-").parse(), Ok(mode));
-        assert_eq!(serde_json::to_value(mode).unwrap(), mode.as_str());
+        assert_eq!(serde_json::to_value(mode).expect("a name"), mode.as_str());
     }
-    assert!("yolo".parse::<Mode>().unwrap_err().to_string().contains("accept_edits"));
+    assert!("yolo".parse::<Mode>().expect_err("no mode").to_string().contains("accept_edits"));
 }

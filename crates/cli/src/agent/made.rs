@@ -16,13 +16,14 @@ use greenroom_tools::{Workspace, builtin};
 
 use super::ask_user::ask_user;
 use super::compaction_hook;
+use super::permissions::{Offered, granted};
 use super::prompt::SystemPrompt;
 use super::server::{Server, check_cost};
 use super::settings::Settings;
 use super::simulated::{MODEL, Simulated};
 use super::skills::Skills;
-use super::{data_dir, load_config_or, named_model, own_skills, workspace};
-use crate::args::{Global, ModelArgs};
+use super::{data_dir, folder_of, load_config_or, named_model, own_skills, workspace};
+use crate::args::{Answers, Global, ModelArgs};
 use crate::config::surroundings::Surroundings;
 use crate::config::{Config, LimitsConfig, LiveConfig, ProviderConfig, RetentionConfig, ServeConfig, Texts};
 use crate::error::usage;
@@ -114,16 +115,22 @@ impl Made {
         let of_skills = skills.iter().flat_map(Skills::warnings).collect();
         let skills = skills.filter(has_some);
         let has_skills = skills.is_some();
-        let prompt = Arc::new(SystemPrompt::new(root.as_deref(), args, skills.clone(), surroundings)?);
+        let own_folder = folder_of(surroundings);
+        let granted =
+            root.as_deref().map(|root| granted(args, &loaded, root, own_folder, surroundings)).transpose()?;
+        let offered = granted.as_ref().map_or(Offered::Reading, |granted| granted.offered);
+        let prompt = SystemPrompt::new(root.as_deref(), args, skills.clone(), offered, surroundings)?;
+        let prompt = Arc::new(prompt);
         let file_warnings = [loaded.warnings.clone(), of_skills, prompt.warnings(config)].concat();
         let mut agent = Agent::new(model);
-        if let Some(workspace) = tools {
-            agent = agent.tools(&registry(workspace, args, surroundings, &mut warnings).await?);
+        if let Some((workspace, granted)) = tools.zip(granted) {
+            let tools = registry(workspace, offered, surroundings, &mut warnings).await?;
+            agent = agent.tools(&tools).permissions(granted.permissions);
         }
         if let Some(skills) = skills {
             agent = agent.add_tool(skills.tool());
         }
-        if args.asks && !args.no_tools {
+        if args.answers == Answers::Terminal && !args.no_tools {
             agent = agent.add_tool(ask_user());
         }
         if config.model_may_compact && !args.no_tools {
@@ -175,17 +182,15 @@ pub(crate) fn skills(
 
 async fn registry(
     workspace: Workspace,
-    args: &ModelArgs,
+    offered: Offered,
     surroundings: &Surroundings,
     warnings: &mut Vec<String>,
 ) -> Result<greenroom_tools::Registry> {
-    if args.allow_shell {
-        Ok(builtin::files_and_shell(workspace, shell(surroundings, warnings).await?))
-    } else if args.allow_write {
-        Ok(builtin::files(workspace))
-    } else {
-        Ok(builtin::read_only(workspace))
-    }
+    Ok(match offered {
+        Offered::All => builtin::files_and_shell(workspace, shell(surroundings, warnings).await?),
+        Offered::Files => builtin::files(workspace),
+        Offered::Reading => builtin::read_only(workspace),
+    })
 }
 
 /// Returns the options for running commands. Missing protections of the user are warnings.

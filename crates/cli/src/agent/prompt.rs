@@ -9,6 +9,7 @@ use std::path::Path;
 
 use anyhow::Result;
 
+use crate::agent::permissions::Offered;
 use crate::agent::project::ProjectFiles;
 use crate::agent::skills::Skills;
 use crate::args::ModelArgs;
@@ -34,6 +35,7 @@ impl SystemPrompt {
         root: Option<&Path>,
         args: &ModelArgs,
         skills: Option<Skills>,
+        offered: Offered,
         surroundings: &Surroundings,
     ) -> Result<Self> {
         let folder = surroundings.folder();
@@ -42,7 +44,7 @@ impl SystemPrompt {
             text.map_err(|reason| usage(format!("{flag}: {reason}")))
         };
         Ok(Self {
-            built_in: built_in(root, args),
+            built_in: built_in(root, offered),
             system: given("--system", &args.system)?,
             append: given("--append-system", &args.append_system)?,
             project: root.map(ProjectFiles::around),
@@ -52,7 +54,7 @@ impl SystemPrompt {
 
     /// Whether these flags give the same text now: files that they name may have changed.
     pub(crate) fn is_as_given(&self, args: &ModelArgs, surroundings: &Surroundings) -> bool {
-        Self::new(None, args, None, surroundings)
+        Self::new(None, args, None, Offered::Reading, surroundings)
             .is_ok_and(|now| (&now.system, &now.append) == (&self.system, &self.append))
     }
 
@@ -85,16 +87,14 @@ impl SystemPrompt {
     }
 }
 
-fn built_in(root: Option<&Path>, args: &ModelArgs) -> String {
+fn built_in(root: Option<&Path>, offered: Offered) -> String {
     let Some(root) = root else {
         return "You are a helpful assistant. Answer briefly and to the point.".to_owned();
     };
-    let may = if args.allow_shell {
-        "You may read, search, change and create files in it, and run commands there."
-    } else if args.allow_write {
-        "You may read, search, change and create files in it."
-    } else {
-        "You may read and search the files in it, and change nothing."
+    let may = match offered {
+        Offered::All => "You may read, search, change and create files in it, and run commands there.",
+        Offered::Files => "You may read, search, change and create files in it.",
+        Offered::Reading => "You may read and search the files in it, and change nothing.",
     };
     format!(
         "You are a careful software engineer who works in the folder {}. {may} Look before you speak; name the \

@@ -5,6 +5,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use greenroom::permissions::Mode;
 use greenroom::{ModelSettings, ReasoningEffort, ToolChoice};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -22,6 +23,19 @@ pub(crate) struct ServerArgs {
     /// Environment variable with the API key [default: the provider's; with --base-url OPENAI_API_KEY]
     #[arg(long, value_name = "VARIABLE")]
     pub(crate) api_key_env: Option<String>,
+}
+
+/// Who answers what the agent asks.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Answers {
+    /// A client, when it likes.
+    #[default]
+    Client,
+    /// The person at the terminal of a chat.
+    Terminal,
+    /// Nobody: what would ask is denied.
+    Nobody,
 }
 
 /// The model and the permissions of its agent.
@@ -81,14 +95,32 @@ pub(crate) struct ModelArgs {
     #[arg(long, help_heading = "What the agent may do")]
     #[serde(default)]
     pub(crate) allow_shell: bool,
+    /// What the agent may do without asking: read_only, ask (it asks before it changes a file or runs a command),
+    /// accept_edits (it asks before it runs a command) or everything [default: the configuration's, else ask at a
+    /// terminal and read_only elsewhere]
+    #[arg(long, value_name = "MODE", conflicts_with_all = ["no_tools", "allow_write", "allow_shell"], help_heading = "What the agent may do")]
+    #[serde(default)]
+    pub(crate) mode: Option<Mode>,
+    /// Allow calls without asking, by a rule: 'bash(cargo test *)', 'write(src/**)', a tool's name (repeatable)
+    #[arg(long, value_name = "RULE", help_heading = "What the agent may do")]
+    #[serde(default)]
+    pub(crate) allow: Vec<String>,
+    /// Ask before these calls, whatever the mode says (repeatable)
+    #[arg(long, value_name = "RULE", help_heading = "What the agent may do")]
+    #[serde(default)]
+    pub(crate) ask: Vec<String>,
+    /// Deny these calls, whatever else says: 'bash(git push *)', 'read(.env)' (repeatable)
+    #[arg(long, value_name = "RULE", help_heading = "What the agent may do")]
+    #[serde(default)]
+    pub(crate) deny: Vec<String>,
     /// Use a simulated model in this process, over HTTP: no key, no server, no cost
     #[arg(long, conflicts_with_all = ["provider", "base_url", "api_key_env"])]
     #[serde(default)]
     pub(crate) simulate: bool,
-    /// Whether the model may ask the person at the terminal (chat only).
+    /// Who answers what the agent asks.
     #[arg(skip)]
     #[serde(default)]
-    pub(crate) asks: bool,
+    pub(crate) answers: Answers,
     /// Whether requests to the server that need no key are disabled.
     #[arg(skip)]
     #[serde(default)]

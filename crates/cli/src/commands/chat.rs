@@ -15,7 +15,7 @@ use greenroom_terminal::{Interrupts, Screen};
 use tokio::sync::mpsc;
 
 use self::program::Around;
-use crate::args::{ChatArgs, Global, ModelArgs, ResumeArgs};
+use crate::args::{Answers, ChatArgs, Global, ModelArgs, ResumeArgs};
 use crate::config::surroundings::Surroundings;
 use crate::host::link::{self, Link};
 use crate::host::{self, Patience, Silence};
@@ -46,10 +46,11 @@ pub(crate) async fn resume(global: &Global, args: &ResumeArgs) -> Result<u8> {
 async fn talk(global: &Global, args: &ModelArgs, which: impl AsyncFn(&Link) -> Result<String>) -> Result<u8> {
     let interrupts = Interrupts::new()?;
     if is_drawn(global) {
-        let model = ModelArgs { asks: true, ..args.clone() };
+        let model = ModelArgs { answers: Answers::Terminal, ..args.clone() };
         draw_it(global, model, interrupts, which).await
     } else {
-        read_lines(global, args.clone(), interrupts, which).await
+        let model = ModelArgs { answers: Answers::Nobody, ..args.clone() };
+        read_lines(global, model, interrupts, which).await
     }
 }
 

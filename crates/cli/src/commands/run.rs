@@ -23,7 +23,7 @@ use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
 use crate::agent;
-use crate::args::{Global, RunArgs};
+use crate::args::{Answers, Global, ModelArgs, RunArgs};
 use crate::commands::run_view::{self, Played};
 use crate::commands::view::View;
 use crate::error::{self, CliError};
@@ -74,12 +74,13 @@ async fn perform(global: &Global, args: &RunArgs, mut events: Option<&mut Events
     };
     let interrupts = Interrupts::new()?;
     let patience = Patience::new(global, &interrupts);
+    let model = ModelArgs { answers: Answers::Nobody, ..args.model.clone() };
     let mut attempt = 1;
     let mut session: Option<String> = None;
     loop {
         let known = session.clone();
         let chosen = RefCell::new(None);
-        let opening = Link::open_and(global, &args.model, ClientKind::Run, &patience, None, async |link| {
+        let opening = Link::open_and(global, &model, ClientKind::Run, &patience, None, async |link| {
             let id = match &known {
                 Some(id) => id.clone(),
                 None => link.session_id(args.session.as_deref(), args.goes_on, "run").await?,

@@ -50,6 +50,8 @@ fn problems_name_the_file_the_line_and_the_key() {
         ),
         ("provider: { base_url: 'http://x/v1' }\n", &["line 1: provider: must be"]),
         ("provider: 'a b'\n", &["line 1: provider", "letters"]),
+        ("permissions:\n  deny: ['rm -rf']\n", &["line 2: permissions.deny", "begins with a tool's name"]),
+        ("permissions:\n  mode: yolo\n", &["line 2: permissions.mode", "accept_edits"]),
         ("trusted_folders: [x]\n", &["line 1: trusted_folders", "absolute"]),
         ("model_settings:\n  temperature: 3\n", &["line 2: model_settings.temperature: ", "0 to 2"]),
         ("model_settings:\n  temprature: 1\n", &["line 2", "temprature"]),
@@ -149,12 +151,14 @@ fn every_setting_has_a_rule_for_files_of_projects() {
         "limits.labels",
         "limits.fair_by",
         "limits.spending_by",
+        // A project allows nothing.
+        "permissions.allow",
     ];
     let mut seen = 0;
     let Value::Mapping(defaults) = serde_norway::to_value(Config::default()).expect("YAML") else { return };
     for (name, value) in &defaults {
         let name = name.as_str().expect("a name");
-        if matches!(name, "limits" | "compaction") {
+        if matches!(name, "limits" | "compaction" | "permissions") {
             for key in value.as_mapping().expect("a section").keys() {
                 let key = format!("{name}.{}", key.as_str().expect("a name"));
                 if of_the_process.contains(&key.as_str()) {

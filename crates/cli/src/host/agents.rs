@@ -83,11 +83,12 @@ impl Definition {
     pub(super) fn fingerprint(&self) -> String {
         let Self { surroundings, config, settings, model, held: _, checks_server: _ } = self;
         let ModelArgs { server, workspace, no_tools, allow_write, allow_shell, simulate, .. } = &**model;
+        let ModelArgs { mode, allow, ask, deny, answers, .. } = &**model;
         let ServerArgs { provider, base_url, api_key_env } = server;
         let matters = |name: &str| {
             !HARMLESS.contains(&name) && !name.starts_with("GREENROOM_HOST_") && name != "GREENROOM_MODEL"
         };
-        let parts = serde_json::json!([
+        let mut parts = vec![serde_json::json!([
             surroundings.folder,
             surroundings.variables_that(matters),
             config,
@@ -95,8 +96,13 @@ impl Definition {
             [provider, base_url, api_key_env],
             workspace,
             [no_tools, allow_write, allow_shell, simulate],
-        ]);
-        let digest = ring::digest::digest(&ring::digest::SHA256, parts.to_string().as_bytes());
+        ])];
+        // Without them, the fingerprint is that of earlier versions.
+        if mode.is_some() || [allow, ask, deny].iter().any(|rules| !rules.is_empty()) {
+            parts.push(serde_json::json!([mode, allow, ask, deny, answers]));
+        }
+        let parts: Vec<String> = parts.iter().map(Value::to_string).collect();
+        let digest = ring::digest::digest(&ring::digest::SHA256, parts.concat().as_bytes());
         digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
     }
 }

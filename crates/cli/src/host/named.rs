@@ -64,6 +64,7 @@ fn flags_of(config: &AgentConfig, command: &ModelArgs, surroundings: &Surroundin
         no_tools,
         allow_write,
         allow_shell,
+        mode,
         settings: _,
     } = config.clone();
     let server = match provider {
@@ -80,6 +81,7 @@ fn flags_of(config: &AgentConfig, command: &ModelArgs, surroundings: &Surroundin
         no_tools,
         allow_write,
         allow_shell,
+        mode,
         simulate: command.simulate,
         ..ModelArgs::bare()
     }

@@ -260,12 +260,6 @@ impl SessionHandle {
         self.door.shared.agent()?.permissions.clone()
     }
 
-    /// Returns the permissions of the session's agent; `None` if every call runs, or no program has provided an agent.
-    #[cfg(feature = "permissions")]
-    pub fn permissions(&self) -> Option<crate::permissions::Permissions> {
-        self.door.shared.agent()?.permissions.clone()
-    }
-
     /// Hands the conversation to another agent of the session's [`Team`](crate::Team), which answers from the
     /// next prompt on. Only while idle. Messages that `sees` leaves out stay in the log: see
     /// [`Team`](crate::Team). With [`Sees::Summary`], the current agent first writes a summary that focuses

@@ -321,7 +321,7 @@ fn answers_to_an_approval() {
         }
     }
     let without = Question::approval("Run it?", Approval::new("bash", json!({})));
-    let refused = without.accept(json!("always"), nothing_fits).unwrap_err();
+    let refused = without.accept(json!("always"), nothing_fits).expect_err("no rule");
     assert!(refused.contains("yes, no"), "{refused}");
 }
 

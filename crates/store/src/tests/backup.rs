@@ -5,9 +5,9 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 
 use super::world::{append, batch, copy_dir, keyed, texts, wait};
 use crate::faults::{EIO, ENOSPC, Fault, FaultyFiles, Random};
@@ -424,11 +424,41 @@ fn damage_is_named() {
 type Acknowledged = BTreeMap<String, (u64, u64)>;
 
 /// Ends the writers, also when a comparison fails.
-struct EndOnDrop<'a>(&'a AtomicBool);
+struct EndOnDrop<'a>(&'a AtomicBool, &'a Permits);
 
 impl Drop for EndOnDrop<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
+        self.1.set(0);
+    }
+}
+
+/// How many writes may still be made. Writers wait for more.
+#[derive(Default)]
+struct Permits {
+    left: Mutex<u64>,
+    more: Condvar,
+}
+
+impl Permits {
+    fn set(&self, count: u64) {
+        *self.left.lock() = count;
+        self.more.notify_all();
+    }
+
+    /// Waits for a permit and takes it; returns false when all is over.
+    fn take(&self, is_over: &AtomicBool) -> bool {
+        let mut left = self.left.lock();
+        loop {
+            if is_over.load(Ordering::Relaxed) {
+                return false;
+            }
+            if let Some(fewer) = left.checked_sub(1) {
+                *left = fewer;
+                return true;
+            }
+            self.more.wait(&mut left);
+        }
     }
 }
 
@@ -439,14 +469,14 @@ fn under_load(backups: u64, seed: u64, segment_bytes: u64) {
     const WRITERS: u64 = 4;
     const SESSIONS: u64 = 3;
     /// The writes during and after each backup, until the next one begins.
-    const WRITES: i64 = 2_000;
+    const WRITES: u64 = 2_000;
     let dir = tempfile::tempdir().unwrap();
     let home = dir.path().join("store");
     let options = StoreOptions { segment_bytes, ..options(&home) };
     let store = Store::open(&options).unwrap().0;
     let (is_over, known) = (AtomicBool::new(false), Mutex::new(Acknowledged::new()));
     // How many writes are still permitted: so many for each backup, or the store would outgrow the machine.
-    let permitted = AtomicI64::new(0);
+    let permitted = Permits::default();
     let mut compared = 0;
     std::thread::scope(|scope| {
         for writer in 0..WRITERS {
@@ -454,11 +484,7 @@ fn under_load(backups: u64, seed: u64, segment_bytes: u64) {
             scope.spawn(move || {
                 let mut random = Random::new(seed * 100 + writer);
                 let mut generations = BTreeMap::<String, u64>::new();
-                while !is_over.load(Ordering::Relaxed) {
-                    if permitted.fetch_sub(1, Ordering::Relaxed) <= 0 {
-                        std::thread::yield_now();
-                        continue;
-                    }
+                while permitted.take(is_over) {
                     let session = format!("w{writer}s{}", random.below(SESSIONS));
                     let generation = *generations.entry(session.clone()).or_default();
                     let next = store.head(&session).unwrap().map_or(0, |head| head.entries);
@@ -485,12 +511,12 @@ fn under_load(backups: u64, seed: u64, segment_bytes: u64) {
                 }
             });
         }
-        let _ends = EndOnDrop(&is_over);
+        let _ends = EndOnDrop(&is_over, &permitted);
         let mut random = Random::new(seed);
         for round in 0..backups {
             // The same directory again, or another one.
             let backup = dir.path().join(format!("backup{}", random.below(2)));
-            permitted.store(WRITES, Ordering::Relaxed);
+            permitted.set(WRITES);
             let before = known.lock().clone();
             let info = back_up(&store, &backup)
                 .unwrap_or_else(|error| panic!("seed {seed}, round {round}: {error}"));

@@ -66,6 +66,8 @@ fn tables() -> String {
             let may = match rule(&setting.key) {
                 Rule::Choose => "sets",
                 Rule::Lower => "lowers",
+                Rule::Add => "adds",
+                Rule::Stricter => "tightens",
                 Rule::Text => "if trusted",
                 Rule::UsersAlone => "",
             };

@@ -6,6 +6,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
+use greenroom::permissions::Mode;
 use serde_norway::Value;
 
 use super::Source;
@@ -30,6 +31,10 @@ pub(crate) enum Rule {
     Choose,
     /// Lower it, but not remove it.
     Lower,
+    /// Add to it.
+    Add,
+    /// Choose a stricter mode.
+    Stricter,
     /// Set it if the user trusts the folder.
     Text,
     /// Nothing.
@@ -73,6 +78,8 @@ pub(crate) fn rule(key: &str) -> Rule {
         | "compaction.auto_compact_token_limit"
         | "compaction.unknown_window"
         | "compaction.max_request_bytes" => Rule::Lower,
+        "permissions.ask" | "permissions.deny" => Rule::Add,
+        "permissions.mode" => Rule::Stricter,
         "compaction.compact_prompt"
         | "compaction.compact_instructions"
         | "system_prompt"
@@ -96,7 +103,7 @@ pub(crate) fn tighter(key: &str) -> Option<Tighter> {
     match (key, rule(key)) {
         ("compaction.threshold", _) | (_, Rule::Lower) => Some(Tighter::Lower),
         ("compaction.reserve_tokens", _) => Some(Tighter::Raise),
-        (_, Rule::Choose | Rule::Text | Rule::UsersAlone) => None,
+        (_, Rule::Choose | Rule::Add | Rule::Stricter | Rule::Text | Rule::UsersAlone) => None,
     }
 }
 
@@ -118,13 +125,19 @@ impl Over<'_> {
             let Some(name) = name.as_str() else { continue };
             let key = format!("{section}{name}");
             match (rule(&key), base.get_mut(name)) {
-                (_, Some(known)) if matches!(key.as_str(), "limits" | "compaction") => {
+                (_, Some(known)) if matches!(key.as_str(), "limits" | "compaction" | "permissions") => {
                     self.put(known, value, &format!("{key}."))?;
                 }
                 (Rule::Choose, Some(known)) => *known = value,
                 // A model's window is not a limit of cost or time; `null` selects the model's own window.
                 (Rule::Lower, Some(known)) if value.is_null() && name == "context_window" => *known = value,
                 (Rule::Lower, Some(known)) => self.lower(known, value, &key),
+                (Rule::Add, Some(known)) => {
+                    if let (Value::Sequence(known), Value::Sequence(more)) = (known, value) {
+                        known.extend(more);
+                    }
+                }
+                (Rule::Stricter, Some(known)) => self.stricter(known, value, &key),
                 (Rule::Text, Some(known)) => self.text(known, value, &key),
                 (Rule::UsersAlone, _) | (_, None) => {
                     let reason = format!(
@@ -155,6 +168,18 @@ impl Over<'_> {
                 ));
             }
             (Some(_) | None, None) => {}
+        }
+    }
+
+    fn stricter(&mut self, known: &mut Value, value: Value, key: &str) {
+        let mode = |value: &Value| value.as_str().and_then(|name| name.parse::<Mode>().ok());
+        match (mode(known), mode(&value)) {
+            // Without a mode of the user's, the strictest default is that of a chat.
+            (holds, Some(asked)) if asked <= holds.unwrap_or(Mode::Ask) => *known = value,
+            (_, Some(asked)) => {
+                self.notes.push(format!("{key} is not {asked}: {FILE_NAME} can only choose a stricter mode"));
+            }
+            (_, None) => {}
         }
     }
 
