@@ -13,6 +13,7 @@ use serde_json::{Map, Number, Value};
 
 use super::editor::{Edit, Editor};
 
+mod approval;
 #[cfg(test)]
 mod tests;
 
@@ -60,6 +61,7 @@ enum Form {
     },
     /// Any other schema: the user writes JSON.
     Json(Editor),
+    Approval(Box<approval::Form>),
 }
 
 /// A question being answered.
@@ -93,6 +95,7 @@ impl Ask {
                 Some(fields) => Form::Fields { fields, at: 0 },
                 None => Form::Json(Editor::default()),
             },
+            QuestionKind::Approval { approval } => Form::Approval(Box::new(approval::Form::new(approval))),
             QuestionKind::Text | _ => Form::Text(Editor::default()),
         };
         Self {
@@ -149,6 +152,10 @@ impl Ask {
                     Asked::Waits
                 }
             },
+            Form::Approval(form) => form.key(key).unwrap_or_else(|| {
+                self.problem = Some("a number or ↑ ↓ marks an answer; Esc for something else".to_owned());
+                Asked::Waits
+            }),
             Form::Fields { fields, at } => match fill(fields, at, key) {
                 Ok(asked) => asked,
                 Err(problem) => {
@@ -168,6 +175,7 @@ impl Ask {
                     field.editor.paste(text);
                 }
             }
+            Form::Approval(form) => form.paste(text),
             Form::Choice { .. } => {}
         }
     }
@@ -180,6 +188,10 @@ impl Ask {
             QuestionEnd::Answered(answer) => {
                 let value = match &answer.value {
                     Value::String(text) => text.clone(),
+                    value if matches!(self.form, Form::Approval(_)) => {
+                        let words = value.get("no").and_then(Value::as_str).unwrap_or_default();
+                        format!("no: {words}")
+                    }
                     value @ (Value::Null
                     | Value::Bool(_)
                     | Value::Number(_)
@@ -219,6 +231,11 @@ impl Ask {
             Form::Json(editor) => {
                 cursor = write(editor, &mut rows);
                 "JSON; Enter answers · Esc: later"
+            }
+            Form::Approval(form) => {
+                let (at, hint) = form.layout(&mut rows, width);
+                cursor = at;
+                hint
             }
             Form::Choice { choices, several, at, chosen } => {
                 let first = at.map_or(0, |at| (at + 1).saturating_sub(CHOICES_SHOWN));

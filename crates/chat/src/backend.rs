@@ -12,7 +12,7 @@ use greenroom_server::operations::{
     Abort, AnswerQuestion, BranchSession, ClearInbox, CompactSession, ContextParts, ExportSession, FollowUp,
     ForkSession, Forked, ImageData, ListCompactions, ListModels, ListPins, ListSessions, ListTools,
     ListWaiting, ModelsListed, Nothing, Operation, PinEntry, Pinned, PlanSession, Planned, PromptSession,
-    Replay, ResumeSession, Said, Sent, SessionContext, SessionInProgress, SessionPage, SessionState,
+    ReadPermissions, Replay, ResumeSession, Said, Sent, SessionContext, SessionInProgress, SessionPage, SessionPermissions, SessionState, SetPermissions,
     SessionTree, SetTitle, ShowCompaction, ShowSession, Shown, Speech, StartSession, Steer, ToolsListed,
     Tree, UndoCompaction, WaitingInput,
 };
@@ -246,6 +246,16 @@ impl Backend {
     /// Returns the provider's models.
     pub async fn models(&self) -> Result<ModelsListed> {
         self.call(ListModels {}).await
+    }
+
+    /// Returns what the agent may do without asking.
+    pub async fn permissions(&self) -> Result<SessionPermissions> {
+        self.call(ReadPermissions { session_id: self.session_id.clone() }).await
+    }
+
+    /// Changes the mode, and adds rules.
+    pub async fn set_permissions(&self, change: SetPermissions) -> Result<SessionPermissions> {
+        self.call(SetPermissions { session_id: self.session_id.clone(), ..change }).await
     }
 
     /// Answers a question.

@@ -5,6 +5,7 @@
 
 use std::path::{Path, PathBuf};
 
+use greenroom::permissions::{Effect, Mode};
 use greenroom_terminal::files;
 
 use super::backend::HowToCompact;
@@ -48,11 +49,23 @@ pub enum Command {
     Export(Option<String>),
     Copy,
     Tools,
+    Permissions(Permitting),
     Title(String),
     Help,
     Quit,
     /// A custom command: its prompt.
     Prompt(String),
+}
+
+/// What to do with the permissions.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Permitting {
+    /// Show them.
+    Show,
+    /// Choose this mode.
+    Mode(Mode),
+    /// Add a rule for this session.
+    Add(Effect, String),
 }
 
 /// The options of a new branch.
@@ -77,7 +90,7 @@ const fn spec(name: &'static str, arguments: &'static str, description: &'static
 }
 
 /// All built-in commands.
-pub(crate) const COMMANDS: [Spec; 26] = [
+pub(crate) const COMMANDS: [Spec; 27] = [
     spec(
         "compact",
         "[focus] [--keep N] [--force]",
@@ -109,13 +122,18 @@ pub(crate) const COMMANDS: [Spec; 26] = [
     spec("export", "[file]", "write the session as a file"),
     spec("copy", "", "copy the last answer to the clipboard"),
     spec("tools", "", "the tools that the model has"),
+    spec(
+        "permissions",
+        "[mode] [allow|ask|deny RULE]",
+        "what the agent may do without asking: ask, accept_edits, read_only or everything, and the rules",
+    ),
     spec("title", "<text>", "name this session"),
     spec("help", "", "this"),
     spec("quit", "", "leave; the session stays"),
 ];
 
 /// The keys, and what they do.
-pub(crate) const KEYS: [(&str, &str); 11] = [
+pub(crate) const KEYS: [(&str, &str); 12] = [
     ("Enter", "send; while the model works, the text joins the run after the running tool calls (it steers)"),
     ("Alt+Enter", "while the model works: send after the run"),
     (
@@ -127,6 +145,7 @@ pub(crate) const KEYS: [(&str, &str); 11] = [
     ("↑ ↓", "move by line; from the first and last line, through earlier prompts"),
     ("Ctrl-R", "search earlier prompts"),
     ("Tab", "complete commands and files"),
+    ("Shift+Tab", "the next mode: ask, accept_edits, read_only (/permissions shows more)"),
     ("Ctrl-O", "expand the newest folded call, change or thought; again: the one before"),
     ("Ctrl-A E B F K U W Y T", "as in Emacs, like Alt-B F D and Ctrl-_ (undo)"),
     ("Ctrl-Q", "return to a question that Esc postponed"),
@@ -154,6 +173,7 @@ pub fn parse(line: &str, custom: &[Custom]) -> Result<Command, String> {
     let command = match name {
         "compact" => return compact(rest),
         "model" => return Ok(Command::Model(optional())),
+        "permissions" => return permissions(rest).map(Command::Permissions),
         "effort" => return Ok(Command::Effort(optional())),
         "resume" => return Ok(Command::Resume(optional())),
         "fork" => return Ok(Command::Fork(optional())),
@@ -222,6 +242,24 @@ fn compact(rest: &str) -> Result<Command, String> {
     }
     how.focus = (!focus.is_empty()).then(|| focus.join(" "));
     Ok(Command::Compact(how))
+}
+
+fn permissions(rest: &str) -> Result<Permitting, String> {
+    let (first, rule) = rest.split_once(char::is_whitespace).unwrap_or((rest, ""));
+    let effect = [Effect::Allow, Effect::Ask, Effect::Deny].into_iter().find(|effect| effect.as_str() == first);
+    match (effect, rule.trim()) {
+        _ if rest.is_empty() => Ok(Permitting::Show),
+        (Some(effect), rule) if !rule.is_empty() => Ok(Permitting::Add(effect, rule.to_owned())),
+        // `ask` alone is the mode.
+        (_, "") => match rest.parse() {
+            Ok(mode) => Ok(Permitting::Mode(mode)),
+            Err(_) => Err(format!(
+                "/permissions {rest}: give a mode (ask, accept_edits, read_only, everything) or a rule, such as \
+                 /permissions allow bash(cargo test *)"
+            )),
+        },
+        (None | Some(_), _) => Err(format!("/permissions {rest}: a rule begins with allow, ask or deny")),
+    }
 }
 
 fn branch(rest: &str) -> Result<Command, String> {

@@ -8,10 +8,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use greenroom::permissions::Mode;
 use greenroom::{CompactionSettings, Event, InProgress, ModelSettings, Status as SessionStatus};
 use greenroom::{EventKind, Record};
 use greenroom_kernel::question::Question;
-use greenroom_server::operations::{ListQuestions, Sent, WaitingInput};
+use greenroom_server::operations::{ListQuestions, Sent, SessionPermissions, WaitingInput};
 use greenroom_server::{Client, ClientError, Events, Received};
 use greenroom_terminal::draw::Painter;
 use greenroom_terminal::input::{self, Input, Raw};
@@ -29,7 +30,7 @@ use self::orders::{Order, Said, obey};
 use super::ask::Ask;
 use super::backend::Backend;
 use super::calls::WHEEL_MS;
-use super::commands::{self, Command};
+use super::commands::{self, Command, Permitting};
 use super::follow::Follow;
 use super::history::History;
 use super::model::{Effect, Model};
@@ -81,6 +82,8 @@ enum Done {
     Rest,
     /// Events that had been missed.
     Missed(Vec<Event>),
+    /// The session's permissions are these now; the user chose the mode, if there is one.
+    Permitted(Box<SessionPermissions>, Option<Mode>),
 }
 
 /// An open session.
@@ -93,6 +96,8 @@ pub struct Opened {
     /// The work in progress that the log does not contain yet.
     in_progress: Option<InProgress>,
     questions: Vec<greenroom::PendingQuestion>,
+    /// What the agent may do without asking.
+    permissions: SessionPermissions,
     /// The inputs that are held back.
     held_back: Vec<WaitingInput>,
 }
@@ -121,6 +126,8 @@ struct TerminalChat {
     program: Arc<dyn Program>,
     /// The model that the user chose in this chat.
     chosen: Option<String>,
+    /// The mode that the user chose for this session in this chat.
+    mode: Option<Mode>,
     /// The user's model settings for each prompt.
     prompt_settings: ModelSettings,
     history: History,
@@ -180,6 +187,7 @@ pub async fn talk(
         compaction: place.compaction,
         program,
         chosen: None,
+        mode: None,
         prompt_settings: ModelSettings::default(),
         history,
         local,
@@ -230,11 +238,12 @@ pub async fn open(client: Client, id: &str) -> Result<Opened, ClientError> {
     }
     let questions = ListQuestions { session_id: Some(id.to_owned()) };
     let questions = backend.client().call(questions).await?.questions;
+    let permissions = backend.permissions().await?;
     let held_back = match state.held_back {
         0 => Vec::new(),
         _ => backend.waiting().await?,
     };
-    Ok(Opened { backend, events, state, past, in_progress, questions, held_back })
+    Ok(Opened { backend, events, state, past, in_progress, questions, permissions, held_back })
 }
 
 impl TerminalChat {
@@ -483,11 +492,16 @@ impl TerminalChat {
             Done::Changed(opened, model) => {
                 // Another host must get the same model.
                 self.chosen = Some(model);
-                let Opened { backend, events, state, .. } = *opened;
+                let Opened { backend, events, state, permissions, .. } = *opened;
                 (self.backend, self.events) = (backend, events);
                 let text = format!("{}, {}", state.model, figures::window(&state.context));
                 self.stands(&state);
+                self.may(&permissions);
                 self.model.note(Look::DIM, &format!("from the next prompt on: {text}"));
+            }
+            Done::Permitted(permissions, chosen) => {
+                self.mode = chosen.or(self.mode);
+                self.model.status.mode = permissions.mode;
             }
             Done::Write(text) => self.model.write(&text),
             Done::Opened(opened) => {
@@ -495,6 +509,7 @@ impl TerminalChat {
                 // If this fails, the session cannot be found by its folder.
                 tokio::spawn(async move { program.note_folder(&left).await });
                 self.model.begin_session();
+                self.mode = None;
                 self.model.note(Look::NOTE, &format!("session {}", opened.backend.id()));
                 self.welcome(*opened);
             }
@@ -503,12 +518,13 @@ impl TerminalChat {
 
     /// Shows the state of a session and the end of its conversation.
     fn welcome(&mut self, opened: Opened) {
-        let Opened { backend, events, state, past, in_progress, questions, held_back } = opened;
+        let Opened { backend, events, state, past, in_progress, questions, permissions, held_back } = opened;
         (self.backend, self.events) = (backend, events);
         let newest = past.last().map(|event| event.seq).max(state.entries.checked_sub(1));
         let going_on = in_progress.as_ref().map(|told| told.events.clone()).unwrap_or_default();
         self.follow = in_progress.map_or_else(|| Follow::after(newest), Follow::within);
         self.stands(&state);
+        self.may(&permissions);
         if state.entries == 0 {
             let line = format!("{}, {}", state.model, figures::window(&state.context));
             self.model.note(Look::BOLD, &line);
@@ -556,6 +572,20 @@ impl TerminalChat {
         for asked in questions {
             let Question { text, details, kind, .. } = &asked.question;
             self.model.ask(Ask::new(asked.id, &asked.tool, text, details.as_deref(), kind));
+        }
+    }
+
+    /// Shows the session's mode. If its agent is another one than before, the user's choice is repeated.
+    fn may(&mut self, permissions: &SessionPermissions) {
+        self.model.status.mode = permissions.mode;
+        if let Some(problem) = &permissions.problem {
+            self.model.note(Look::BAD, &format!("every call is denied: {problem}"));
+        }
+        if permissions.mode == Some(Mode::Everything) && self.mode.is_none() {
+            self.model.note(Look::WARN, Mode::Everything.meaning());
+        }
+        if let Some(mode) = self.mode.filter(|mode| permissions.mode.is_some_and(|now| now != *mode)) {
+            self.command(Command::Permissions(Permitting::Mode(mode)));
         }
     }
 
@@ -614,10 +644,6 @@ impl TerminalChat {
     }
 
     fn shell(&mut self, command: String, is_told: bool) {
-        if !self.local.may_run() {
-            self.model.note(Look::WARN, "commands run only in a chat with --allow-shell");
-            return;
-        }
         self.model.note(Look::BOLD, &format!("! {command}"));
         self.model.works(Some(&command));
         let (local, done) = (Arc::clone(&self.local), self.done.clone());

@@ -61,8 +61,6 @@ pub struct Place {
     pub data_dir: PathBuf,
     /// The access to the user's files.
     pub workspace: Workspace,
-    /// Whether user commands may run.
-    pub may_run: bool,
     /// The user's configuration folder, which may contain custom commands.
     pub own_folder: Option<PathBuf>,
     /// The compaction settings.

@@ -2,6 +2,7 @@
 //!
 //! Invariants: the line fits any width: the least important parts are omitted first.
 
+use greenroom::permissions::Mode;
 use greenroom_kernel::usage::{ContextUsage, WindowSource};
 use greenroom_terminal::format;
 use greenroom_terminal::row::{Color, Look, Row};
@@ -29,6 +30,8 @@ pub(crate) struct Status {
     pub(crate) estimated_tokens: u64,
     pub(crate) model: String,
     pub(crate) effort: Option<String>,
+    /// The mode of the session's permissions; `None` if there are none.
+    pub(crate) mode: Option<Mode>,
     /// The number of queued inputs.
     pub(crate) queued: usize,
     /// The branch of the folder's repository, if it is one.
@@ -52,6 +55,7 @@ impl Default for Status {
             estimated_tokens: 0,
             model: String::new(),
             effort: None,
+            mode: None,
             queued: 0,
             git_branch: None,
             branch: None,
@@ -84,6 +88,14 @@ impl Status {
         let mut parts = Vec::new();
         if self.queued > 0 {
             parts.push((format!("{} queued", self.queued), Look::WARN));
+        }
+        if let Some(mode) = self.mode {
+            let look = match mode {
+                Mode::Everything => Look::BAD,
+                Mode::AcceptEdits => Look::WARN,
+                Mode::Ask | Mode::ReadOnly => Look::DIM,
+            };
+            parts.push((mode.as_str().replace('_', " "), look));
         }
         let effort = self.effort.as_ref().map(|effort| format!(" {effort}")).unwrap_or_default();
         parts.push((format!("{}{effort}", self.model), Look::DIM));

@@ -16,6 +16,7 @@
 //! - `live`: settings are edited while a command runs
 //! - `log`: what `-v` and `-vv` tell
 //! - `models`: limits, prices and where they come from
+//! - `permissions`: by flags, by files and by answers in the chat
 //! - `process`: asked to end; no file descriptors left
 //! - `prompts`: system prompts, a project's instructions, skills
 //! - `questions`: listed beside a program that works, answered once, and left to the program that asked
@@ -53,6 +54,7 @@ mod cli {
     pub(crate) mod live;
     pub(crate) mod log;
     pub(crate) mod models;
+    pub(crate) mod permissions;
     pub(crate) mod process;
     pub(crate) mod prompts;
     pub(crate) mod providers;

@@ -127,3 +127,58 @@ fn it_fits_in_thirty_columns() {
     assert!(rows.iter().all(|row| row.width() <= 29), "{rows:?}");
     assert!(cursor.0 < rows.len());
 }
+
+fn approval(rules: &[&str]) -> greenroom::Approval {
+    let mut approval = greenroom::Approval::new("edit", json!({ "path": "a.rs", "old": "x", "new": "y" }));
+    approval.rules = rules.iter().map(|rule| (*rule).to_owned()).collect();
+    approval.folder = Some("/work".to_owned());
+    approval.preview = Some((0..40).map(|line| format!("-old {line}\n+new {line}")).collect::<Vec<_>>().join("\n"));
+    approval
+}
+
+#[test]
+fn an_approval_is_answered_by_number_arrows_or_words() {
+    use KeyCode::*;
+    let with = QuestionKind::Approval { approval: Box::new(approval(&["write(src/**)"])) };
+    let without = QuestionKind::Approval { approval: Box::new(approval(&[])) };
+    let rows: &[(&QuestionKind, &[KeyCode], Asked)] = &[
+        (&with, &[Char('1'), Enter], Asked::Answered(json!("yes"))),
+        (&with, &[Char('2'), Enter], Asked::Answered(json!("always"))),
+        (&with, &[Char('3'), Enter], Asked::Answered(json!("no"))),
+        (&with, &[Down, Down, Enter], Asked::Answered(json!("always"))),
+        (&with, &[Char('4'), Char('1'), Char('b'), Enter], Asked::Answered(json!({ "no": "1b" }))),
+        (&with, &[Char('4'), Char('b'), Up, Enter], Asked::Answered(json!("no"))),
+        (&with, &[Char('4'), Enter], Asked::Waits),
+        (&with, &[Enter], Asked::Waits),
+        (&with, &[Char('1')], Asked::Waits),
+        (&with, &[Char('y'), Enter], Asked::Waits),
+        (&with, &[Char('9'), Enter], Asked::Waits),
+        (&with, &[Esc], Asked::Later),
+        (&without, &[Char('2'), Enter], Asked::Answered(json!("no"))),
+        (&without, &[Up, Char('x'), Enter], Asked::Answered(json!({ "no": "x" }))),
+        (&without, &[Char('4'), Enter], Asked::Waits),
+    ];
+    for (kind, keys, expected) in rows {
+        assert_eq!(press(&mut ask(kind), keys), *expected, "{keys:?}");
+    }
+    let mut pasted = ask(&with);
+    press(&mut pasted, &[Char('4')]);
+    pasted.paste("use git mv");
+    assert_eq!(press(&mut pasted, &[Enter]), Asked::Answered(json!({ "no": "use git mv" })));
+}
+
+#[test]
+fn an_approval_shows_what_would_change_and_what_is_left_out() {
+    let mut approval = approval(&["write(src/**)"]);
+    approval.why = Some("a rule asks for it (ask write(src/**), from --ask)".to_owned());
+    let kind = QuestionKind::Approval { approval: Box::new(approval) };
+    let (rows, _) = ask(&kind).layout(60);
+    let text = rows.iter().map(|row| row.text()).collect::<Vec<_>>().join("\n");
+    for part in ["because a rule asks", "-old 0", "+new 0", "⋮ 56 more lines", "in /work", "1. Yes", "again for write(src/**)", "4. No, and tell"] {
+        assert!(text.contains(part), "{part} is missing in:\n{text}");
+    }
+    assert!(rows.iter().all(|row| row.width() <= 60) && rows.len() <= 40, "{text}");
+    let end = QuestionEnd::Answered(json!({ "no": "use git mv" }).into());
+    let ended = ask(&kind).ended(&end, 60).iter().map(|row| row.text()).collect::<String>();
+    assert!(ended.contains("no: use git mv"), "{ended}");
+}

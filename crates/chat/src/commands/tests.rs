@@ -163,3 +163,29 @@ fn custom_commands_come_from_files_and_cannot_take_a_name_that_is_there() {
     let names: Vec<&str> = offered.iter().map(|(name, _)| name.as_str()).collect();
     assert_eq!(names, ["status", "ship"]);
 }
+
+#[test]
+fn what_permissions_understands() {
+    let rows: [(&str, Result<Permitting, &str>); 10] = [
+        ("/permissions", Ok(Permitting::Show)),
+        ("/permissions ask", Ok(Permitting::Mode(Mode::Ask))),
+        ("/permissions read-only", Ok(Permitting::Mode(Mode::ReadOnly))),
+        ("/permissions accept_edits", Ok(Permitting::Mode(Mode::AcceptEdits))),
+        ("/permissions everything", Ok(Permitting::Mode(Mode::Everything))),
+        (
+            "/permissions allow bash(cargo test *)",
+            Ok(Permitting::Add(Effect::Allow, "bash(cargo test *)".to_owned())),
+        ),
+        ("/permissions ask  read(.env) ", Ok(Permitting::Add(Effect::Ask, "read(.env)".to_owned()))),
+        ("/permissions deny refund", Ok(Permitting::Add(Effect::Deny, "refund".to_owned()))),
+        ("/permissions yolo", Err("give a mode")),
+        ("/permissions bash(ls) now", Err("allow, ask or deny")),
+    ];
+    for (line, expected) in rows {
+        match (parse(line, &[]), expected) {
+            (Ok(Command::Permissions(found)), Ok(expected)) => assert_eq!(found, expected, "{line}"),
+            (Err(problem), Err(expected)) => assert!(problem.contains(expected), "{line}: {problem}"),
+            (found, expected) => panic!("{line}: {found:?}, {expected:?}"),
+        }
+    }
+}

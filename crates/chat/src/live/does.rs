@@ -7,16 +7,19 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use base64::Engine as _;
+use greenroom::permissions::{Effect, Mode};
 use greenroom::{Order as ListOrder, ReasoningEffort};
 use greenroom_kernel::size::{Estimator, text_tokens};
-use greenroom_server::operations::{Branch, ListSessions, ModelSummary, Speech, ToolSummary};
+use greenroom_server::operations::{
+    Branch, ListSessions, ModelSummary, SessionPermissions, SetPermissions, Speech, ToolSummary,
+};
 use greenroom_server::{ClientError, ProblemKind};
 use greenroom_terminal::row::{Look, Row};
 use greenroom_terminal::{format, screen, time};
 
 use super::{Done, TerminalChat, open};
 use crate::backend::{Backend, HowToCompact};
-use crate::commands::{Branching, COMMANDS, Command, Custom, KEYS, Spec};
+use crate::commands::{Branching, COMMANDS, Command, Custom, KEYS, Permitting, Spec};
 use crate::figures;
 use crate::picker::{Item, Picker, Purpose};
 use crate::program::Program;
@@ -147,6 +150,7 @@ impl TerminalChat {
             }
             Command::Copy => self.copy(),
             Command::Tools => self.spawn(async move { tools(&backend, width).await }),
+            Command::Permissions(change) => self.spawn(async move { permissions(&backend, change, width).await }),
             Command::Title(title) => self.spawn(async move {
                 backend.set_title(title.clone()).await?;
                 note(Look::DIM, format!("this session is called {title}"))
@@ -461,6 +465,57 @@ async fn tools(backend: &Backend, width: usize) -> Outcome {
         row.and(&format!(" ({tokens} tokens)"), Look::DIM).wrap(width, &Row::default(), &indent)
     };
     rows(tools.iter().flat_map(rows_of).collect())
+}
+
+async fn permissions(backend: &Backend, change: Permitting, width: usize) -> Outcome {
+    match change {
+        Permitting::Show => {
+            let permissions = backend.permissions().await?;
+            rows(permission_rows(&permissions, width))
+        }
+        Permitting::Mode(mode) => {
+            let change = SetPermissions { mode: Some(mode), ..SetPermissions::default() };
+            let permissions = backend.set_permissions(change).await?;
+            let look = if mode == Mode::Everything { Look::BAD } else { Look::DIM };
+            let told = Done::Note(look, format!("{mode}: {}", mode.meaning()));
+            Ok(vec![Done::Permitted(Box::new(permissions), Some(mode)), told])
+        }
+        Permitting::Add(effect, rule) => {
+            let mut change = SetPermissions::default();
+            match effect {
+                Effect::Allow => change.allow.push(rule.clone()),
+                Effect::Ask => change.ask.push(rule.clone()),
+                Effect::Deny => change.deny.push(rule.clone()),
+            }
+            backend.set_permissions(change).await?;
+            note(Look::DIM, format!("for this session: {} {rule}", effect.as_str()))
+        }
+    }
+}
+
+fn permission_rows(permissions: &SessionPermissions, width: usize) -> Vec<Row> {
+    let Some(mode) = permissions.mode else {
+        return vec![Row::new("  every call of the tools runs", Look::DIM)];
+    };
+    let indent = Row::plain("    ");
+    let wrapped = |row: Row| row.wrap(width, &Row::default(), &indent);
+    let mut out = wrapped(Row::plain("  ").and(mode.as_str(), Look::BOLD).and(&format!("  {}", mode.meaning()), Look::PLAIN));
+    if let Some(problem) = &permissions.problem {
+        out.extend(wrapped(Row::new(&format!("  every call is denied: {problem}"), Look::BAD)));
+    }
+    for rule in &permissions.rules {
+        let look = match rule.effect {
+            Effect::Allow => Look::GOOD,
+            Effect::Ask => Look::WARN,
+            Effect::Deny => Look::BAD,
+        };
+        let row = Row::plain("  ").and(&format!("{:<6}", rule.effect.as_str()), look).and(&rule.rule, Look::PLAIN);
+        out.extend(wrapped(row.and(&format!("  from {}", rule.origin), Look::DIM)));
+    }
+    if permissions.rules.is_empty() {
+        out.push(Row::new("  no rules; /permissions allow bash(cargo test *) adds one for this session", Look::DIM));
+    }
+    out
 }
 
 fn help(custom: &[Custom], width: usize) -> Vec<Row> {

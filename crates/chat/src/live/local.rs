@@ -1,7 +1,7 @@
 //! The user's own files and commands: files and images in prompts, and `!command`.
 //!
 //! Invariants: files are read through the tools, so only within their workspace and by its rules, except for
-//! an image that the user names; commands run only where the model may run commands, too.
+//! an image that the user names; commands are the user's own, and run whatever the model may do.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -39,7 +39,6 @@ pub(crate) struct Local {
     folder: PathBuf,
     workspace: Workspace,
     files: Registry,
-    may_run: bool,
     /// The user's configuration folder.
     own_folder: Option<PathBuf>,
     /// The workspace's files, and when they were listed.
@@ -59,17 +58,16 @@ impl Local {
     /// Creates the access for the chat's folder.
     pub(crate) fn new(place: &Place) -> Self {
         let (folder, own_folder) = (place.folder.clone(), place.own_folder.clone());
-        Self { folder, own_folder, may_run: place.may_run, ..Self::of(place.workspace.clone()) }
+        Self { folder, own_folder, ..Self::of(place.workspace.clone()) }
     }
 
-    /// Creates the access for a workspace in which no command may run.
+    /// Creates the access for a workspace.
     pub(super) fn of(workspace: Workspace) -> Self {
         let files = builtin::read_only(workspace.clone());
         Self {
             folder: workspace.root().to_owned(),
             workspace,
             files,
-            may_run: false,
             own_folder: None,
             known: Default::default(),
         }
@@ -90,11 +88,6 @@ impl Local {
         let head = String::from_utf8(files::read(&repository.join("HEAD"), 1_024).ok()?).ok()?;
         let branch = head.trim().strip_prefix("ref: refs/heads/")?;
         Some(branch.chars().take(40).collect())
-    }
-
-    /// Whether user commands may run.
-    pub(crate) fn may_run(&self) -> bool {
-        self.may_run
     }
 
     /// Runs a command, and returns its output.

@@ -2,12 +2,14 @@
 
 use std::collections::HashSet;
 
+use greenroom::permissions::Mode;
 use greenroom_terminal::screen::one_line;
 
 use super::{
     Asked, Branching, COMMANDS, Command, Completion, Edit, Effect, KeyCode, KeyEvent, KeyModifiers, Kind,
     Look, Model, Pending, Picked, Picker, Purpose, commands,
 };
+use crate::commands::Permitting;
 use crate::picker::Item;
 
 /// The most prompts of the history offered.
@@ -137,6 +139,17 @@ impl Model {
         }
     }
 
+    /// Returns the mode after the current one. Only a command chooses `everything`.
+    fn next_mode(&self) -> Vec<Effect> {
+        let next = match self.status.mode {
+            Some(Mode::Ask) => Mode::AcceptEdits,
+            Some(Mode::AcceptEdits) => Mode::ReadOnly,
+            Some(Mode::ReadOnly | Mode::Everything) => Mode::Ask,
+            None => return Vec::new(),
+        };
+        vec![Effect::Command(Command::Permissions(Permitting::Mode(next)))]
+    }
+
     #[expect(clippy::wildcard_enum_match_arm, reason = "most keys mean nothing here")]
     fn command_key(&mut self, key: KeyEvent, is_second: bool) -> Vec<Effect> {
         let is_control = key.modifiers.contains(KeyModifiers::CONTROL);
@@ -162,6 +175,7 @@ impl Model {
                 }
                 return Vec::new();
             }
+            KeyCode::BackTab => return self.next_mode(),
             KeyCode::Enter if is_alt => return self.submit(true),
             KeyCode::Enter if key.modifiers.contains(KeyModifiers::SHIFT) => return self.newline(),
             KeyCode::Char('j') if is_control => return self.newline(),

@@ -2,11 +2,13 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+use greenroom::permissions::Mode;
 use greenroom::{Delta, EventKind, MessageView, Record};
 use greenroom::{Event, Role, RunOutcome};
 use greenroom_kernel::usage::ContextUsage;
 
 use super::*;
+use crate::commands::Permitting;
 
 const SIZE: Size = Size { columns: 61, rows: 24 };
 
@@ -464,4 +466,21 @@ fn what_others_said_and_is_not_taken_up_is_counted_by_who_joins() {
     });
     let region = chat.region().join("\n");
     assert!(region.contains("1 queued") && region.contains("bash make"), "{region}");
+}
+
+#[test]
+fn shift_tab_goes_from_mode_to_mode_and_never_to_everything() {
+    let mut chat = Chat::new();
+    assert_eq!(chat.model.key(KeyEvent::new(KeyCode::BackTab, KeyModifiers::SHIFT)), [], "without permissions");
+    let rows = [
+        (Mode::Ask, Mode::AcceptEdits),
+        (Mode::AcceptEdits, Mode::ReadOnly),
+        (Mode::ReadOnly, Mode::Ask),
+        (Mode::Everything, Mode::Ask),
+    ];
+    for (mode, next) in rows {
+        chat.model.status.mode = Some(mode);
+        let effects = chat.model.key(KeyEvent::new(KeyCode::BackTab, KeyModifiers::SHIFT));
+        assert_eq!(effects, [Effect::Command(Command::Permissions(Permitting::Mode(next)))], "{mode}");
+    }
 }

@@ -27,9 +27,13 @@ struct AskUser {
     details: Option<String>,
 }
 
-/// Whether a session's run waits only for answers to this tool, given or not.
+/// The tools whose calls wait for approvals, and run when they were approved.
+const APPROVED: [&str; 6] = ["bash", "edit", "grep", "list", "read", "write"];
+
+/// Whether a session's run waits only for what our agents ask: answers to this tool, given or not, and approvals.
 pub(crate) fn is_all_that_waits(state: &State) -> bool {
-    !state.waiting_tools.is_empty() && state.waiting_tools.iter().all(|tool| tool == NAME)
+    let is_ours = |tool: &String| tool == NAME || APPROVED.contains(&&**tool);
+    !state.waiting_tools.is_empty() && state.waiting_tools.iter().all(is_ours)
 }
 
 /// Creates the tool.

@@ -126,6 +126,7 @@ impl Made {
         if let Some((workspace, granted)) = tools.zip(granted) {
             let tools = registry(workspace, offered, surroundings, &mut warnings).await?;
             agent = agent.tools(&tools).permissions(granted.permissions);
+            warnings.extend(granted.warning);
         }
         if let Some(skills) = skills {
             agent = agent.add_tool(skills.tool());

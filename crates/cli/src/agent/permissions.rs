@@ -32,6 +32,8 @@ pub(crate) enum Offered {
 pub(crate) struct Granted {
     pub(crate) permissions: Permissions,
     pub(crate) offered: Offered,
+    /// Why every call is denied, for the user.
+    pub(crate) warning: Option<String>,
 }
 
 /// Returns the permissions that flags and configuration request for a workspace.
@@ -84,6 +86,7 @@ pub(crate) fn granted(
         }
     }
     let offered = offered(args, &policy);
+    let warning = policy.problem().map(|problem| format!("every call of a tool is denied: {problem}"));
     let mut permissions = match args.answers {
         Answers::Nobody => Permissions::unattended(policy, "--allow '", "'"),
         Answers::Client | Answers::Terminal => Permissions::new(policy),
@@ -92,7 +95,7 @@ pub(crate) fn granted(
         permissions =
             permissions.remember(move |rules| answers.add(rules).map_err(|error| format!("{error:#}")));
     }
-    Ok(Granted { permissions, offered })
+    Ok(Granted { permissions, offered, warning })
 }
 
 /// Returns the mode at the start.

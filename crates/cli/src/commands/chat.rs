@@ -98,7 +98,6 @@ fn place(global: &Global, args: &ModelArgs, link: &Link) -> Result<Place> {
         folder: link.folder.clone(),
         data_dir: agent::data_dir(global)?,
         workspace: agent::workspace(global, &args.workspace, &here)?,
-        may_run: args.allow_shell,
         own_folder: agent::own_folder(),
         compaction: agent::load_config(global, &here)?.config.compaction,
         color: global.color,

@@ -5,7 +5,7 @@
 //! tools opens the session.
 
 use anyhow::Result;
-use greenroom::{EntryId, PendingQuestion, QuestionKind, State};
+use greenroom::{Approval, EntryId, PendingQuestion, QuestionKind, State};
 use greenroom_server::Client;
 use greenroom_server::operations::{AnswerQuestion, ListQuestions, SessionState};
 use greenroom_store::StoreError;
@@ -121,7 +121,29 @@ fn show(screen: &mut Screen, question: &PendingQuestion) -> Result<()> {
     if let Some(details) = &question.question.details {
         details.lines().try_for_each(|line| screen.line(format!("  {line}")))?;
     }
+    if let QuestionKind::Approval { approval } = &question.question.kind {
+        show_approval(screen, approval)?;
+    }
     screen.line(Row::styled(Look::DIM, format!("  {}", wanted(&question.question.kind))))?;
+    Ok(())
+}
+
+/// Shows what a call would do.
+fn show_approval(screen: &mut Screen, approval: &Approval) -> Result<()> {
+    let Approval { tool, arguments, folder, why, rules, preview, .. } = approval;
+    if let Some(why) = why {
+        screen.line(format!("  because {why}"))?;
+    }
+    match preview {
+        Some(preview) => preview.lines().try_for_each(|line| screen.line(format!("  {line}")))?,
+        None => screen.line(format!("  {tool} {arguments}"))?,
+    }
+    if let Some(folder) = folder {
+        screen.line(Row::styled(Look::DIM, format!("  in {folder}")))?;
+    }
+    if !rules.is_empty() {
+        screen.line(Row::styled(Look::DIM, format!("  always: {}", rules.join(", "))))?;
+    }
     Ok(())
 }
 
@@ -133,6 +155,7 @@ pub(crate) fn wanted(kind: &QuestionKind) -> String {
             format!("some of, as a JSON list: {}", choices.join(", "))
         }
         QuestionKind::Form { schema } => format!("JSON as this schema says: {schema}"),
+        QuestionKind::Approval { approval } => approval.answers().to_owned(),
         QuestionKind::Text | _ => "any text".to_owned(),
     }
 }

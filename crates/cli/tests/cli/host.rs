@@ -166,7 +166,6 @@ impl Hosted {
             "model": {
                 "server": {}, "stop": [], "window": 100_000, "workspace": ".",
                 "no_tools": false, "allow_write": false, "allow_shell": false, "simulate": false,
-                "asks": false,
             },
             "checks_server": false,
         });

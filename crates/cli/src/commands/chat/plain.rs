@@ -339,6 +339,7 @@ impl Chat {
             | Command::Export(_)
             | Command::Copy
             | Command::Tools
+            | Command::Permissions(_)
             | Command::Title(_)
             | Command::Prompt(_) => {
                 let name = one_line(line.split_whitespace().next().unwrap_or_default(), 30);

@@ -1,0 +1,189 @@
+//! What the agent may do without asking: by flags, by the configuration, and by answers in the chat.
+
+use greenroom_simulator::{Answer, ByPurpose, CallInfo, Echo, Function, SeenRequest, Summariser};
+use serde_json::{Value, json};
+
+use super::screen::{Terminal, is_there};
+use super::support::{Model, Place};
+
+const SIZE: (u16, u16) = (90, 34);
+
+/// The file with the rules of earlier answers.
+fn remembered(place: &Place) -> std::path::PathBuf {
+    place.own_file("").with_file_name("permissions.yaml")
+}
+
+/// A model that makes this call once for each prompt, and repeats the result.
+fn calling(tool: &'static str, arguments: Value) -> Model {
+    let script = Function(move |request: &SeenRequest, _: CallInfo| {
+        match request.messages.last().filter(|message| message.role() == "tool") {
+            Some(result) => Answer::text(format!("it says: {}", result.text())),
+            None => Answer::call(tool, &arguments),
+        }
+    });
+    Model::new(ByPurpose::new(script, Summariser::Obedient), |_| {})
+}
+
+#[test]
+fn tools_are_offered_where_some_call_of_them_may_run() {
+    let model = Model::new(Echo, |_| {});
+    let reading = ["read", "list", "grep", "recall"];
+    let files = ["write", "edit"];
+    let rows: &[(&str, &[&str], &[&str])] = &[
+        ("", &["--mode", "ask"], &[]),
+        ("", &["--mode", "read-only", "--allow", "bash(ls)"], &[]),
+        ("", &["--mode", "accept_edits"], &files),
+        ("", &["--mode", "everything"], &["write", "edit", "bash"]),
+        ("", &["--allow", "write(src/**)"], &files),
+        ("", &["--allow", "bash(ls *)"], &["write", "edit", "bash"]),
+        ("", &["--deny", "bash"], &[]),
+        ("permissions: { mode: accept_edits }", &[], &files),
+        ("permissions: { allow: [\"bash(ls *)\"] }", &[], &["write", "edit", "bash"]),
+        ("permissions: { mode: everything }", &["--mode", "ask"], &[]),
+    ];
+    for (config, flags, more) in rows {
+        let place = Place::new();
+        place.own_file(config);
+        let url = model.url();
+        let arguments = [&["run", "-p", "Hello.", "--base-url", &*url], *flags].concat();
+        let ran = place.run(&arguments);
+        assert_eq!(ran.code, Some(0), "{config} {flags:?}: {ran:?}");
+        let request = model.simulator.requests().pop().unwrap().request;
+        let mut offered: Vec<&str> = request.tools.iter().map(|tool| tool.name.as_str()).collect();
+        let mut expected = [&reading[..], more].concat();
+        offered.sort_unstable();
+        expected.sort_unstable();
+        assert_eq!(offered, expected, "{config} {flags:?}");
+    }
+}
+
+#[test]
+fn a_run_denies_what_would_ask_and_names_the_rule() {
+    let rows: &[(&str, &[&str], &str, &str)] = &[
+        ("", &["--allow", "bash(ls *)"], "touch made", "--allow 'bash(touch *)'"),
+        ("", &["--allow", "bash(touch *)"], "touch made", "no output"),
+        ("", &["--mode", "everything", "--deny", "bash(touch *)"], "env touch made", "a rule forbids it"),
+        ("", &["--mode", "everything", "--ask", "bash(touch *)"], "touch made", "a rule asks for it"),
+        ("permissions: { deny: [\"bash(touch *)\"] }", &["--allow-shell"], "touch made", "greenroom.yaml"),
+    ];
+    for (config, flags, command, expected) in rows {
+        let model = calling("bash", json!({ "command": command }));
+        let place = Place::new();
+        place.own_file(config);
+        let url = model.url();
+        let arguments = [&["run", "-p", "Do it.", "--base-url", &*url], *flags].concat();
+        let ran = place.run(&arguments);
+        assert!(ran.code == Some(0) && ran.stdout.contains(expected), "{config} {flags:?}: {ran:?}");
+        assert_eq!(place.work().join("made").exists(), *expected == "no output", "{flags:?}");
+    }
+}
+
+#[test]
+fn a_projects_file_only_tightens() {
+    let model = calling("bash", json!({ "command": "touch made" }));
+    let url = model.url();
+    let (place, run) = (Place::new(), ["run", "-p", "Do it.", "--base-url", &url]);
+    let project = |text: &str| std::fs::write(place.work().join("greenroom.yaml"), text).unwrap();
+    project("permissions: { allow: [bash] }\n");
+    let ran = place.run(&run);
+    assert!(ran.code == Some(2) && ran.stderr.contains("permissions.allow"), "{ran:?}");
+    project("permissions: { mode: everything }\n");
+    let ran = place.run(&run);
+    assert!(ran.code == Some(0) && !place.work().join("made").exists(), "{ran:?}");
+    project("permissions: { deny: [\"bash(touch *)\"] }\n");
+    let ran = place.run(&[&run[..], &["--allow-shell"]].concat());
+    assert!(ran.stdout.contains("the project's greenroom.yaml"), "{ran:?}");
+    assert!(!place.work().join("made").exists());
+}
+
+#[test]
+fn rules_that_cannot_be_read_are_errors_and_broken_answers_deny() {
+    let model = calling("bash", json!({ "command": "touch made" }));
+    let url = model.url();
+    let place = Place::new();
+    let run = ["run", "-p", "Do it.", "--base-url", &url];
+    let ran = place.run(&[&run[..], &["--deny", "rm -rf"]].concat());
+    assert!(ran.code == Some(2) && ran.stderr.contains("--deny"), "{ran:?}");
+    let ran = place.run(&[&run[..], &["--mode", "yolo"]].concat());
+    assert!(ran.code == Some(2) && ran.stderr.contains("accept_edits"), "{ran:?}");
+    place.own_file("");
+    std::fs::write(remembered(&place), "allow: [x\n").unwrap();
+    let ran = place.run(&[&run[..], &["--allow-shell"]].concat());
+    let is_told = ran.stderr.contains("every call of a tool is denied") && ran.stderr.contains("permissions.yaml");
+    assert!(is_told && ran.code == Some(0), "{ran:?}");
+    assert!(!place.work().join("made").exists());
+}
+
+fn chat(place: &Place, model: &Model, more: &[&str]) -> Terminal {
+    let url = model.url();
+    let arguments = [&["chat", "--base-url", &*url, "--session", "mine"], more].concat();
+    let terminal = Terminal::run(place, SIZE, &arguments);
+    terminal.shows("›");
+    terminal
+}
+
+#[test]
+fn a_chat_asks_before_it_changes_a_file_and_shows_the_change() {
+    if !is_there() {
+        return;
+    }
+    let model = calling("write", json!({ "path": "src/a.txt", "content": "one\nTWO\n" }));
+    let place = Place::new();
+    let file = place.work().join("src/a.txt");
+    std::fs::create_dir(place.work().join("src")).unwrap();
+    std::fs::write(&file, "one\ntwo\n").unwrap();
+    let read = || std::fs::read_to_string(&file).unwrap();
+    let terminal = chat(&place, &model, &[]);
+    terminal.says("go");
+    let screen = terminal.shows("1. Yes");
+    for part in ["Write src/a.txt?", "-two", "+TWO", "2. Yes, and do not ask again for write(src/**)", "4. No, and tell"] {
+        assert!(screen.contains(part), "{part}: {screen}");
+    }
+    assert_eq!(read(), "one\ntwo\n");
+    terminal.types("4use lower case");
+    terminal.press("Enter");
+    terminal.shows("refused it and says: use lower case");
+    assert_eq!(read(), "one\ntwo\n");
+    terminal.says("again");
+    terminal.shows("1. Yes");
+    terminal.types("2");
+    terminal.press("Enter");
+    terminal.shows("it says: replaced");
+    assert_eq!(read(), "one\nTWO\n");
+    // The rule is remembered, and nothing is asked in the next chat.
+    let rules = std::fs::read_to_string(remembered(&place)).unwrap();
+    assert!(rules.contains("write(src/**)"), "{rules}");
+    drop(terminal);
+    std::fs::write(&file, "one\ntwo\n").unwrap();
+    let terminal = chat(&place, &model, &[]);
+    terminal.says("/permissions");
+    terminal.shows("permissions.yaml");
+    terminal.says("once more");
+    terminal.until("it is not asked", |screen| screen.matches("it says: replaced").count() == 2);
+    assert_eq!(read(), "one\nTWO\n");
+}
+
+#[test]
+fn shift_tab_changes_the_mode_at_once() {
+    if !is_there() {
+        return;
+    }
+    let model = calling("write", json!({ "path": "a.txt", "content": "x" }));
+    let place = Place::new();
+    let terminal = chat(&place, &model, &[]);
+    terminal.shows("ask");
+    terminal.press("BTab");
+    terminal.shows("accept_edits: the agent changes files");
+    terminal.says("go");
+    terminal.shows("it says: created");
+    terminal.press("BTab");
+    terminal.shows("read_only: the agent reads, and changes nothing");
+    terminal.says("again");
+    terminal.shows("the session is in the read-only mode");
+    terminal.says("/permissions everything");
+    terminal.shows("without asking");
+    terminal.says("/permissions deny write(*.txt)");
+    terminal.shows("for this session: deny write(*.txt)");
+    terminal.says("and again");
+    terminal.shows("a rule forbids it");
+}
