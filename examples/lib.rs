@@ -35,6 +35,8 @@ pub mod guide {
     pub mod models {}
     #[doc = include_str!("../docs/guide/observability.md")]
     pub mod observability {}
+    #[doc = include_str!("../docs/guide/permissions.md")]
+    pub mod permissions {}
     #[doc = include_str!("../docs/guide/person-in-the-loop.md")]
     pub mod person_in_the_loop {}
     #[doc = include_str!("../docs/guide/service.md")]

@@ -246,7 +246,8 @@ fn compact(rest: &str) -> Result<Command, String> {
 
 fn permissions(rest: &str) -> Result<Permitting, String> {
     let (first, rule) = rest.split_once(char::is_whitespace).unwrap_or((rest, ""));
-    let effect = [Effect::Allow, Effect::Ask, Effect::Deny].into_iter().find(|effect| effect.as_str() == first);
+    let effect =
+        [Effect::Allow, Effect::Ask, Effect::Deny].into_iter().find(|effect| effect.as_str() == first);
     match (effect, rule.trim()) {
         _ if rest.is_empty() => Ok(Permitting::Show),
         (Some(effect), rule) if !rule.is_empty() => Ok(Permitting::Add(effect, rule.to_owned())),

@@ -53,8 +53,12 @@ impl Form {
         let last = self.choices.len() - 1;
         let is_writing = self.marked() == Some(Choice::Words);
         match (key.code, self.at) {
-            (KeyCode::Up | KeyCode::BackTab, at) => self.at = Some(at.and_then(|at| at.checked_sub(1)).unwrap_or(last)),
-            (KeyCode::Down | KeyCode::Tab, at) => self.at = Some(at.filter(|at| *at < last).map_or(0, |at| at + 1)),
+            (KeyCode::Up | KeyCode::BackTab, at) => {
+                self.at = Some(at.and_then(|at| at.checked_sub(1)).unwrap_or(last))
+            }
+            (KeyCode::Down | KeyCode::Tab, at) => {
+                self.at = Some(at.filter(|at| *at < last).map_or(0, |at| at + 1))
+            }
             (KeyCode::Enter, at) => {
                 let choice = self.choices.get(at?)?;
                 let words = self.words.text();
@@ -139,7 +143,8 @@ impl Form {
             };
             let pointer = if is_at { "  ❯ " } else { "    " };
             let look = if is_at { Look::BOLD } else { Look::PLAIN };
-            let row = Row::new(pointer, Look::WARN).and(&format!("{}. ", index + 1), Look::DIM).and(&text, look);
+            let row =
+                Row::new(pointer, Look::WARN).and(&format!("{}. ", index + 1), Look::DIM).and(&text, look);
             rows.push(row.cut(width));
         }
         if self.marked() == Some(Choice::Words) {

@@ -132,7 +132,8 @@ fn approval(rules: &[&str]) -> greenroom::Approval {
     let mut approval = greenroom::Approval::new("edit", json!({ "path": "a.rs", "old": "x", "new": "y" }));
     approval.rules = rules.iter().map(|rule| (*rule).to_owned()).collect();
     approval.folder = Some("/work".to_owned());
-    approval.preview = Some((0..40).map(|line| format!("-old {line}\n+new {line}")).collect::<Vec<_>>().join("\n"));
+    approval.preview =
+        Some((0..40).map(|line| format!("-old {line}\n+new {line}")).collect::<Vec<_>>().join("\n"));
     approval
 }
 
@@ -174,7 +175,16 @@ fn an_approval_shows_what_would_change_and_what_is_left_out() {
     let kind = QuestionKind::Approval { approval: Box::new(approval) };
     let (rows, _) = ask(&kind).layout(60);
     let text = rows.iter().map(|row| row.text()).collect::<Vec<_>>().join("\n");
-    for part in ["because a rule asks", "-old 0", "+new 0", "⋮ 56 more lines", "in /work", "1. Yes", "again for write(src/**)", "4. No, and tell"] {
+    for part in [
+        "because a rule asks",
+        "-old 0",
+        "+new 0",
+        "⋮ 56 more lines",
+        "in /work",
+        "1. Yes",
+        "again for write(src/**)",
+        "4. No, and tell",
+    ] {
         assert!(text.contains(part), "{part} is missing in:\n{text}");
     }
     assert!(rows.iter().all(|row| row.width() <= 60) && rows.len() <= 40, "{text}");

@@ -150,7 +150,9 @@ impl TerminalChat {
             }
             Command::Copy => self.copy(),
             Command::Tools => self.spawn(async move { tools(&backend, width).await }),
-            Command::Permissions(change) => self.spawn(async move { permissions(&backend, change, width).await }),
+            Command::Permissions(change) => {
+                self.spawn(async move { permissions(&backend, change, width).await })
+            }
             Command::Title(title) => self.spawn(async move {
                 backend.set_title(title.clone()).await?;
                 note(Look::DIM, format!("this session is called {title}"))
@@ -499,7 +501,9 @@ fn permission_rows(permissions: &SessionPermissions, width: usize) -> Vec<Row> {
     };
     let indent = Row::plain("    ");
     let wrapped = |row: Row| row.wrap(width, &Row::default(), &indent);
-    let mut out = wrapped(Row::plain("  ").and(mode.as_str(), Look::BOLD).and(&format!("  {}", mode.meaning()), Look::PLAIN));
+    let mut out = wrapped(
+        Row::plain("  ").and(mode.as_str(), Look::BOLD).and(&format!("  {}", mode.meaning()), Look::PLAIN),
+    );
     if let Some(problem) = &permissions.problem {
         out.extend(wrapped(Row::new(&format!("  every call is denied: {problem}"), Look::BAD)));
     }
@@ -509,11 +513,15 @@ fn permission_rows(permissions: &SessionPermissions, width: usize) -> Vec<Row> {
             Effect::Ask => Look::WARN,
             Effect::Deny => Look::BAD,
         };
-        let row = Row::plain("  ").and(&format!("{:<6}", rule.effect.as_str()), look).and(&rule.rule, Look::PLAIN);
+        let row =
+            Row::plain("  ").and(&format!("{:<6}", rule.effect.as_str()), look).and(&rule.rule, Look::PLAIN);
         out.extend(wrapped(row.and(&format!("  from {}", rule.origin), Look::DIM)));
     }
     if permissions.rules.is_empty() {
-        out.push(Row::new("  no rules; /permissions allow bash(cargo test *) adds one for this session", Look::DIM));
+        out.push(Row::new(
+            "  no rules; /permissions allow bash(cargo test *) adds one for this session",
+            Look::DIM,
+        ));
     }
     out
 }

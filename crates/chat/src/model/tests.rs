@@ -471,7 +471,11 @@ fn what_others_said_and_is_not_taken_up_is_counted_by_who_joins() {
 #[test]
 fn shift_tab_goes_from_mode_to_mode_and_never_to_everything() {
     let mut chat = Chat::new();
-    assert_eq!(chat.model.key(KeyEvent::new(KeyCode::BackTab, KeyModifiers::SHIFT)), [], "without permissions");
+    assert_eq!(
+        chat.model.key(KeyEvent::new(KeyCode::BackTab, KeyModifiers::SHIFT)),
+        [],
+        "without permissions"
+    );
     let rows = [
         (Mode::Ask, Mode::AcceptEdits),
         (Mode::AcceptEdits, Mode::ReadOnly),

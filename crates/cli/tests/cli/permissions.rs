@@ -109,7 +109,8 @@ fn rules_that_cannot_be_read_are_errors_and_broken_answers_deny() {
     place.own_file("");
     std::fs::write(remembered(&place), "allow: [x\n").unwrap();
     let ran = place.run(&[&run[..], &["--allow-shell"]].concat());
-    let is_told = ran.stderr.contains("every call of a tool is denied") && ran.stderr.contains("permissions.yaml");
+    let is_told =
+        ran.stderr.contains("every call of a tool is denied") && ran.stderr.contains("permissions.yaml");
     assert!(is_told && ran.code == Some(0), "{ran:?}");
     assert!(!place.work().join("made").exists());
 }
@@ -136,7 +137,13 @@ fn a_chat_asks_before_it_changes_a_file_and_shows_the_change() {
     let terminal = chat(&place, &model, &[]);
     terminal.says("go");
     let screen = terminal.shows("1. Yes");
-    for part in ["Write src/a.txt?", "-two", "+TWO", "2. Yes, and do not ask again for write(src/**)", "4. No, and tell"] {
+    for part in [
+        "Write src/a.txt?",
+        "-two",
+        "+TWO",
+        "2. Yes, and do not ask again for write(src/**)",
+        "4. No, and tell",
+    ] {
         assert!(screen.contains(part), "{part}: {screen}");
     }
     assert_eq!(read(), "one\ntwo\n");

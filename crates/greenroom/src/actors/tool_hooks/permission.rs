@@ -70,7 +70,9 @@ pub(super) async fn permit(permissions: &Permissions, asked: &Asked<'_>, questio
             let by = answer.by.as_ref().map(|by| format!(" ({by})")).unwrap_or_default();
             match answer.approved() {
                 Some(Approved::Once) => Permitted::Approved { warning: None },
-                Some(Approved::Always) => Permitted::Approved { warning: permissions.allow_always(session, &rules) },
+                Some(Approved::Always) => {
+                    Permitted::Approved { warning: permissions.allow_always(session, &rules) }
+                }
                 Some(Approved::No(Some(words))) => {
                     Permitted::No(format!("the user{by} refused it and says: {words}"))
                 }
