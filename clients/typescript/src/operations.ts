@@ -527,6 +527,28 @@ export class SessionOperations {
   }
 
   /**
+   * What a session's agent may do without asking, and what it may not do.
+   *
+   * Needs the right `read`.
+   *
+   * @param sessionId The session.
+   */
+  permissions(sessionId: string, options: RequestOptions = {}): Promise<types.SessionPermissions> {
+    return this.#transport.call("GET", path("/v1/sessions/{session_id}/permissions", sessionId), { query: {} }, options);
+  }
+
+  /**
+   * Changes the permissions of a session, for its next calls. They last as long as its agent is in memory.
+   *
+   * Needs the right `administer`.
+   *
+   * @param sessionId The session.
+   */
+  setPermissions(sessionId: string, params: types.SessionSetPermissionsParams = {}, options: RequestOptions = {}): Promise<types.SessionPermissions> {
+    return this.#transport.call("PUT", path("/v1/sessions/{session_id}/permissions", sessionId), { body: params }, options);
+  }
+
+  /**
    * Events of a session.
    *
    * Server-sent events. The `data` of each is an event; a gap has the type `gap`. Needs the right `read`.

@@ -32,6 +32,24 @@ export interface Answered {
   question_id: EntryId;
 }
 
+/** The call that a person is asked to approve. */
+export interface Approval {
+  /** The tool's name. */
+  tool: string;
+  /** The arguments with which the call would run. Long ones are shortened to a text. */
+  arguments: unknown;
+  /** The folder in which the call would run. */
+  folder?: string | null;
+  /** Why the call needs an approval, as a clause; absent if calls of its kind always do. */
+  why?: string | null;
+  /** The parts that need the approval: the commands of a command line, the files of redirections. */
+  parts?: Array<string>;
+  /** The rules that the answer `always` adds; without any, `always` is no answer. */
+  rules?: Array<string>;
+  /** What the call would change: lines that begin with `+`, `-` or a blank. */
+  preview?: string | null;
+}
+
 /**
  * Who asks.
  *
@@ -608,6 +626,15 @@ export interface DeltaToolArgumentsText {
   text: string;
 }
 
+/**
+ * What a rule does with the calls that it matches.
+ *
+ * - `deny`: They do not run, whatever else says.
+ * - `ask`: A person is asked, whatever the mode and the rules that allow say.
+ * - `allow`: They run.
+ */
+export type Effect = "deny" | "ask" | "allow";
+
 /** The position of an entry in its session's log: dense, from 0. Also the sequence number of its event. */
 export type EntryId = number;
 
@@ -933,7 +960,17 @@ export interface EventPrefixChanged extends EventFields {
  * A tool, or a hook before its call, has asked a person, and waits for the answer:
  * `SessionHandle::answer`. Durable.
  */
-export type EventQuestionAsked = EventQuestionAskedText | EventQuestionAskedChoice | EventQuestionAskedForm;
+export type EventQuestionAsked = EventQuestionAskedText | EventQuestionAskedChoice | EventQuestionAskedForm | EventQuestionAskedApproval;
+
+/**
+ * Whether a call may run. An answer is `yes`, `always`, `no`, or an object with the person's words as `no`; a
+ * text that begins with `no` is understood too.
+ */
+export interface EventQuestionAskedApproval extends EventQuestionAskedFields {
+  kind: "approval";
+  /** The call. */
+  approval: Approval;
+}
 
 /** One of these, or several. */
 export interface EventQuestionAskedChoice extends EventQuestionAskedFields {
@@ -1433,8 +1470,9 @@ export type HookAction = "changed" | "refused" | "answered" | "replaced";
  * - `before_tool`: Before a tool call: see `Agent::before_tool`.
  * - `after_tool`: After a tool call: see `Agent::after_tool`.
  * - `before_model`: Before a model call: see `Agent::before_model`.
+ * - `permissions`: Before a tool call, after its hooks: see `Agent::permissions`.
  */
-export type HookPoint = "before_tool" | "after_tool" | "before_model";
+export type HookPoint = "before_tool" | "after_tool" | "before_model" | "permissions";
 
 /** A request that failed. */
 export interface HttpProblem {
@@ -2017,6 +2055,16 @@ export interface MessageView {
   images?: number;
 }
 
+/**
+ * What happens to calls that no rule decides. Each mode permits more than the one before it.
+ *
+ * - `read_only`: Tools that change nothing run. Everything else is denied, even what a rule allows.
+ * - `ask`: Tools that change nothing run. Everything else asks, unless a rule allows it.
+ * - `accept_edits`: As `ask`, and the tools that change files of the workspace run.
+ * - `everything`: Everything runs, except what a rule denies or asks about.
+ */
+export type Mode = "read_only" | "ask" | "accept_edits" | "everything";
+
 /** How a model should answer. Every setting is optional. */
 export interface ModelSettings {
   /** Sampling temperature, 0 to 2. */
@@ -2087,7 +2135,17 @@ export interface ModelsListed {
 export type Order = "id" | "newest" | "oldest";
 
 /** A question that waits for a person's answer: see `SessionHandle::answer`. */
-export type PendingQuestion = PendingQuestionText | PendingQuestionChoice | PendingQuestionForm;
+export type PendingQuestion = PendingQuestionText | PendingQuestionChoice | PendingQuestionForm | PendingQuestionApproval;
+
+/**
+ * Whether a call may run. An answer is `yes`, `always`, `no`, or an object with the person's words as `no`; a
+ * text that begins with `no` is understood too.
+ */
+export interface PendingQuestionApproval extends PendingQuestionFields {
+  kind: "approval";
+  /** The call. */
+  approval: Approval;
+}
 
 /** One of these, or several. */
 export interface PendingQuestionChoice extends PendingQuestionFields {
@@ -2141,6 +2199,16 @@ export interface PendingQuestionText extends PendingQuestionFields {
  * - `day`: 24 hours; for a limit, the last 24.
  */
 export type Period = "hour" | "day";
+
+/** A rule, and where it was written. */
+export interface PermissionRule {
+  /** What it does with the calls that it matches. */
+  effect: Effect;
+  /** The rule, such as `bash(git status *)`. */
+  rule: string;
+  /** Where it was written, for people. */
+  origin: string;
+}
 
 /** A pinned message. */
 export interface Pinned {
@@ -2305,7 +2373,17 @@ export interface PrunedSession {
 }
 
 /** A question for a person. */
-export type Question = QuestionText | QuestionChoice | QuestionForm;
+export type Question = QuestionText | QuestionChoice | QuestionForm | QuestionApproval;
+
+/**
+ * Whether a call may run. An answer is `yes`, `always`, `no`, or an object with the person's words as `no`; a
+ * text that begins with `no` is understood too.
+ */
+export interface QuestionApproval extends QuestionFields {
+  kind: "approval";
+  /** The call. */
+  approval: Approval;
+}
 
 /** One of these, or several. */
 export interface QuestionChoice extends QuestionFields {
@@ -2633,6 +2711,21 @@ export interface SessionPage {
   is_uncertain: boolean;
   /** Problems that were found when the store was opened and that remain, a line each. */
   notices?: Array<string>;
+}
+
+/** A session's permissions. */
+export interface SessionPermissions {
+  /**
+   * What happens to calls that no rule decides. Absent if the agent has no permissions: then every call of its tools
+   * runs.
+   */
+  mode?: Mode | null;
+  /** Whether a call that needs an approval asks a person. Otherwise it is denied. */
+  attended: boolean;
+  /** The rules. */
+  rules: Array<PermissionRule>;
+  /** Why every call is denied, if the permissions could not be read. */
+  problem?: string | null;
 }
 
 /** A stored session's data, whether the session is live or not. */
@@ -3191,6 +3284,18 @@ export interface SessionAnswerParams {
   value: unknown;
   /** The person who answers: a name for the log. */
   by?: string | null;
+}
+
+/** The parameters of `session_set_permissions`. */
+export interface SessionSetPermissionsParams {
+  /** Its mode from now on; without it, the mode stays. */
+  mode?: Mode | null;
+  /** Rules to add whose calls run. */
+  allow?: Array<string>;
+  /** Rules to add whose calls ask. */
+  ask?: Array<string>;
+  /** Rules to add whose calls are denied. */
+  deny?: Array<string>;
 }
 
 /** The parameters of `session_events`. */

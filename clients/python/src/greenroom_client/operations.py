@@ -586,6 +586,32 @@ class SessionOperations:
         answer: types.Answered = self._transport.call("POST", path("/v1/sessions/{session_id}/answer", session_id), body={"question_id": question_id, "value": value, **given({"by": by})})
         return answer
 
+    def permissions(self, session_id: str) -> types.SessionPermissions:
+        """What a session's agent may do without asking, and what it may not do.
+
+        Needs the right `read`.
+
+        Args:
+            session_id: The session.
+        """
+        answer: types.SessionPermissions = self._transport.call("GET", path("/v1/sessions/{session_id}/permissions", session_id), query={})
+        return answer
+
+    def set_permissions(self, session_id: str, *, mode: t.Optional[types.Mode] = None, allow: t.Optional[t.List[str]] = None, ask: t.Optional[t.List[str]] = None, deny: t.Optional[t.List[str]] = None) -> types.SessionPermissions:
+        """Changes the permissions of a session, for its next calls. They last as long as its agent is in memory.
+
+        Needs the right `administer`.
+
+        Args:
+            session_id: The session.
+            mode: Its mode from now on; without it, the mode stays.
+            allow: Rules to add whose calls run.
+            ask: Rules to add whose calls ask.
+            deny: Rules to add whose calls are denied.
+        """
+        answer: types.SessionPermissions = self._transport.call("PUT", path("/v1/sessions/{session_id}/permissions", session_id), body=given({"mode": mode, "allow": allow, "ask": ask, "deny": deny}))
+        return answer
+
     def events(self, session_id: str, *, tree: t.Optional[bool] = None, after: t.Optional[str] = None, durable: t.Optional[bool] = None) -> EventStream:
         """Events of a session.
 

@@ -51,6 +51,31 @@ class Answered(t.TypedDict):
     """The question."""
 
 
+class Approval(t.TypedDict):
+    """The call that a person is asked to approve."""
+
+    tool: str
+    """The tool's name."""
+
+    arguments: t.Any
+    """The arguments with which the call would run. Long ones are shortened to a text."""
+
+    folder: NotRequired[t.Optional[str]]
+    """The folder in which the call would run."""
+
+    why: NotRequired[t.Optional[str]]
+    """Why the call needs an approval, as a clause; absent if calls of its kind always do."""
+
+    parts: NotRequired[t.List[str]]
+    """The parts that need the approval: the commands of a command line, the files of redirections."""
+
+    rules: NotRequired[t.List[str]]
+    """The rules that the answer `always` adds; without any, `always` is no answer."""
+
+    preview: NotRequired[t.Optional[str]]
+    """What the call would change: lines that begin with `+`, `-` or a blank."""
+
+
 Asker = t.Literal["tool", "hook"]
 """Who asks.
 
@@ -578,6 +603,15 @@ class DeltaToolArgumentsText(t.TypedDict):
     """More of the arguments' JSON text."""
 
 
+Effect = t.Literal["deny", "ask", "allow"]
+"""What a rule does with the calls that it matches.
+
+- `deny`: They do not run, whatever else says.
+- `ask`: A person is asked, whatever the mode and the rules that allow say.
+- `allow`: They run.
+"""
+
+
 EntryId = int
 """The position of an entry in its session's log: dense, from 0. Also the sequence number of its event."""
 
@@ -652,7 +686,7 @@ class EventFields(t.TypedDict):
     """The session whose agent called this one as a tool."""
 
 
-EventQuestionAsked = t.Union["EventQuestionAskedText", "EventQuestionAskedChoice", "EventQuestionAskedForm"]
+EventQuestionAsked = t.Union["EventQuestionAskedText", "EventQuestionAskedChoice", "EventQuestionAskedForm", "EventQuestionAskedApproval"]
 """A tool, or a hook before its call, has asked a person, and waits for the answer:
 `SessionHandle::answer`. Durable.
 """
@@ -812,12 +846,13 @@ HookAction = t.Literal["changed", "refused", "answered", "replaced"]
 """
 
 
-HookPoint = t.Literal["before_tool", "after_tool", "before_model"]
+HookPoint = t.Literal["before_tool", "after_tool", "before_model", "permissions"]
 """The point at which a hook was called.
 
 - `before_tool`: Before a tool call: see `Agent::before_tool`.
 - `after_tool`: After a tool call: see `Agent::after_tool`.
 - `before_model`: Before a model call: see `Agent::before_model`.
+- `permissions`: Before a tool call, after its hooks: see `Agent::permissions`.
 """
 
 
@@ -1221,6 +1256,16 @@ class MessageView(t.TypedDict):
     """The number of images."""
 
 
+Mode = t.Literal["read_only", "ask", "accept_edits", "everything"]
+"""What happens to calls that no rule decides. Each mode permits more than the one before it.
+
+- `read_only`: Tools that change nothing run. Everything else is denied, even what a rule allows.
+- `ask`: Tools that change nothing run. Everything else asks, unless a rule allows it.
+- `accept_edits`: As `ask`, and the tools that change files of the workspace run.
+- `everything`: Everything runs, except what a rule denies or asks about.
+"""
+
+
 class ModelSettings(t.TypedDict):
     """How a model should answer. Every setting is optional."""
 
@@ -1309,7 +1354,7 @@ Order = t.Literal["id", "newest", "oldest"]
 """
 
 
-PendingQuestion = t.Union["PendingQuestionText", "PendingQuestionChoice", "PendingQuestionForm"]
+PendingQuestion = t.Union["PendingQuestionText", "PendingQuestionChoice", "PendingQuestionForm", "PendingQuestionApproval"]
 """A question that waits for a person's answer: see `SessionHandle::answer`."""
 
 
@@ -1353,6 +1398,19 @@ Period = t.Literal["hour", "day"]
 - `hour`: 60 minutes; for a limit, the last 60.
 - `day`: 24 hours; for a limit, the last 24.
 """
+
+
+class PermissionRule(t.TypedDict):
+    """A rule, and where it was written."""
+
+    effect: Effect
+    """What it does with the calls that it matches."""
+
+    rule: str
+    """The rule, such as `bash(git status *)`."""
+
+    origin: str
+    """Where it was written, for people."""
 
 
 class Pinned(t.TypedDict):
@@ -1554,7 +1612,7 @@ class PrunedSession(t.TypedDict):
     """Why it is deleted."""
 
 
-Question = t.Union["QuestionText", "QuestionChoice", "QuestionForm"]
+Question = t.Union["QuestionText", "QuestionChoice", "QuestionForm", "QuestionApproval"]
 """A question for a person."""
 
 
@@ -1834,6 +1892,24 @@ class SessionPage(t.TypedDict):
 
     notices: NotRequired[t.List[str]]
     """Problems that were found when the store was opened and that remain, a line each."""
+
+
+class SessionPermissions(t.TypedDict):
+    """A session's permissions."""
+
+    mode: NotRequired[t.Optional[Mode]]
+    """What happens to calls that no rule decides. Absent if the agent has no permissions: then every call of its tools
+    runs.
+    """
+
+    attended: bool
+    """Whether a call that needs an approval asks a person. Otherwise it is denied."""
+
+    rules: t.List[PermissionRule]
+    """The rules."""
+
+    problem: NotRequired[t.Optional[str]]
+    """Why every call is denied, if the permissions could not be read."""
 
 
 class SessionSummary(t.TypedDict):
@@ -3309,6 +3385,17 @@ class LoggedEntryUser(LoggedEntryFields):
     is_steer: bool
 
 
+class PendingQuestionApproval(PendingQuestionFields):
+    """Whether a call may run. An answer is `yes`, `always`, `no`, or an object with the person's words as `no`; a
+    text that begins with `no` is understood too.
+    """
+
+    kind: t.Literal["approval"]
+
+    approval: Approval
+    """The call."""
+
+
 class PendingQuestionChoice(PendingQuestionFields):
     """One of these, or several."""
 
@@ -3334,6 +3421,17 @@ class PendingQuestionText(PendingQuestionFields):
     """Any text."""
 
     kind: t.Literal["text"]
+
+
+class QuestionApproval(QuestionFields):
+    """Whether a call may run. An answer is `yes`, `always`, `no`, or an object with the person's words as `no`; a
+    text that begins with `no` is understood too.
+    """
+
+    kind: t.Literal["approval"]
+
+    approval: Approval
+    """The call."""
 
 
 class QuestionChoice(QuestionFields):
@@ -3544,6 +3642,17 @@ class EventCompactionEndTruncated(EventCompactionEndFields):
 
     reason: str
     """Why there is no summary of a model, as a fragment of a sentence."""
+
+
+class EventQuestionAskedApproval(EventQuestionAskedFields):
+    """Whether a call may run. An answer is `yes`, `always`, `no`, or an object with the person's words as `no`; a
+    text that begins with `no` is understood too.
+    """
+
+    kind: t.Literal["approval"]
+
+    approval: Approval
+    """The call."""
 
 
 class EventQuestionAskedChoice(EventQuestionAskedFields):
