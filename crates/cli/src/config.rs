@@ -13,6 +13,7 @@ mod live;
 mod model;
 pub(crate) mod overrides;
 pub(crate) mod place;
+pub(crate) mod redact;
 mod retention;
 pub(crate) mod stamp;
 pub(crate) mod surroundings;
@@ -38,6 +39,7 @@ pub(crate) use self::limits::LimitsConfig;
 pub(crate) use self::live::{Change, LiveConfig};
 use self::model::ModelConfig;
 pub(crate) use self::overrides::Overrides;
+use self::redact::RedactConfig;
 pub(crate) use self::retention::{DAY_S, RetentionConfig};
 use self::telemetry::TelemetryConfig;
 use crate::error::usage;
@@ -108,6 +110,9 @@ pub(crate) struct Config {
     /// Which sessions are kept.
     #[serde(deserialize_with = "or_default")]
     pub(crate) retention: RetentionConfig,
+    /// What is redacted.
+    #[serde(deserialize_with = "or_default")]
+    pub(crate) redact: RedactConfig,
     /// Folders whose `greenroom.yaml` may contain text for the model: absolute paths, or `~/…`.
     #[serde(deserialize_with = "or_default")]
     pub(crate) trusted_folders: Vec<String>,
@@ -144,6 +149,7 @@ impl Default for Config {
             host: HostConfig::default(),
             telemetry: TelemetryConfig::default(),
             retention: RetentionConfig::default(),
+            redact: RedactConfig::default(),
             trusted_folders: Vec::new(),
         }
     }

@@ -147,6 +147,7 @@ pub use greenroom_kernel::compacting::Supplied;
 pub use greenroom_kernel::compactions::{CompactionDetails, CompactionRecord, Replaced, Saved};
 pub use greenroom_kernel::entry::{CompactionOutcome, Sees};
 pub use greenroom_kernel::question::{Asker, GivenAnswer, Question, QuestionEnd, QuestionKind};
+pub use greenroom_kernel::redact::Redactor;
 pub use greenroom_kernel::run::RunLimits;
 pub use greenroom_kernel::{EntryId, FactRecall, FailureClass, Image, ImageError, RunId, RunOutcome};
 pub use greenroom_provider::{ModelPrice, ModelSettings, PriceAbove, ReasoningEffort, ToolChoice};

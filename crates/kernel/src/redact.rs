@@ -67,8 +67,11 @@ impl Redactor {
     /// Sets whether shapes are replaced.
     pub fn replace_shapes(&self, shapes: bool) {
         self.change(|known| {
-            (known.shapes != shapes)
-                .then(|| Known { names: known.names.clone(), values: Values::of(&known.names), shapes })
+            (known.shapes != shapes).then(|| Known {
+                names: known.names.clone(),
+                values: Values::of(&known.names),
+                shapes,
+            })
         });
     }
 
@@ -77,15 +80,20 @@ impl Redactor {
         let secrets: Vec<(String, String)> = secrets
             .into_iter()
             .map(|(name, value)| (value.trim().to_owned(), shown(&name)))
-            .filter(|(value, name)| value.len() >= VALUE_BYTES_MIN && value != name && !BEGIN.contains(value.as_str()))
+            .filter(|(value, name)| {
+                value.len() >= VALUE_BYTES_MIN && value != name && !BEGIN.contains(value.as_str())
+            })
             .collect();
         self.change(|known| {
             let mut names = known.names.clone();
             for (value, name) in &secrets {
                 names.entry(value.clone()).or_insert_with(|| name.clone());
             }
-            (names.len() > known.names.len())
-                .then(|| Known { values: Values::of(&names), names, shapes: known.shapes })
+            (names.len() > known.names.len()).then(|| Known {
+                values: Values::of(&names),
+                names,
+                shapes: known.shapes,
+            })
         });
     }
 

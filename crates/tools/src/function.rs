@@ -180,6 +180,7 @@ pub struct FunctionTool {
     spec: ToolSpec,
     handler: Arc<Handler>,
     read_only: bool,
+    shows_own_files: bool,
     resumable: bool,
     timeout: Option<Duration>,
     grace: Duration,
@@ -246,6 +247,7 @@ where
         spec,
         handler: Arc::new(handler),
         read_only: false,
+        shows_own_files: false,
         resumable: false,
         timeout: None,
         grace: GRACE,
@@ -265,6 +267,13 @@ impl FunctionTool {
     #[must_use]
     pub fn read_only(mut self) -> Self {
         self.read_only = true;
+        self
+    }
+
+    /// Declares that the results are the user's own files, word for word: see [`Tool::shows_own_files`].
+    #[must_use]
+    pub fn shows_own_files(mut self) -> Self {
+        self.shows_own_files = true;
         self
     }
 
@@ -364,6 +373,10 @@ impl Tool for FunctionTool {
 
     fn is_read_only(&self) -> bool {
         self.read_only
+    }
+
+    fn shows_own_files(&self) -> bool {
+        self.shows_own_files
     }
 
     fn grace(&self) -> Duration {

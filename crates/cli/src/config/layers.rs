@@ -20,6 +20,7 @@ use self::trust::{Over, is_trusted};
 use super::live::refused;
 use super::overrides::Overrides;
 use super::place::line_of;
+use super::redact;
 use super::{BUILT_IN, Config, FILE_NAME, Wrong, check, missing};
 use crate::config::surroundings::Surroundings;
 use crate::error::usage;
@@ -225,6 +226,7 @@ pub(crate) fn assemble(files: &Files, own: Option<Value>, project: Option<Value>
     }
     let read = [&files.own, &files.project].into_iter().flatten().map(|source| source.path.clone()).collect();
     let (texts, overrides) = (files.texts(), files.overrides.clone());
+    redact::note(&config, &overrides.surroundings);
     let Origins(origins) = origins;
     Ok(Loaded { config, own: own_config, files: read, warnings, notes, origins, overrides, texts, project })
 }

@@ -1,7 +1,8 @@
 //! The environment of a command: its folder and its variables. A host makes the agents of clients whose
 //! environments differ from its own.
 //!
-//! Invariants: a client passes only the variables that can affect its agent; none of it is shown.
+//! Invariants: a client passes only the variables that can affect its agent, and those with secrets, which the host has to
+//! know to redact them; none of it is shown.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,6 +16,7 @@ use parking_lot::Mutex;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::redact::is_secret_name;
 use crate::error::usage;
 
 /// The prefixes of variables that can affect an agent.
@@ -58,7 +60,7 @@ pub(crate) struct Handed {
     /// The client's folder, an absolute path; relative paths in the definition are relative to it.
     pub(crate) folder: PathBuf,
     /// The client's environment variables that affect its agent, such as `OPENAI_API_KEY`, `OPENAI_BASE_URL`,
-    /// `HOME` and `PATH`. The host's own are not used.
+    /// `HOME` and `PATH`, and those with secrets, which are redacted. The host's own are not used.
     #[serde(default)]
     variables: BTreeMap<String, String>,
     /// The permissions that new files of its tools do not get, as in `umask`, as a decimal number: 18 for
@@ -104,7 +106,7 @@ impl Surroundings {
     pub(crate) fn hand_over(keys: &[String]) -> Result<Handed> {
         let names = privacy::variable_names().into_iter().filter_map(|name| name.into_string().ok());
         let variables = names
-            .filter(|name| matters(name) || keys.contains(name))
+            .filter(|name| matters(name) || keys.contains(name) || is_secret_name(name))
             .filter_map(|name| Some((name.clone(), screen::variable(&name)?)));
         let folder = std::env::current_dir()
             .map_err(|error| usage(format!("the current folder cannot be used: {error}")))?;
@@ -127,6 +129,18 @@ impl Surroundings {
                 let names = privacy::variable_names().into_iter();
                 names.filter_map(|name| name.into_string().ok()).collect()
             }
+        }
+    }
+
+    /// Returns all variables and their values. They are not noted as read: they affect no agent.
+    pub(crate) fn all(&self) -> Vec<(String, String)> {
+        match &self.0.variables {
+            Some(variables) => variables.clone().into_iter().collect(),
+            None => self
+                .names()
+                .into_iter()
+                .filter_map(|name| Some((name.clone(), screen::variable(&name)?)))
+                .collect(),
         }
     }
 

@@ -9,8 +9,8 @@ use serde_json::Value;
 
 use super::Redactor;
 use crate::carried::Carried;
-use crate::entry::{CompactionOutcome, Custom, EntryKind, Metadata, RunOutcome, Shell};
 use crate::entry::{ChildRecord, ChildStage, Compaction, CompactionEnded};
+use crate::entry::{CompactionOutcome, Custom, EntryKind, Metadata, RunOutcome, Shell};
 use crate::failure::Failure;
 use crate::files::FileOps;
 use crate::message::{AssistantMessage, Block, Message, Native, Part, ToolResult};

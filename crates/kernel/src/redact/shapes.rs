@@ -70,11 +70,7 @@ const SHAPES: &[(&str, &[&str], Rule)] = &[
     ("sendgrid-key", &["SG."], token(DOTTED, 60)),
     ("shopify-token", &["shpat_", "shpss_", "shpca_"], token(ALNUM, 32)),
     ("jwt", &["eyJ"], Rule::Jwt),
-    (
-        "bearer-token",
-        &["Bearer ", "bearer ", "BEARER ", "Bearer%20"],
-        Rule::After { set: BEARER, min: 16 },
-    ),
+    ("bearer-token", &["Bearer ", "bearer ", "BEARER ", "Bearer%20"], Rule::After { set: BEARER, min: 16 }),
     (
         "basic-login",
         &["uthorization: Basic ", "uthorization: basic ", "UTHORIZATION: Basic "],
@@ -121,7 +117,8 @@ fn finder() -> &'static (AhoCorasick, Vec<usize>) {
     static FINDER: OnceLock<(AhoCorasick, Vec<usize>)> = OnceLock::new();
     FINDER.get_or_init(|| {
         let literals = SHAPES.iter().enumerate();
-        let literals = literals.flat_map(|(at, (_, literals, _))| literals.iter().map(move |text| (text, at)));
+        let literals =
+            literals.flat_map(|(at, (_, literals, _))| literals.iter().map(move |text| (text, at)));
         let (literals, shapes): (Vec<&str>, Vec<usize>) = literals.map(|(text, at)| (*text, at)).unzip();
         let finder = AhoCorasick::builder().match_kind(MatchKind::LeftmostLongest).build(literals);
         (finder.expect("a few short literals are few enough"), shapes)
@@ -145,7 +142,8 @@ fn secret(text: &[u8], literal: Range<usize>, rule: Rule) -> Option<Range<usize>
             (end - literal.end >= min && has_digit(literal.end..end)).then_some(literal.end..end)
         }
         Rule::Assigned { set, min } => {
-            let between = |byte: &&u8| matches!(byte, b' ' | b'\t' | b'"' | b'\'' | b':' | b'=' | b'\\' | b'>');
+            let between =
+                |byte: &&u8| matches!(byte, b' ' | b'\t' | b'"' | b'\'' | b':' | b'=' | b'\\' | b'>');
             let separated = text[literal.end..].iter().take(12).take_while(between).count();
             let start = literal.end + separated;
             let end = run(start, set);
@@ -164,9 +162,14 @@ fn secret(text: &[u8], literal: Range<usize>, rule: Rule) -> Option<Range<usize>
         Rule::Url => {
             let rest = &text[literal.end..];
             let is_over = |byte: &u8| {
-                byte.is_ascii_whitespace() || matches!(byte, b'/' | b'?' | b'#' | b'"' | b'\'' | b'<' | b'>' | b'`')
+                byte.is_ascii_whitespace()
+                    || matches!(byte, b'/' | b'?' | b'#' | b'"' | b'\'' | b'<' | b'>' | b'`')
             };
-            let length = rest.iter().take(LOGIN_BYTES_MAX).position(is_over).unwrap_or(rest.len().min(LOGIN_BYTES_MAX));
+            let length = rest
+                .iter()
+                .take(LOGIN_BYTES_MAX)
+                .position(is_over)
+                .unwrap_or(rest.len().min(LOGIN_BYTES_MAX));
             let login = &rest[..length];
             let host = login.iter().rposition(|byte| *byte == b'@')?;
             let colon = login[..host].iter().position(|byte| *byte == b':')?;

@@ -56,7 +56,8 @@ fn short_values_and_clean_texts_stay_as_they_are() {
 #[test]
 fn the_lines_of_a_value_are_found_one_by_one() {
     let redactor = Redactor::default();
-    let value = "-----BEGIN OPENSSH-----\nAAAAB3NzaC1yc2EAAAADAQAB\nQyVt9kPzWm4hLx0aTfJq\n-----END OPENSSH-----";
+    let value =
+        "-----BEGIN OPENSSH-----\nAAAAB3NzaC1yc2EAAAADAQAB\nQyVt9kPzWm4hLx0aTfJq\n-----END OPENSSH-----";
     redactor.add([("DEPLOY_KEY".to_owned(), value.to_owned())]);
     let shown = "1  -----BEGIN OPENSSH-----\n2  AAAAB3NzaC1yc2EAAAADAQAB\n3  QyVt9kPzWm4hLx0aTfJq";
     let expected = "1  -----BEGIN OPENSSH-----\n2  [redacted:DEPLOY_KEY]\n3  [redacted:DEPLOY_KEY]";
@@ -104,8 +105,16 @@ fn shapes_are_replaced() {
     check_shape("password", "hunt|er2", "postgres://user:…@db.example.com/x");
     check_shape("password", "p@ss", "https://:…@example.com");
     let body = "MIIEvQIBADANBgkqhkiG9w0BAQEFAASC|BKcwggSjAgEAAoIBAQC7\n".repeat(3);
-    check_shape("private-key", &format!("-----BEGIN RSA |PRIVATE KEY-----\n{body}-----END RSA PRIVATE KEY-----"), "");
-    check_shape("private-key", &format!("-----BEGIN |PRIVATE KEY-----\\n{}", body.replace('\n', "\\n").replace('|', "")), "'…'");
+    check_shape(
+        "private-key",
+        &format!("-----BEGIN RSA |PRIVATE KEY-----\n{body}-----END RSA PRIVATE KEY-----"),
+        "",
+    );
+    check_shape(
+        "private-key",
+        &format!("-----BEGIN |PRIVATE KEY-----\\n{}", body.replace('\n', "\\n").replace('|', "")),
+        "'…'",
+    );
     check_shape(
         "private-key",
         &format!("-----BEGIN PGP |PRIVATE KEY BLOCK-----\n{body}-----END PGP PRIVATE KEY BLOCK-----"),
@@ -121,7 +130,8 @@ fn what_only_resembles_a_shape_stays() {
         "sk-SK, sk-short1, sk-learn-is-a-library-of-python".to_owned(),
         format!("https://example.com/ghp/{TOKEN}"),
         "http://localhost:8080/a@b, see https://docs.rs/x:y".to_owned(),
-        "postgres://user:${PASSWORD}@host, https://user:xxxx@host, redis://u:[redacted:password]@h".to_owned(),
+        "postgres://user:${PASSWORD}@host, https://user:xxxx@host, redis://u:[redacted:password]@h"
+            .to_owned(),
         "git@github.com:me/repo.git ssh://git@github.com:22/me".to_owned(),
         "Bearer token, the bearer of good news in 2024".to_owned(),
         "grep -r -- '-----BEGIN PRIVATE KEY-----' . finds keys".to_owned(),
@@ -138,7 +148,8 @@ fn what_only_resembles_a_shape_stays() {
 
 /// Streams a text with the key at random places in random pieces, and returns what was shown.
 fn check_stream(seed: u64, redactor: &Redactor) -> usize {
-    let words = [KEY, "sk-proj-Zx99-and-so-on", "sk-proj-", "sk-proj-Zx81", "é ", "s", "plain text ", "sk-proj-Zx9"];
+    let words =
+        [KEY, "sk-proj-Zx99-and-so-on", "sk-proj-", "sk-proj-Zx81", "é ", "s", "plain text ", "sk-proj-Zx9"];
     let mut random = Random::new(seed);
     let mut next = |below: usize| usize::try_from(random.below(below as u64)).expect("it is below a length");
     let text: String = (0..12).map(|_| words[next(words.len())]).collect();

@@ -37,6 +37,7 @@ pub(super) fn tool(workspace: Workspace) -> FunctionTool {
         let workspace = workspace.clone();
         async move { workspace.blocking(&context.cancel, move |w, cancel| edit(w, &arguments, cancel)).await }
     })
+    .shows_own_files()
 }
 
 fn edit(
