@@ -65,6 +65,8 @@ pub struct Place {
     pub may_run: bool,
     /// The user's configuration folder, which may contain custom commands.
     pub own_folder: Option<PathBuf>,
+    /// Whether the user trusts the project, so that its custom commands are offered.
+    pub trusts_project: bool,
     /// The compaction settings.
     pub compaction: CompactionSettings,
     /// Whether to use colours.

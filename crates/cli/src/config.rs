@@ -18,6 +18,7 @@ mod retention;
 pub(crate) mod stamp;
 pub(crate) mod surroundings;
 mod telemetry;
+pub(crate) mod trusted;
 mod words;
 
 use std::collections::BTreeMap;

@@ -27,7 +27,7 @@ use greenroom_terminal::{screen, time};
 use greenroom_tools::{background, helper, privacy};
 use rustix::process::{Resource, getrlimit};
 
-use crate::args::{Command, Options};
+use crate::args::{Command, Global, Options};
 use crate::commands::{
     chat, compact, completions, demo, eval, export, fork, import, models, plan, prune, questions, recall,
     rpc, run, serve, sessions, show, simulate, store, top, tree,
@@ -46,10 +46,13 @@ fn main() -> ExitCode {
         Err(error) => return end(Err(error.into())),
     };
     agent::keep_in_mind(hidden);
-    let options = match Options::try_parse() {
+    let mut options = match Options::try_parse() {
         Ok(options) => options,
         Err(said) => return end_of_parsing(&said),
     };
+    if let Err(error) = trust_folder(&mut options.global) {
+        return end(Err(error));
+    }
     let is_host = matches!(&options.command, Command::Host(args) if !args.stop);
     if is_host && let Err(error) = background::close_inherited() {
         return end(Err(error.into()));
@@ -71,6 +74,17 @@ fn main() -> ExitCode {
     // A thread may still be reading from the terminal; nothing waits for it.
     runtime.shutdown_background();
     end(result)
+}
+
+/// Makes `--trust-folder` a setting, which also reaches a host.
+fn trust_folder(global: &mut Global) -> anyhow::Result<()> {
+    if global.trust_folder {
+        let here = std::env::current_dir().and_then(std::fs::canonicalize);
+        let here =
+            here.map_err(|error| error::usage(format!("the current folder cannot be used: {error}")))?;
+        global.settings.push(format!("trusted_folders=[{here:?}]"));
+    }
+    Ok(())
 }
 
 /// The traces that are sent to a collector, if this build can and one is configured.

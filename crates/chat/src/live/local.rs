@@ -40,6 +40,7 @@ pub(crate) struct Local {
     workspace: Workspace,
     files: Registry,
     may_run: bool,
+    trusts_project: bool,
     /// The user's configuration folder.
     own_folder: Option<PathBuf>,
     /// The workspace's files, and when they were listed.
@@ -59,7 +60,8 @@ impl Local {
     /// Creates the access for the chat's folder.
     pub(crate) fn new(place: &Place) -> Self {
         let (folder, own_folder) = (place.folder.clone(), place.own_folder.clone());
-        Self { folder, own_folder, may_run: place.may_run, ..Self::of(place.workspace.clone()) }
+        let (may_run, trusts_project) = (place.may_run, place.trusts_project);
+        Self { folder, own_folder, may_run, trusts_project, ..Self::of(place.workspace.clone()) }
     }
 
     /// Creates the access for a workspace in which no command may run.
@@ -70,17 +72,19 @@ impl Local {
             workspace,
             files,
             may_run: false,
+            trusts_project: false,
             own_folder: None,
             known: Default::default(),
         }
     }
 
-    /// Returns the folders of custom commands; the user's own comes first.
+    /// Returns the folders of custom commands; the user's own comes first. Those of a project are texts of others.
     pub(crate) fn command_folders(&self) -> Vec<CommandFolder> {
         let own = self.own_folder.as_ref();
         let own = own.map(|folder| CommandFolder { path: folder.join(COMMANDS), project: None });
         let path = self.folder.join(PROJECT_COMMANDS);
-        own.into_iter().chain([CommandFolder { path, project: Some(self.folder.clone()) }]).collect()
+        let of_project = CommandFolder { path, project: Some(self.folder.clone()) };
+        own.into_iter().chain(self.trusts_project.then_some(of_project)).collect()
     }
 
     /// Returns the branch of the folder's repository.

@@ -24,6 +24,7 @@ use super::skills::Skills;
 use super::{data_dir, load_config_or, named_model, own_skills, workspace};
 use crate::args::{Global, ModelArgs};
 use crate::config::surroundings::Surroundings;
+use crate::config::trusted::FolderTrust;
 use crate::config::{Config, LimitsConfig, LiveConfig, ProviderConfig, RetentionConfig, ServeConfig, Texts};
 use crate::error::usage;
 
@@ -110,11 +111,12 @@ impl Made {
         let flags = args.settings();
         flags.check().map_err(|error| usage(error.to_string()))?;
         let root = tools.as_ref().map(|workspace| workspace.root().to_owned());
+        let trust = root.as_deref().map(|root| (root, FolderTrust::of(config, root, surroundings)));
         let skills = skills(config, args, root.as_deref(), surroundings);
         let of_skills = skills.iter().flat_map(Skills::warnings).collect();
         let skills = skills.filter(has_some);
         let has_skills = skills.is_some();
-        let prompt = Arc::new(SystemPrompt::new(root.as_deref(), args, skills.clone(), surroundings)?);
+        let prompt = Arc::new(SystemPrompt::new(trust, args, skills.clone(), surroundings)?);
         let file_warnings = [loaded.warnings.clone(), of_skills, prompt.warnings(config)].concat();
         let mut agent = Agent::new(model);
         if let Some(workspace) = tools {
@@ -170,7 +172,8 @@ pub(crate) fn skills(
     surroundings: &Surroundings,
 ) -> Option<Skills> {
     let is_wanted = !args.no_tools && config.skills;
-    is_wanted.then(|| Skills::new(own_skills(surroundings).as_deref(), root))
+    let trusted = |root| (root, FolderTrust::of(config, root, surroundings));
+    is_wanted.then(|| Skills::new(own_skills(surroundings).as_deref(), root.map(trusted)))
 }
 
 async fn registry(

@@ -33,7 +33,7 @@ impl Default for RedactConfig {
 }
 
 /// Whether a variable with this name has a secret.
-pub(crate) fn is_secret_name(name: &str) -> bool {
+fn is_secret_name(name: &str) -> bool {
     let name = name.to_uppercase();
     let ends = ["KEY", "TOKEN", "SECRET", "PASSWD", "PASSPHRASE", "CREDENTIALS", "_PAT", "_PWD", "_DSN"];
     name.contains("PASSWORD") || name.contains("SECRET") || ends.iter().any(|end| name.ends_with(end))
@@ -48,8 +48,14 @@ fn can_be_secret(value: &str) -> bool {
 }
 
 /// Notes the secrets of an environment with this configuration.
-pub(crate) fn note(config: &Config, surroundings: &Surroundings) {
-    let RedactConfig { variables, not_secret, shapes } = &config.redact;
+pub(super) fn note(config: &Config, surroundings: &Surroundings) {
+    secrets::redactor().replace_shapes(config.redact.shapes);
+    secrets::redactor().add(secrets(config, surroundings));
+}
+
+/// Returns the secrets of an environment with this configuration, with the names of their variables.
+pub(crate) fn secrets(config: &Config, surroundings: &Surroundings) -> Vec<(String, String)> {
+    let RedactConfig { variables, not_secret, shapes: _ } = &config.redact;
     let of_providers = config.providers.values().filter_map(|provider| provider.api_key_env.as_ref());
     let of_tokens = config.serve.tokens.values().filter_map(|token| token.token_env.as_ref());
     let named: Vec<&String> = of_providers.chain(of_tokens).chain(variables).collect();
@@ -63,8 +69,7 @@ pub(crate) fn note(config: &Config, surroundings: &Surroundings) {
             found.push((name, password.to_owned()));
         }
     }
-    secrets::redactor().replace_shapes(*shapes);
-    secrets::redactor().add(found);
+    found
 }
 
 /// Returns the password in a URL, such as that of a proxy.

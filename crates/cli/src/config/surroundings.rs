@@ -1,8 +1,8 @@
 //! The environment of a command: its folder and its variables. A host makes the agents of clients whose
 //! environments differ from its own.
 //!
-//! Invariants: a client passes only the variables that can affect its agent, and those with secrets, which the host has to
-//! know to redact them; none of it is shown.
+//! Invariants: a client passes only the variables that can affect its agent, and, apart from them, the secrets that the host
+//! redacts; none of it is shown.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,8 +16,7 @@ use parking_lot::Mutex;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::redact::is_secret_name;
-use crate::error::usage;
+use crate::error::{secrets, usage};
 
 /// The prefixes of variables that can affect an agent.
 const PREFIXES: [&str; 2] = ["GREENROOM_", "OPENAI_"];
@@ -60,12 +59,16 @@ pub(crate) struct Handed {
     /// The client's folder, an absolute path; relative paths in the definition are relative to it.
     pub(crate) folder: PathBuf,
     /// The client's environment variables that affect its agent, such as `OPENAI_API_KEY`, `OPENAI_BASE_URL`,
-    /// `HOME` and `PATH`, and those with secrets, which are redacted. The host's own are not used.
+    /// `HOME` and `PATH`. The host's own are not used.
     #[serde(default)]
     variables: BTreeMap<String, String>,
     /// The permissions that new files of its tools do not get, as in `umask`, as a decimal number: 18 for
     /// 022.
     umask: u32,
+    /// The client's secrets, by the names of their environment variables: the host redacts them, and uses them for nothing
+    /// else.
+    #[serde(default)]
+    secrets: BTreeMap<String, String>,
 }
 
 impl Handed {
@@ -96,21 +99,23 @@ impl Surroundings {
 
     /// Returns the environment of a client.
     pub(crate) fn of(handed: Handed) -> Self {
-        let Handed { folder, variables, umask } = handed;
+        let Handed { folder, variables, umask, secrets } = handed;
+        secrets::redactor().add(secrets);
         let (variables, umask) = (Some(variables), Some(umask));
         Self(Arc::new(Inner { folder, variables, umask, asked: Mutex::default() }))
     }
 
     /// Returns this process's environment, for a host; `keys` names the variables with keys, which only the
-    /// configuration knows.
-    pub(crate) fn hand_over(keys: &[String]) -> Result<Handed> {
+    /// configuration knows. `secrets` are redacted there.
+    pub(crate) fn hand_over(keys: &[String], secrets: Vec<(String, String)>) -> Result<Handed> {
         let names = privacy::variable_names().into_iter().filter_map(|name| name.into_string().ok());
         let variables = names
-            .filter(|name| matters(name) || keys.contains(name) || is_secret_name(name))
+            .filter(|name| matters(name) || keys.contains(name))
             .filter_map(|name| Some((name.clone(), screen::variable(&name)?)));
         let folder = std::env::current_dir()
             .map_err(|error| usage(format!("the current folder cannot be used: {error}")))?;
-        Ok(Handed { folder, variables: variables.collect(), umask: own_umask() })
+        let secrets = secrets.into_iter().collect();
+        Ok(Handed { folder, variables: variables.collect(), umask: own_umask(), secrets })
     }
 
     /// Returns a variable that is set and not empty.

@@ -4,6 +4,9 @@ use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::Path;
 
 use super::{BYTES_MAX, HEADING, ProjectFiles};
+use crate::config::Config;
+use crate::config::surroundings::Surroundings;
+use crate::config::trusted::FolderTrust;
 
 fn write(root: &Path, name: &str, text: &str) {
     let path = root.join(name);
@@ -18,6 +21,12 @@ fn root() -> (tempfile::TempDir, std::path::PathBuf) {
     (dir, root)
 }
 
+/// The files around a folder, which the user trusts.
+fn around(folder: &Path) -> ProjectFiles {
+    let config = Config { trusted_folders: vec![folder.display().to_string()], ..Config::default() };
+    ProjectFiles::around(folder, FolderTrust::of(&config, folder, &Surroundings::here()))
+}
+
 /// Checks the text for `folder` of a project with these files, without the heading.
 fn check(files: &[(&str, &str)], folder: &str, wanted: &str) {
     let (_dir, root) = root();
@@ -25,7 +34,7 @@ fn check(files: &[(&str, &str)], folder: &str, wanted: &str) {
     for (name, text) in files {
         write(&root, name, text);
     }
-    let read = ProjectFiles::around(&root.join(folder)).read();
+    let read = around(&root.join(folder)).read();
     let text = read.text.strip_prefix(HEADING).unwrap_or(&read.text).trim();
     assert_eq!((text, read.warnings.as_slice()), (wanted, &[][..]), "{files:?} in {folder:?}");
 }
@@ -57,7 +66,7 @@ fn the_nearest_file_is_cut_last_and_the_rest_is_told() {
     write(&root, ".git/HEAD", "x");
     write(&root, "AGENTS.md", &line.repeat(BYTES_MAX / 20));
     write(&root, "a/AGENTS.md", &line.repeat(BYTES_MAX / 40));
-    let read = ProjectFiles::around(&root.join("a")).read();
+    let read = around(&root.join("a")).read();
     assert!(read.text.len() <= BYTES_MAX + 1_024, "{}", read.text.len());
     assert_eq!(
         read.text.matches(line.trim_end()).count(),
@@ -66,7 +75,7 @@ fn the_nearest_file_is_cut_last_and_the_rest_is_told() {
     assert!(read.warnings.len() == 1 && read.warnings[0].starts_with("AGENTS.md: "), "{:?}", read.warnings);
     // A file of any size is truncated, and the rest is not read.
     write(&root, "a/AGENTS.md", &"ü".repeat(BYTES_MAX * 4));
-    assert!(ProjectFiles::around(&root.join("a")).read().text.len() <= BYTES_MAX + 1_024);
+    assert!(around(&root.join("a")).read().text.len() <= BYTES_MAX + 1_024);
 }
 
 #[test]
@@ -78,7 +87,7 @@ fn what_others_could_have_written_or_is_elsewhere_is_not_read() {
     write(&root, "CLAUDE.md", "OPEN");
     std::fs::set_permissions(root.join("CLAUDE.md"), std::fs::Permissions::from_mode(0o666))
         .expect("it is open");
-    let read = ProjectFiles::around(&root).read();
+    let read = around(&root).read();
     assert_eq!(read.text, "", "{read:?}");
     assert!(read.warnings.iter().any(|line| line.contains("out of the project")), "{read:?}");
     assert!(read.warnings.iter().any(|line| line.contains("chmod o-w")), "{read:?}");
@@ -86,21 +95,21 @@ fn what_others_could_have_written_or_is_elsewhere_is_not_read() {
     std::fs::remove_file(root.join("AGENTS.md")).expect("it is removed");
     write(&root, ".git/config", "TOKEN");
     symlink(".git/config", root.join("AGENTS.md")).expect("a link");
-    let read = ProjectFiles::around(&root).read();
+    let read = around(&root).read();
     assert_eq!(read.text, "", "{read:?}");
     assert!(read.warnings.iter().any(|line| line.contains("version control")), "{read:?}");
     // A link within the project is permitted, and a pipe does not block.
     std::fs::remove_file(root.join("AGENTS.md")).expect("it is removed");
     write(&root, "docs/agents.md", "INSIDE");
     symlink("docs/agents.md", root.join("AGENTS.md")).expect("a link");
-    assert!(ProjectFiles::around(&root).read().text.ends_with("INSIDE"));
+    assert!(around(&root).read().text.ends_with("INSIDE"));
 }
 
 #[test]
 fn the_text_stays_the_same_until_a_file_changes() {
     let (_dir, root) = root();
     write(&root, "AGENTS.md", "one");
-    let files = ProjectFiles::around(&root);
+    let files = around(&root);
     let first = files.read();
     assert_eq!(files.read(), first);
     write(&root, "AGENTS.md", "another text");

@@ -113,6 +113,7 @@ fn relative_paths_are_refused() {
 /// The agents of a host whose store is in this folder.
 fn agents(folder: &Path) -> Agents {
     Agents::new(&Global {
+        trust_folder: false,
         data_dir: Some(folder.join("store")),
         config: None,
         settings: Vec::new(),
