@@ -50,6 +50,9 @@ fn main() -> ExitCode {
         Ok(options) => options,
         Err(said) => return end_of_parsing(&said),
     };
+    // What is said before a configuration is read, and panics, show no secrets of the environment either.
+    config::redact::note(&config::Config::default(), &config::surroundings::Surroundings::here());
+    say_panics();
     if let Err(error) = trust_folder(&mut options.global) {
         return end(Err(error));
     }
@@ -74,6 +77,17 @@ fn main() -> ExitCode {
     // A thread may still be reading from the terminal; nothing waits for it.
     runtime.shutdown_background();
     end(result)
+}
+
+/// Prints panics without secrets, with a backtrace if `RUST_BACKTRACE` asks for one.
+fn say_panics() {
+    std::panic::set_hook(Box::new(|panic| {
+        screen::last_words(&error::secrets::redactor().all(&panic.to_string()));
+        let backtrace = std::backtrace::Backtrace::capture();
+        if backtrace.status() == std::backtrace::BacktraceStatus::Captured {
+            screen::last_words(&backtrace.to_string());
+        }
+    }));
 }
 
 /// Makes `--trust-folder` a setting, which also reaches a host.

@@ -99,7 +99,7 @@ impl ProjectFiles {
             }
             room -= kept.len();
             if !kept.trim().is_empty() {
-                parts.push(format!("## {shown}\n\n{}", kept.trim()));
+                parts.push(format!("<project-file path={shown:?}>\n{}\n</project-file>", within(kept.trim())));
             }
         }
         parts.reverse();
@@ -138,6 +138,11 @@ impl ProjectFiles {
         let bytes = files::read_start(file, BYTES_MAX + 1)?;
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
+}
+
+/// Returns a text that cannot end the element in which it stands, and so cannot pretend that something else speaks after it.
+fn within(text: &str) -> String {
+    text.replace("</project-file", "<\\/project-file")
 }
 
 fn denied(reason: &str) -> FileError {

@@ -48,7 +48,7 @@ fn can_be_secret(value: &str) -> bool {
 }
 
 /// Notes the secrets of an environment with this configuration.
-pub(super) fn note(config: &Config, surroundings: &Surroundings) {
+pub(crate) fn note(config: &Config, surroundings: &Surroundings) {
     secrets::redactor().replace_shapes(config.redact.shapes);
     secrets::redactor().add(secrets(config, surroundings));
 }

@@ -475,6 +475,7 @@ fn custom_commands_files_and_own_commands_reach_the_model() {
         return;
     }
     let (place, model) = (Place::with_files(2), model());
+    place.own_file(&format!("trusted_folders: [{:?}]\n", place.work()));
     let commands = place.work().join(".greenroom/commands");
     std::fs::create_dir_all(&commands).unwrap();
     std::fs::write(commands.join("review.md"), "# Looks for bugs\nreview $1 with care\n").unwrap();
