@@ -266,6 +266,30 @@ impl RedactedStream {
     }
 }
 
+/// A text that comes line by line, such as the output of a command. The lines of a private key are no secret by themselves.
+#[derive(Debug, Default)]
+pub struct RedactedLines {
+    /// Whether a private key began and did not end yet.
+    is_in_key: bool,
+}
+
+impl RedactedLines {
+    /// Redacts the next line, as [`Redactor::all`] does.
+    pub fn redact(&mut self, redactor: &Redactor, mut line: String) -> String {
+        if redactor.known().shapes {
+            if self.is_in_key && shapes::goes_on(&line) {
+                self.is_in_key = !shapes::ends_key(&line);
+                line.clear();
+                put(&mut line, shapes::PRIVATE_KEY);
+                return line;
+            }
+            self.is_in_key = shapes::begins_key(&line);
+        }
+        redactor.all_in(&mut line);
+        line
+    }
+}
+
 /// Appends the replacement of a secret.
 fn put(text: &mut String, name: &str) {
     text.push_str(BEGIN);

@@ -99,7 +99,8 @@ impl ProjectFiles {
             }
             room -= kept.len();
             if !kept.trim().is_empty() {
-                parts.push(format!("<project-file path={shown:?}>\n{}\n</project-file>", within(kept.trim())));
+                parts
+                    .push(format!("<project-file path={shown:?}>\n{}\n</project-file>", within(kept.trim())));
             }
         }
         parts.reverse();

@@ -11,7 +11,10 @@ use std::process::Command;
 use greenroom::provider::Purpose;
 use greenroom_kernel::Message;
 
-use greenroom_simulator::{Answer, ByPurpose, CallInfo, Fault, Function, Pace, RetryAfter, SeenRequest, Sequence};
+use greenroom_simulator::{
+    Answer, ByPurpose, CallInfo, Fault, Function, Pace, RetryAfter, Script as _, SeenRequest, Sequence,
+    Summariser,
+};
 use serde_json::{Value, json};
 
 use super::support::{Model, Place, files, ran};
@@ -107,7 +110,7 @@ fn value(place: &str) -> String {
     let number = VALUES.iter().position(|known| *known == place).unwrap();
     match place {
         "a file, in JSON" => format!("cAnary{number:02}\"quoted\\Zq81"),
-        "a password in a proxy's address" => format!("cAnary{number:02}-Zq81xT"),
+        "a file's name" | "a password in a proxy's address" => format!("cAnary{number:02}-Zq81xT"),
         _ => format!("cAnary{number:02}/Zq81+xT{}w", number * 7919),
     }
 }
@@ -122,7 +125,10 @@ fn environment() -> BTreeMap<String, String> {
     let password = value("a password in a proxy's address");
     variables.insert("FTP_PROXY".to_owned(), format!("ftp://me:{password}@proxy:21"));
     let several = variable("a line of a value with several, in a file");
-    variables.insert(several, format!("-----BEGIN THING-----\n{LINE}\nAAAAB3NzaC1yc2EAAAADAQAB\n-----END THING-----"));
+    variables.insert(
+        several,
+        format!("-----BEGIN THING-----\n{LINE}\nAAAAB3NzaC1yc2EAAAADAQAB\n-----END THING-----"),
+    );
     variables.insert("PATH".to_owned(), "/usr/bin:/bin".to_owned());
     variables
 }
@@ -164,7 +170,7 @@ impl Sinks {
 
     fn requests(&mut self, model: &Model) {
         for logged in model.simulator.requests() {
-            let SeenRequest { system, messages, tools, purpose, .. } = &logged.request;
+            let SeenRequest { system, messages, tools, purpose, .. } = &*logged.request;
             let sink = if *purpose == Purpose::Step { Sink::Request } else { Sink::Summary };
             self.put(sink, system.as_deref().unwrap_or_default());
             self.put(sink, &format!("{tools:?}"));
@@ -186,7 +192,10 @@ impl Sinks {
             assert!(may.contains(sink) || !self.has(*sink, secret), "{place}: {secret} is in {sink:?}");
         }
         let is_seen = |sink: &Sink| self.has(*sink, stands_for);
-        assert!(self.0.keys().any(|sink| is_seen(sink)), "{place}: {stands_for} is nowhere, so {secret} was not there");
+        assert!(
+            self.0.keys().any(|sink| is_seen(sink)),
+            "{place}: {stands_for} is nowhere, so {secret} was not there"
+        );
         may.iter().for_each(|sink| assert!(self.has(*sink, secret), "{place}: {secret} is not in {sink:?}"));
     }
 }
@@ -201,7 +210,8 @@ fn write(place: &Place, name: &str, text: &str) {
 
 fn base64(text: &str) -> String {
     use std::process::Stdio;
-    let mut command = Command::new("base64").arg("-w0").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut command =
+        Command::new("base64").arg("-w0").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     command.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
     String::from_utf8(command.wait_with_output().unwrap().stdout).unwrap()
 }
@@ -220,7 +230,7 @@ fn prepare(place: &Place) {
     ];
     write(place, ".env", &lines.join("\n"));
     write(place, "found.txt", &format!("needle {}\n", value("the result of grep")));
-    write(place, &format!("{}.txt", value("a file's name").replace('/', "_")), "x\n");
+    write(place, &format!("{}.txt", value("a file's name")), "x\n");
     write(place, "AGENTS.md", &format!("The key is {}.\n", value("AGENTS.md")));
     let (description, text) = (value("a skill's description"), value("a skill's text"));
     write(
@@ -231,7 +241,8 @@ fn prepare(place: &Place) {
     let private = shape("a private key in the output of a command");
     let begin = format!("-----BEGIN {} KEY-----", "PRIVATE");
     let body = format!("{begin}\n{private}\n-----END {} KEY-----\n", "PRIVATE");
-    let basic = base64(&format!("someone:{}", value("the output of a command, in base64 behind a user's name")));
+    let basic =
+        base64(&format!("someone:{}", value("the output of a command, in base64 behind a user's name")));
     let output = [
         value("the output of a command"),
         basic,
@@ -240,27 +251,31 @@ fn prepare(place: &Place) {
         value("a password in a proxy's address"),
     ];
     write(place, "output", &output.join("\n"));
-    let errors = [value("the errors of a command that fails"), shape("a web token in the errors of a command")];
+    let errors =
+        [value("the errors of a command that fails"), shape("a web token in the errors of a command")];
     write(place, "errors", &errors.join("\n"));
 }
 
 /// The answers of the long session.
 fn answers() -> Vec<Answer> {
-    let searched = format!("{}|{}", value("the arguments of grep"), shape("a key in a search of the model's"));
+    let searched =
+        format!("{}|{}", value("the arguments of grep"), shape("a key in a search of the model's"));
     let call = |name: &str, arguments: Value| Answer::call(name, &arguments);
     let pieces = Pace { chunks: 40, first_ms: 0, between_ms: 0 };
     vec![
         call("read", json!({ "path": ".env" })),
         call("grep", json!({ "pattern": "needle", "path": "." })),
-        call("grep", json!({ "pattern": searched, "path": "." })),
+        call("grep", json!({ "pattern": searched, "path": "found.txt" })),
         call("list", json!({ "path": "." })),
         call("skill", json!({ "name": "plan" })),
         call("bash", json!({ "command": "cat output" })),
         call("bash", json!({ "command": "cat errors >&2; exit 3" })),
         call("bash", json!({ "command": format!("true {}", value("the command itself")) })),
         call("write", json!({ "path": "new.txt", "content": value("a file that the model writes") })),
-        Answer::text(format!("It is {}.", value("an answer"))).with_reasoning(value("the reasoning of an answer")),
-        Answer::text(format!("{} {}", value("an answer in single pieces"), shape("a token in the answer"))).with_pace(pieces),
+        Answer::text(format!("It is {}.", value("an answer")))
+            .with_reasoning(value("the reasoning of an answer")),
+        Answer::text(format!("{} {}", value("an answer in single pieces"), shape("a token in the answer")))
+            .with_pace(pieces),
         Answer::fault(Fault::RateLimited(RetryAfter::Milliseconds(1))),
         Answer::text("Fine."),
         Answer::text("Fine."),
@@ -285,28 +300,42 @@ fn no_secret_is_where_it_should_not_be() {
         place.work(),
         value("the instructions for summaries in the configuration")
     ));
-    let summary = Function(|_: &SeenRequest, _: CallInfo| {
-        Answer::text(format!("## Goal\nFind {} and {}.\n", value("a summary"), shape("a key in a summary")))
+    let summary = Function(|request: &SeenRequest, call: CallInfo| {
+        let mut answer = Summariser::Obedient.reply(request, call);
+        answer.text.push_str(&format!("\n- {} and {}\n", value("a summary"), shape("a key in a summary")));
+        answer
     });
     let model = Model::new(ByPurpose::new(Sequence(answers()), summary), |_| {});
     let url = model.url();
     let at = ["--base-url", &url, "--window", "200000", "--no-host"];
     let run = |sinks: &mut Sinks, more: &[&str]| {
-        let mut command = place.command(&[&["run", "--session", "mine", "--allow-shell", "--json", "-vv"], more, &at].concat());
-        assert_eq!(sinks.ran(&mut command, Sink::Events, Sink::Log), Some(0), "{more:?}: {:?}", sinks.0.get(&Sink::Log));
+        let mut command = place
+            .command(&[&["run", "--session", "mine", "--allow-shell", "--json", "-vv"], more, &at].concat());
+        assert_eq!(
+            sinks.ran(&mut command, Sink::Events, Sink::Log),
+            Some(0),
+            "{more:?}: {:?}",
+            sinks.0.get(&Sink::Log)
+        );
     };
-    let prompt = format!("Use {} and Authorization: Bearer {}", value("the prompt"), shape("a bearer in the prompt"));
+    let prompt =
+        format!("Use {} and Authorization: Bearer {}", value("the prompt"), shape("a bearer in the prompt"));
     run(&mut sinks, &["-p", &prompt, "--append-system", &format!("Also {}.", value("--append-system"))]);
     run(&mut sinks, &["-p", "again"]);
     // Standard input.
     let input = place.work().join("input");
     std::fs::write(&input, value("standard input")).unwrap();
-    let mut command = place.command(&[&["run", "--session", "mine", "--json", "-vv", "-p", "x"], &at[..]].concat());
+    let mut command =
+        place.command(&[&["run", "--session", "mine", "--json", "-vv", "-p", "x"], &at[..]].concat());
     command.stdin(std::fs::File::open(&input).unwrap());
     assert_eq!(sinks.ran(&mut command, Sink::Events, Sink::Log), Some(0));
     std::fs::remove_file(&input).unwrap();
     // Failures.
-    let message = format!("no {} at postgres://u:{}@host/x", value("a provider's error"), shape("a password in a provider's error"));
+    let message = format!(
+        "no {} at postgres://u:{}@host/x",
+        value("a provider's error"),
+        shape("a password in a provider's error")
+    );
     let body = json!({ "error": { "message": message, "type": "invalid_request_error" } }).to_string();
     let retried = json!({ "error": { "message": value("a provider's error before a retry") } }).to_string();
     for (session, status, body, code) in [
@@ -315,32 +344,61 @@ fn no_secret_is_where_it_should_not_be() {
         ("retried", 503, retried, 0),
     ] {
         let failing = failing(status, body);
-        let arguments = ["run", "--session", session, "-p", "x", "--json", "-vv", "--no-host", "--base-url", &failing.url()];
-        assert_eq!(sinks.ran(&mut place.command(&arguments), Sink::Events, Sink::Said), Some(code), "{session}");
+        let arguments = [
+            "run",
+            "--session",
+            session,
+            "-p",
+            "x",
+            "--json",
+            "-vv",
+            "--no-host",
+            "--base-url",
+            &failing.url(),
+        ];
+        assert_eq!(
+            sinks.ran(&mut place.command(&arguments), Sink::Events, Sink::Said),
+            Some(code),
+            "{session}"
+        );
     }
-    // A key that a command prints, which the server tells back.
+    // A key that a command prints, which the server tells back: in an answer, and in an error.
     let key = value("a key that a command prints");
-    let told = failing(400, json!({ "error": { "message": format!("bad key {key}") } }).to_string());
+    let body = json!({ "error": { "message": format!("bad key {key}") } }).to_string();
+    let fault = Answer::fault(Fault::Http { status: 400, headers: Vec::new(), body });
+    let told = Model::new(Sequence(vec![Answer::text(format!("You sent {key}.")), fault]), |_| {});
     let provider = json!({ "base_url": told.url(), "key_command": format!("echo '{key}'") });
-    let setting = format!("providers.corp={provider}");
-    let arguments = ["run", "-p", "x", "--json", "--no-host", "--set", &setting, "--provider", "corp", "--model", "m"];
-    assert_eq!(sinks.ran(&mut place.command(&arguments), Sink::Events, Sink::Said), Some(1));
+    write(&place, "keys.yaml", &json!({ "provider": "corp", "providers": { "corp": provider } }).to_string());
+    for code in [0, 1] {
+        let of_session = ["run", "--session", "corp", "-p", "x", "--json", "--no-host"];
+        let mut command =
+            place.command(&[&of_session[..], &["--config", "keys.yaml", "--model", "m"]].concat());
+        let ended = sinks.ran(&mut command, Sink::Events, Sink::Said);
+        assert_eq!(ended, Some(code), "{:?}", sinks.0.get(&Sink::Said).unwrap().trim_end().lines().last());
+    }
     let unknown = format!("unknown.{}", value("an unknown setting"));
     assert_eq!(sinks.ran(&mut place.command(&["config", "get", &unknown]), Sink::Said, Sink::Said), Some(2));
     // Compaction.
     let focus = value("the focus of a compaction");
     let arguments = [&["compact", "mine", "--force", "--json", "-vv", "--focus", &focus], &at[..]].concat();
-    assert_eq!(sinks.ran(&mut place.command(&arguments), Sink::Events, Sink::Log), Some(0));
+    let code = sinks.ran(&mut place.command(&arguments), Sink::Events, Sink::Log);
+    assert_eq!(code, Some(0), "{:?}", sinks.0.get(&Sink::Log).unwrap().trim_end().lines().last());
     // Exports, and an import.
-    for arguments in [&["export", "mine"][..], &["export", "retried"], &["export", "mine", "-o", "out.jsonl"]] {
-        assert_eq!(sinks.ran(&mut place.command(arguments), Sink::Export, Sink::Said), Some(0), "{arguments:?}");
+    for arguments in [&["export", "mine"][..], &["export", "retried"], &["export", "mine", "-o", "out.jsonl"]]
+    {
+        assert_eq!(
+            sinks.ran(&mut place.command(arguments), Sink::Export, Sink::Said),
+            Some(0),
+            "{arguments:?}"
+        );
     }
     let exported = std::fs::read_to_string(place.work().join("out.jsonl")).unwrap();
     sinks.put(Sink::Export, &exported);
-    let imported = exported.replacen("\"x\"", &Value::from(value("an imported file")).to_string(), 1);
+    let imported = exported.replacen("\"again\"", &Value::from(value("an imported file")).to_string(), 1);
     assert_ne!(imported, exported, "{exported}");
-    write(&place, "in.jsonl", &imported);
-    assert_eq!(sinks.ran(&mut place.command(&["import", "in.jsonl"]), Sink::Said, Sink::Said), Some(0));
+    write(&place, "in.jsonl", &imported.replacen("\"mine\"", "\"imported\"", 1));
+    let code = sinks.ran(&mut place.command(&["import", "in.jsonl"]), Sink::Said, Sink::Said);
+    assert_eq!(code, Some(0), "{:?}", sinks.0.get(&Sink::Said).unwrap().trim_end().lines().last());
     over_http_and_rpc(&place, &model, &mut sinks);
     sinks.requests(&model);
     for path in files(&place.store()) {
@@ -352,7 +410,11 @@ fn no_secret_is_where_it_should_not_be() {
         let shown = if place.contains("a line of a value") { LINE.to_owned() } else { value(place) };
         let stands_for = format!("[redacted:{}]", variable(place));
         sinks.check(place, &shown, &[], &stands_for);
-        for form in [base64(&shown), Value::from(shown.as_str()).to_string(), shown.replace('/', "%2F").replace('+', "%2B")] {
+        for form in [
+            base64(&shown),
+            Value::from(shown.as_str()).to_string(),
+            shown.replace('/', "%2F").replace('+', "%2B"),
+        ] {
             sinks.check(place, form.trim_matches(['"', '=']), &[], &stands_for);
         }
     }
@@ -373,7 +435,7 @@ fn over_http_and_rpc(place: &Place, model: &Model, sinks: &mut Sinks) {
     let token = std::fs::read_to_string(place.store().join("token")).unwrap().trim().to_owned();
     let ask = |method: &str, path: &str, body: Value| {
         let mut stream = TcpStream::connect(&address).unwrap();
-        let body = body.to_string();
+        let body = if body.is_null() { String::new() } else { body.to_string() };
         write!(
             stream,
             "{method} /v1{path} HTTP/1.1\r\nhost: {address}\r\nauthorization: Bearer {token}\r\naccept: text/event-stream, \
@@ -386,18 +448,23 @@ fn over_http_and_rpc(place: &Place, model: &Model, sinks: &mut Sinks) {
         assert!(answer.starts_with("HTTP/1.1 2"), "{path}: {answer}");
         answer
     };
-    sinks.put(Sink::Events, &ask("POST", "/sessions/http/prompt", json!({ "text": value("a prompt over HTTP") })));
+    sinks.put(
+        Sink::Events,
+        &ask("POST", "/sessions/http/prompt", json!({ "text": value("a prompt over HTTP") })),
+    );
     sinks.put(Sink::Events, &ask("PUT", "/sessions/http/title", json!({ "title": value("a title") })));
     sinks.put(Sink::Events, &ask("PUT", "/sessions/http/labels/of", json!({ "value": value("a label") })));
-    sinks.put(Sink::Events, &ask("GET", "/sessions/http", json!({})));
-    sinks.put(Sink::Export, &ask("GET", "/sessions/mine/export", json!({})));
+    sinks.put(Sink::Events, &ask("GET", "/sessions/http", Value::Null));
+    sinks.put(Sink::Export, &ask("GET", "/sessions/mine/export", Value::Null));
     server.signal(rustix::process::Signal::TERM);
     sinks.put(Sink::Log, &server.end().stderr);
     let mut command = place.command(&["rpc", "--no-host", "--base-url", &url, "-vv"]);
     command.envs(environment());
     let mut rpc = place.start_command(command);
     let parameters = json!({ "session_id": "rpc", "text": value("a prompt over JSON-RPC") });
-    rpc.say(&json!({ "jsonrpc": "2.0", "id": 1, "method": "session/prompt", "params": parameters }).to_string());
+    rpc.say(
+        &json!({ "jsonrpc": "2.0", "id": 1, "method": "session/prompt", "params": parameters }).to_string(),
+    );
     let line = rpc.wait_for("run_end");
     sinks.put(Sink::Events, &line);
     rpc.close_input();

@@ -469,6 +469,36 @@ fn a_session_with_ten_thousand_entries_opens_at_once() {
     terminal.shows("heard hello");
 }
 
+/// The question whether a project's files may reach the model is asked once, and its answer holds.
+#[test]
+fn a_chat_asks_once_whether_to_trust_a_projects_files() {
+    if !is_there() {
+        return;
+    }
+    for (answer, is_trusted) in [("y", true), ("", false)] {
+        let (place, model) = (Place::new(), model());
+        std::fs::write(place.work().join("AGENTS.md"), "Use tabs.\n").unwrap();
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o644);
+        std::fs::set_permissions(place.work().join("AGENTS.md"), mode).unwrap();
+        let url = model.url();
+        let arguments = ["chat", "--base-url", &url, "--session", "mine"];
+        let terminal = Terminal::run(&place, SIZE, &arguments);
+        terminal.shows("Trust the files of this folder?");
+        terminal.says(answer);
+        terminal.shows("›");
+        terminal.says("hello");
+        terminal.shows("heard hello");
+        let system = || model.simulator.requests().last().unwrap().request.system.clone().unwrap();
+        assert_eq!(system().contains("Use tabs."), is_trusted, "{answer:?}: {}", system());
+        drop(terminal);
+        // It is not asked again.
+        let terminal = chat(&place, &model, SIZE, &[]);
+        terminal.says("hello again");
+        terminal.shows("heard hello: 1 lines, 11 bytes");
+        assert_eq!(system().contains("Use tabs."), is_trusted, "{answer:?}: {}", system());
+    }
+}
+
 #[test]
 fn custom_commands_files_and_own_commands_reach_the_model() {
     if !is_there() {

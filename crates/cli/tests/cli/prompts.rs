@@ -96,8 +96,11 @@ fn a_projects_files_are_left_out_until_the_folder_is_trusted() {
         let ran = place.run(&[&["run", "-p", "hi", "--base-url", &url], more].concat());
         assert_eq!(ran.code, Some(0), "{ran:?}");
         let prompt = told(&model).remove(0);
-        texts.iter().for_each(|text| assert_eq!(prompt.contains(text), is_trusted, "{more:?}: {text}: {prompt}"));
-        let says_how = ran.stderr.contains("AGENTS.md") && ran.stderr.contains("greenroom config trust --folder");
+        texts
+            .iter()
+            .for_each(|text| assert_eq!(prompt.contains(text), is_trusted, "{more:?}: {text}: {prompt}"));
+        let says_how =
+            ran.stderr.contains("AGENTS.md") && ran.stderr.contains("greenroom config trust --folder");
         assert_eq!(says_how, !is_trusted, "{ran:?}");
     };
     check(&[], false);

@@ -42,13 +42,37 @@ const fn token(set: Set, min: usize) -> Rule {
     Rule::Token { set, min, max: usize::MAX }
 }
 
+/// The name of a private key.
+pub(super) const PRIVATE_KEY: &str = "private-key";
+
+/// Whether a private key begins in this line and does not end in it.
+pub(super) fn begins_key(line: &str) -> bool {
+    let begun = line.rfind("-----BEGIN ").map(|start| &line[start..]);
+    begun.is_some_and(|begun| begun.contains("PRIVATE KEY") && !begun.contains("-----END"))
+}
+
+/// Whether a line ends a private key.
+pub(super) fn ends_key(line: &str) -> bool {
+    line.contains("-----END")
+}
+
+/// Whether a line can belong to a private key that began before it.
+pub(super) fn goes_on(line: &str) -> bool {
+    ends_key(line) || line.bytes().all(|byte| looks_like_key(&byte))
+}
+
+/// Whether a character can stand in a block of a key: also in a header, and in the numbers and bars of tools that show files.
+fn looks_like_key(byte: &u8) -> bool {
+    BASE64(*byte) || byte.is_ascii_whitespace() || b"\\-:,|".contains(byte)
+}
+
 /// The longest block of a private key, and the longest user name and password of a URL, in bytes.
 const BLOCK_BYTES_MAX: usize = 16 * 1024;
 const LOGIN_BYTES_MAX: usize = 512;
 
 /// The names, the literals, and the rules.
 const SHAPES: &[(&str, &[&str], Rule)] = &[
-    ("private-key", &["-----BEGIN "], Rule::PrivateKey),
+    (PRIVATE_KEY, &["-----BEGIN "], Rule::PrivateKey),
     ("api-key", &["sk-"], token(WORD, 20)),
     ("github-token", &["ghp_", "gho_", "ghu_", "ghs_", "ghr_"], token(ALNUM, 30)),
     ("github-token", &["github_pat_"], token(WORD, 40)),
@@ -198,10 +222,8 @@ fn private_key(text: &[u8], literal: Range<usize>) -> Option<Range<usize>> {
         let label = at(end, LABEL, 48)?;
         Some(at(label, DASHES, 32)? + DASHES.len())
     });
-    // Lines of keys also have headers, and the numbers and bars of tools that show files.
-    let looks_like = |byte: &&u8| BASE64(**byte) || byte.is_ascii_whitespace() || b"\\-:,|".contains(byte);
     let end = end.unwrap_or_else(|| {
-        content + text[content..].iter().take(BLOCK_BYTES_MAX).take_while(looks_like).count()
+        content + text[content..].iter().take(BLOCK_BYTES_MAX).take_while(|byte| looks_like_key(byte)).count()
     });
     // A label without a key, for example in a program's text.
     (end - content >= 40).then_some(literal.start..end)

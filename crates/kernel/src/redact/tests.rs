@@ -5,7 +5,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use super::{RedactedStream, Redactor};
+use super::{RedactedLines, RedactedStream, Redactor};
 use crate::entry::EntryKind;
 use crate::log::Log;
 use crate::message::{Block, Message, ToolCall, ToolResult, ToolStatus};
@@ -172,6 +172,23 @@ fn a_stream_never_shows_the_beginning_of_a_value_that_goes_on() {
     redactor.add([("OTHER".to_owned(), "sk-proj-Zx99-and-so-on".to_owned())]);
     let redacted: usize = (0..2000).map(|seed| check_stream(seed, &redactor)).sum();
     assert!(redacted > 1000, "{redacted} of 2000 texts had a value");
+}
+
+#[test]
+fn a_private_key_that_comes_line_by_line_is_hidden_to_its_end() {
+    let check = |lines: &[&str], expected: &[&str]| {
+        let (redactor, mut state) = (Redactor::with_shapes(), RedactedLines::default());
+        let shown: Vec<String> =
+            lines.iter().map(|line| state.redact(&redactor, line.replace('|', ""))).collect();
+        assert_eq!(shown, expected);
+    };
+    let (begin, end, hidden) =
+        ("-----BEGIN |PRIVATE KEY-----", "-----END PRIVATE KEY-----", "[redacted:private-key]");
+    let begun = &begin.replace('|', "");
+    check(&["a", begin, "MIIEvQIB", "c2VjcmV0", end, "b"], &["a", begun, hidden, hidden, hidden, "b"]);
+    // What does not look like a key ends it.
+    check(&[begin, "MIIEvQIB", "(no key)", "MIIEvQIB"], &[begun, hidden, "(no key)", "MIIEvQIB"]);
+    check(&["-----BEGIN CERTIFICATE-----", "MIIEvQIB"], &["-----BEGIN CERTIFICATE-----", "MIIEvQIB"]);
 }
 
 #[test]

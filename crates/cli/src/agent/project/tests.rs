@@ -67,7 +67,11 @@ fn files_are_read_from_the_root_to_the_folder() {
         "a/b",
         &format!("{}\n\n{}", part("AGENTS.md", "A"), part("a/b/AGENTS.md", "B")),
     );
-    check(&[git, ("CLAUDE.md", "C"), ("a/AGENTS.md", "A")], "a", &format!("{}\n\n{}", part("CLAUDE.md", "C"), part("a/AGENTS.md", "A")));
+    check(
+        &[git, ("CLAUDE.md", "C"), ("a/AGENTS.md", "A")],
+        "a",
+        &format!("{}\n\n{}", part("CLAUDE.md", "C"), part("a/AGENTS.md", "A")),
+    );
     // A folder's first existing name is used; an empty file has no effect.
     check(&[("AGENTS.md", "A"), ("CLAUDE.md", "C")], "", &part("AGENTS.md", "A"));
     check(&[("AGENTS.md", " \n")], "", "");

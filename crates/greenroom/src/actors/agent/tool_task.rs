@@ -10,8 +10,10 @@ use std::sync::Arc;
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
 use greenroom_kernel::question::{self, Asker, GivenAnswer, Question, QuestionEnd};
+use greenroom_kernel::redact::RedactedLines;
 use greenroom_kernel::{EntryId, ToolCall, ToolResult};
 use greenroom_tools::{AskError, Pauses, Progress, Questions, Registry, ToolContext};
+use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument as _, Span};
@@ -299,9 +301,10 @@ impl ToolTask {
         let (deps, shared, run) = (Arc::clone(&self.deps), Arc::clone(&self.shared), self.stamp.run);
         let (call_id, name) = (call.id.clone(), call.name.clone());
         let is_from_outside = self.is_from_outside(call);
+        let lines = Mutex::new(RedactedLines::default());
         Progress::new(move |mut line| {
             if is_from_outside {
-                deps.redactor.all_in(&mut line);
+                line = lines.lock().redact(&deps.redactor, line);
             }
             let (call_id, name) = (call_id.clone(), name.clone());
             shared.publish_of_run(&deps.bus, run, EventKind::ToolUpdate { call_id, name, line })
