@@ -17,6 +17,7 @@ use greenroom_simulator::{
 };
 use serde_json::{Value, json};
 
+use super::prompts::write;
 use super::support::{Model, Place, files, ran};
 
 /// The fewest places.
@@ -192,20 +193,9 @@ impl Sinks {
             assert!(may.contains(sink) || !self.has(*sink, secret), "{place}: {secret} is in {sink:?}");
         }
         let is_seen = |sink: &Sink| self.has(*sink, stands_for);
-        assert!(
-            self.0.keys().any(|sink| is_seen(sink)),
-            "{place}: {stands_for} is nowhere, so {secret} was not there"
-        );
+        assert!(self.0.keys().any(is_seen), "{place}: {stands_for} is nowhere, so {secret} was not there");
         may.iter().for_each(|sink| assert!(self.has(*sink, secret), "{place}: {secret} is not in {sink:?}"));
     }
-}
-
-fn write(place: &Place, name: &str, text: &str) {
-    use std::os::unix::fs::PermissionsExt as _;
-    let path = place.work().join(name);
-    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-    std::fs::write(&path, text).unwrap();
-    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).unwrap();
 }
 
 fn base64(text: &str) -> String {

@@ -469,33 +469,26 @@ fn a_session_with_ten_thousand_entries_opens_at_once() {
     terminal.shows("heard hello");
 }
 
-/// The question whether a project's files may reach the model is asked once, and its answer holds.
 #[test]
 fn a_chat_asks_once_whether_to_trust_a_projects_files() {
-    if !is_there() {
-        return;
-    }
-    for (answer, is_trusted) in [("y", true), ("", false)] {
+    for (answer, is_trusted) in [("y", true), ("", false)].into_iter().filter(|_| is_there()) {
         let (place, model) = (Place::new(), model());
-        std::fs::write(place.work().join("AGENTS.md"), "Use tabs.\n").unwrap();
-        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o644);
-        std::fs::set_permissions(place.work().join("AGENTS.md"), mode).unwrap();
-        let url = model.url();
-        let arguments = ["chat", "--base-url", &url, "--session", "mine"];
-        let terminal = Terminal::run(&place, SIZE, &arguments);
+        super::prompts::write(&place, "AGENTS.md", "Use tabs.\n");
+        let is_told = || format!("{:?}", model.simulator.requests().pop()).contains("Use tabs.");
+        let terminal =
+            Terminal::run(&place, SIZE, &["chat", "--base-url", &model.url(), "--session", "mine"]);
         terminal.shows("Trust the files of this folder?");
         terminal.says(answer);
         terminal.shows("›");
         terminal.says("hello");
         terminal.shows("heard hello");
-        let system = || model.simulator.requests().last().unwrap().request.system.clone().unwrap();
-        assert_eq!(system().contains("Use tabs."), is_trusted, "{answer:?}: {}", system());
+        assert_eq!(is_told(), is_trusted, "{answer:?}");
         drop(terminal);
         // It is not asked again.
         let terminal = chat(&place, &model, SIZE, &[]);
         terminal.says("hello again");
         terminal.shows("heard hello: 1 lines, 11 bytes");
-        assert_eq!(system().contains("Use tabs."), is_trusted, "{answer:?}: {}", system());
+        assert_eq!(is_told(), is_trusted, "{answer:?}");
     }
 }
 

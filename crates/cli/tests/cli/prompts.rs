@@ -19,7 +19,7 @@ fn with_instructions(text: &str) -> Place {
     place
 }
 
-fn write(place: &Place, name: &str, text: &str) {
+pub(super) fn write(place: &Place, name: &str, text: &str) {
     use std::os::unix::fs::PermissionsExt as _;
     let path = place.work().join(name);
     std::fs::create_dir_all(path.parent().unwrap()).unwrap();
