@@ -114,7 +114,8 @@ pub(crate) struct Config {
     /// What is redacted.
     #[serde(deserialize_with = "or_default")]
     pub(crate) redact: RedactConfig,
-    /// Folders whose `greenroom.yaml` may contain text for the model: absolute paths, or `~/…`.
+    /// Folders that you trust: their AGENTS.md, skills and commands are read, and their `greenroom.yaml` may contain text for
+    /// the model. Absolute paths, or `~/…`.
     #[serde(deserialize_with = "or_default")]
     pub(crate) trusted_folders: Vec<String>,
 }
