@@ -25,6 +25,7 @@ const BENCHES: &[(&str, &str)] = &[
     ("cancel", "how long a cancel takes"),
     ("crowd", "many subscribers, streams, and compactions at once"),
     ("digest", "digests, by the length of what they replace"),
+    ("redact", "redaction, by the length of the text"),
     ("dialects", "a run over each vendor's API"),
     ("estimate", "estimating sizes"),
     ("fleet", "1,000 agents at work"),

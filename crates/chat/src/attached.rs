@@ -11,8 +11,9 @@ const NAMED: &str = "\">\n";
 /// The text after a file's content.
 const END: &str = "\n</file>";
 
-/// Formats a file for appending to a prompt.
+/// Formats a file for appending to a prompt. Its content cannot end the file's part, and so cannot pass for the user's words.
 pub(crate) fn write(path: &str, content: &str) -> String {
+    let content = content.replace("</file>", "<\\/file>");
     format!("{BEGIN}{path}{NAMED}{content}{END}")
 }
 

@@ -63,6 +63,8 @@ pub struct Place {
     pub workspace: Workspace,
     /// The user's configuration folder, which may contain custom commands.
     pub own_folder: Option<PathBuf>,
+    /// Whether the user trusts the project, so that its custom commands are offered.
+    pub trusts_project: bool,
     /// The compaction settings.
     pub compaction: CompactionSettings,
     /// Whether to use colours.

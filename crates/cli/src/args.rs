@@ -57,6 +57,9 @@ pub(crate) struct Global {
     /// Override a setting of the configuration, e.g. compaction.threshold=0.7 (repeatable)
     #[arg(long = "set", global = true, value_name = "KEY=VALUE")]
     pub(crate) settings: Vec<String>,
+    /// Trust the files of the current folder's project in this command: AGENTS.md, skills, commands, texts of greenroom.yaml
+    #[arg(long, global = true)]
+    pub(crate) trust_folder: bool,
     /// Run in-process: don't connect to a host or start one
     #[arg(long, global = true)]
     pub(crate) no_host: bool,

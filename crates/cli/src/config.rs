@@ -14,10 +14,12 @@ mod model;
 pub(crate) mod overrides;
 mod permissions;
 pub(crate) mod place;
+pub(crate) mod redact;
 mod retention;
 pub(crate) mod stamp;
 pub(crate) mod surroundings;
 mod telemetry;
+pub(crate) mod trusted;
 mod words;
 
 use std::collections::BTreeMap;
@@ -41,6 +43,7 @@ pub(crate) use self::live::{Change, LiveConfig};
 use self::model::ModelConfig;
 pub(crate) use self::overrides::Overrides;
 pub(crate) use self::permissions::PermissionsConfig;
+use self::redact::RedactConfig;
 pub(crate) use self::retention::{DAY_S, RetentionConfig};
 use self::telemetry::TelemetryConfig;
 use crate::error::usage;
@@ -114,7 +117,11 @@ pub(crate) struct Config {
     /// Which sessions are kept.
     #[serde(deserialize_with = "or_default")]
     pub(crate) retention: RetentionConfig,
-    /// Folders whose `greenroom.yaml` may contain text for the model: absolute paths, or `~/…`.
+    /// What is redacted.
+    #[serde(deserialize_with = "or_default")]
+    pub(crate) redact: RedactConfig,
+    /// Folders that you trust: their AGENTS.md, skills and commands are read, and their `greenroom.yaml` may contain text for
+    /// the model. Absolute paths, or `~/…`.
     #[serde(deserialize_with = "or_default")]
     pub(crate) trusted_folders: Vec<String>,
 }
@@ -151,6 +158,7 @@ impl Default for Config {
             host: HostConfig::default(),
             telemetry: TelemetryConfig::default(),
             retention: RetentionConfig::default(),
+            redact: RedactConfig::default(),
             trusted_folders: Vec::new(),
         }
     }

@@ -4,7 +4,9 @@
 //! room needs a code from above.
 //!
 //! Invariants: one line on standard error that says what to do, and the same failure has the same code in
-//! every command. A closed reader is not a failure.
+//! every command. A closed reader is not a failure. No message contains a secret that this process knows.
+
+pub(crate) mod secrets;
 
 use std::{fmt, io};
 
@@ -183,6 +185,7 @@ pub(crate) fn line(error: &anyhow::Error) -> String {
         of_others if of_others.is_empty() => squeezed(&text),
         own => own,
     };
+    let text = secrets::redactor().all(&text).into_owned();
     match advice(error) {
         Some(advice) if !text.contains(advice) => format!("{text}; {advice}"),
         Some(_) | None => text,

@@ -27,7 +27,7 @@ use greenroom_terminal::{screen, time};
 use greenroom_tools::{background, helper, privacy};
 use rustix::process::{Resource, getrlimit};
 
-use crate::args::{Command, Options};
+use crate::args::{Command, Global, Options};
 use crate::commands::{
     chat, compact, completions, demo, eval, export, fork, import, models, plan, prune, questions, recall,
     rpc, run, serve, sessions, show, simulate, store, top, tree,
@@ -46,10 +46,16 @@ fn main() -> ExitCode {
         Err(error) => return end(Err(error.into())),
     };
     agent::keep_in_mind(hidden);
-    let options = match Options::try_parse() {
+    let mut options = match Options::try_parse() {
         Ok(options) => options,
         Err(said) => return end_of_parsing(&said),
     };
+    // What is said before a configuration is read, and panics, show no secrets of the environment either.
+    config::redact::note(&config::Config::default(), &config::surroundings::Surroundings::here());
+    say_panics();
+    if let Err(error) = trust_folder(&mut options.global) {
+        return end(Err(error));
+    }
     let is_host = matches!(&options.command, Command::Host(args) if !args.stop);
     if is_host && let Err(error) = background::close_inherited() {
         return end(Err(error.into()));
@@ -71,6 +77,28 @@ fn main() -> ExitCode {
     // A thread may still be reading from the terminal; nothing waits for it.
     runtime.shutdown_background();
     end(result)
+}
+
+/// Prints panics without secrets, with a backtrace if `RUST_BACKTRACE` asks for one.
+fn say_panics() {
+    std::panic::set_hook(Box::new(|panic| {
+        screen::last_words(&error::secrets::redactor().all(&panic.to_string()));
+        let backtrace = std::backtrace::Backtrace::capture();
+        if backtrace.status() == std::backtrace::BacktraceStatus::Captured {
+            screen::last_words(&backtrace.to_string());
+        }
+    }));
+}
+
+/// Makes `--trust-folder` a setting, which also reaches a host.
+fn trust_folder(global: &mut Global) -> anyhow::Result<()> {
+    if global.trust_folder {
+        let here = std::env::current_dir().and_then(std::fs::canonicalize);
+        let here =
+            here.map_err(|error| error::usage(format!("the current folder cannot be used: {error}")))?;
+        global.settings.push(format!("trusted_folders=[{here:?}]"));
+    }
+    Ok(())
 }
 
 /// The traces that are sent to a collector, if this build can and one is configured.

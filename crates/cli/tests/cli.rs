@@ -13,6 +13,7 @@
 //! - `going_on`: sessions are found again, gone on with, compacted; branches
 //! - `host`: one process for many terminals: found, started, shared, killed, replaced
 //! - `layers`: files, variables and flags over one another; single settings
+//! - `canaries`: secrets in many places, and every sink without them
 //! - `live`: settings are edited while a command runs
 //! - `log`: what `-v` and `-vv` tell
 //! - `models`: limits, prices and where they come from
@@ -37,6 +38,7 @@
 #![expect(clippy::unwrap_used, reason = "tests end where something is not as it should be")]
 
 mod cli {
+    mod canaries;
     pub(crate) mod chats;
     pub(crate) mod closed;
     pub(crate) mod command_line;

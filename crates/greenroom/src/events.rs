@@ -11,4 +11,5 @@ pub(crate) mod event;
 pub(crate) mod message_view;
 pub(crate) mod pairs;
 pub(crate) mod reasons;
+pub(crate) mod redact;
 pub(crate) mod run_link;

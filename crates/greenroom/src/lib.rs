@@ -149,6 +149,7 @@ pub use greenroom_kernel::entry::{CompactionOutcome, Sees};
 pub use greenroom_kernel::question::{
     Approval, Approved, Asker, GivenAnswer, Question, QuestionEnd, QuestionKind,
 };
+pub use greenroom_kernel::redact::Redactor;
 pub use greenroom_kernel::run::RunLimits;
 pub use greenroom_kernel::{EntryId, FactRecall, FailureClass, Image, ImageError, RunId, RunOutcome};
 pub use greenroom_provider::{ModelPrice, ModelSettings, PriceAbove, ReasoningEffort, ToolChoice};

@@ -35,6 +35,7 @@ pub mod prune;
 pub mod question;
 pub mod random;
 pub mod reasoning;
+pub mod redact;
 pub mod render;
 pub mod retry;
 pub mod run;

@@ -17,6 +17,7 @@ use crate::head::Head;
 use crate::message::{Block, Message, ToolCall, ToolResult};
 use crate::path::{ActivePath, is_message, is_rewrite_undone, open_calls, project};
 use crate::question::Questions;
+use crate::redact::Redactor;
 use crate::terms::Terms;
 use crate::usage::{Window, WindowSource};
 
@@ -43,6 +44,8 @@ pub struct Log {
     head: Arc<Head>,
     /// Returns the cost of a model call.
     cost: CallCost,
+    /// Redacts what is recorded.
+    redactor: Redactor,
     /// The live path, and at most the path that was live before the newest compaction.
     path: Vec<Arc<Entry>>,
     inbox: VecDeque<InboxItem>,
@@ -266,7 +269,7 @@ impl Log {
 
     /// Creates an empty draft.
     pub fn draft(&self, at_ms: u64) -> Box<Draft> {
-        Box::new(Draft::new(&self.head, &self.questions, at_ms, self.cost.clone()))
+        Box::new(Draft::new(&self.head, &self.questions, at_ms, self.cost.clone(), self.redactor.clone()))
     }
 
     /// Replaces the path after it was read again, because the leaf moved or a compaction was undone.

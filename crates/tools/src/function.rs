@@ -182,6 +182,7 @@ pub struct FunctionTool {
     handler: Arc<Handler>,
     preview: Option<Arc<Preview>>,
     read_only: bool,
+    shows_own_files: bool,
     resumable: bool,
     timeout: Option<Duration>,
     grace: Duration,
@@ -249,6 +250,7 @@ where
         handler: Arc::new(handler),
         preview: None,
         read_only: false,
+        shows_own_files: false,
         resumable: false,
         timeout: None,
         grace: GRACE,
@@ -268,6 +270,13 @@ impl FunctionTool {
     #[must_use]
     pub fn read_only(mut self) -> Self {
         self.read_only = true;
+        self
+    }
+
+    /// Declares that the results are the user's own files, word for word: see [`Tool::shows_own_files`].
+    #[must_use]
+    pub fn shows_own_files(mut self) -> Self {
+        self.shows_own_files = true;
         self
     }
 
@@ -384,6 +393,10 @@ impl Tool for FunctionTool {
 
     fn is_read_only(&self) -> bool {
         self.read_only
+    }
+
+    fn shows_own_files(&self) -> bool {
+        self.shows_own_files
     }
 
     fn grace(&self) -> Duration {

@@ -102,6 +102,12 @@ pub trait Tool: Send + Sync + 'static {
         Box::pin(std::future::ready(None))
     }
 
+    /// Whether its results are the user's own files, word for word. Texts in them that look like a secret are kept, or
+    /// the model could not work with these files; in other results they are replaced, if the runtime does so.
+    fn shows_own_files(&self) -> bool {
+        false
+    }
+
     /// Whether a call may be run again after a restart that interrupted it while a person was asked; see
     /// [`FunctionTool::resumable`] for the rules that such a tool must follow.
     fn is_resumable(&self) -> bool {

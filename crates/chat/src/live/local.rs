@@ -39,6 +39,7 @@ pub(crate) struct Local {
     folder: PathBuf,
     workspace: Workspace,
     files: Registry,
+    trusts_project: bool,
     /// The user's configuration folder.
     own_folder: Option<PathBuf>,
     /// The workspace's files, and when they were listed.
@@ -58,7 +59,8 @@ impl Local {
     /// Creates the access for the chat's folder.
     pub(crate) fn new(place: &Place) -> Self {
         let (folder, own_folder) = (place.folder.clone(), place.own_folder.clone());
-        Self { folder, own_folder, ..Self::of(place.workspace.clone()) }
+        let trusts_project = place.trusts_project;
+        Self { folder, own_folder, trusts_project, ..Self::of(place.workspace.clone()) }
     }
 
     /// Creates the access for a workspace.
@@ -68,17 +70,19 @@ impl Local {
             folder: workspace.root().to_owned(),
             workspace,
             files,
+            trusts_project: false,
             own_folder: None,
             known: Default::default(),
         }
     }
 
-    /// Returns the folders of custom commands; the user's own comes first.
+    /// Returns the folders of custom commands; the user's own comes first. Those of a project are texts of others.
     pub(crate) fn command_folders(&self) -> Vec<CommandFolder> {
         let own = self.own_folder.as_ref();
         let own = own.map(|folder| CommandFolder { path: folder.join(COMMANDS), project: None });
         let path = self.folder.join(PROJECT_COMMANDS);
-        own.into_iter().chain([CommandFolder { path, project: Some(self.folder.clone()) }]).collect()
+        let of_project = CommandFolder { path, project: Some(self.folder.clone()) };
+        own.into_iter().chain(self.trusts_project.then_some(of_project)).collect()
     }
 
     /// Returns the branch of the folder's repository.

@@ -9,6 +9,8 @@ use std::time::Duration;
 use greenroom::provider::{ApiKey, KeySource};
 use greenroom_tools::printed;
 
+use crate::error::secrets;
+
 /// How long the command may take. It may have to ask the user for a fingerprint.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -21,6 +23,9 @@ pub(super) fn source(command: String, variables: Vec<(String, String)>) -> KeySo
         let (command, home, variables) = (command.clone(), home.clone(), variables.clone());
         async move {
             let printed = printed::first_line(&command, &home, &variables, TIMEOUT).await;
+            if let Ok(key) = &printed {
+                secrets::note("key_command", key);
+            }
             printed.map(ApiKey::from).map_err(|reason| format!("key_command {reason}"))
         }
     })

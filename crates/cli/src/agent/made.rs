@@ -25,6 +25,7 @@ use super::skills::Skills;
 use super::{data_dir, folder_of, load_config_or, named_model, own_skills, workspace};
 use crate::args::{Answers, Global, ModelArgs};
 use crate::config::surroundings::Surroundings;
+use crate::config::trusted::FolderTrust;
 use crate::config::{Config, LimitsConfig, LiveConfig, ProviderConfig, RetentionConfig, ServeConfig, Texts};
 use crate::error::usage;
 
@@ -111,6 +112,7 @@ impl Made {
         let flags = args.settings();
         flags.check().map_err(|error| usage(error.to_string()))?;
         let root = tools.as_ref().map(|workspace| workspace.root().to_owned());
+        let trust = root.as_deref().map(|root| (root, FolderTrust::of(config, root, surroundings)));
         let skills = skills(config, args, root.as_deref(), surroundings);
         let of_skills = skills.iter().flat_map(Skills::warnings).collect();
         let skills = skills.filter(has_some);
@@ -119,7 +121,7 @@ impl Made {
         let granted =
             root.as_deref().map(|root| granted(args, &loaded, root, own_folder, surroundings)).transpose()?;
         let offered = granted.as_ref().map_or(Offered::Reading, |granted| granted.offered);
-        let prompt = SystemPrompt::new(root.as_deref(), args, skills.clone(), offered, surroundings)?;
+        let prompt = SystemPrompt::new(trust, args, skills.clone(), offered, surroundings)?;
         let prompt = Arc::new(prompt);
         let file_warnings = [loaded.warnings.clone(), of_skills, prompt.warnings(config)].concat();
         let mut agent = Agent::new(model);
@@ -178,7 +180,8 @@ pub(crate) fn skills(
     surroundings: &Surroundings,
 ) -> Option<Skills> {
     let is_wanted = !args.no_tools && config.skills;
-    is_wanted.then(|| Skills::new(own_skills(surroundings).as_deref(), root))
+    let trusted = |root| (root, FolderTrust::of(config, root, surroundings));
+    is_wanted.then(|| Skills::new(own_skills(surroundings).as_deref(), root.map(trusted)))
 }
 
 async fn registry(

@@ -21,7 +21,7 @@ use crate::config::surroundings::Surroundings;
 use crate::config::{
     BUILT_IN, Config, FILE_NAME, Loaded, OPENAI, OPENAI_KEY, ProviderConfig, check_variable,
 };
-use crate::error::usage;
+use crate::error::{secrets, usage};
 
 /// The chosen server.
 pub(crate) struct Server {
@@ -125,7 +125,10 @@ impl Server {
         let mut variables = key_variable.into_iter().chain(others.iter().copied());
         let found = variables.find_map(|name| Some((name, self.surroundings.variable(name)?)));
         let (key_variable, api_key) = match found {
-            Some((name, key)) => (Some(name), Some(key)),
+            Some((name, key)) => {
+                secrets::note(name, &key);
+                (Some(name), Some(key))
+            }
             None => (key_variable, None),
         };
         let is_confirmed =

@@ -2,8 +2,8 @@
 //! descriptions, and reads one when it needs it.
 //!
 //! Invariants: a skill's text costs nothing before it is read; the list of skills is bounded; a skill's files
-//! are read only from its own folder, and a project's only from the project; a project's skill never replaces
-//! one of the user's.
+//! are read only from its own folder, and a project's only from the project, if the user trusts it; a project's skill
+//! never replaces one of the user's.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt as _;
@@ -18,11 +18,10 @@ use serde::Deserialize;
 
 use crate::agent::project;
 use crate::config::stamp::Stamp;
+use crate::config::trusted::{FolderTrust, SKILLS as PROJECT_FOLDERS};
 
 /// The file that makes a folder a skill.
 const FILE: &str = "SKILL.md";
-/// The folders of a project's skills.
-const PROJECT_FOLDERS: [&str; 3] = [".greenroom/skills", ".agents/skills", ".claude/skills"];
 /// The most skills in the list.
 const SKILLS_MAX: usize = 100;
 /// The most lines about skills that are not in the list.
@@ -39,6 +38,8 @@ pub(crate) struct Skills(Arc<Inner>);
 struct Inner {
     /// The user's folder, then the project's: skills of earlier folders take precedence.
     folders: Vec<Place>,
+    /// Whether the project's are used.
+    trust: Option<FolderTrust>,
     /// The last search, with the state of the folders and files.
     known: Mutex<Option<Known>>,
 }
@@ -89,16 +90,16 @@ struct Head {
 }
 
 impl Skills {
-    /// Creates the skills of the user, in `own`, and of the project in `workspace`.
-    pub(crate) fn new(own: Option<&Path>, workspace: Option<&Path>) -> Self {
-        let real = |folder: &Path| folder.canonicalize().unwrap_or_else(|_| folder.to_owned());
-        let of_project = workspace.into_iter().flat_map(|folder| {
-            let root = project::root_of(&real(folder)).to_owned();
+    /// Creates the skills of the user, in `own`, and of the project in `workspace`, if the user trusts it.
+    pub(crate) fn new(own: Option<&Path>, workspace: Option<(&Path, FolderTrust)>) -> Self {
+        let trust = workspace.as_ref().map(|(_, trust)| trust.clone());
+        let of_project = workspace.into_iter().flat_map(|(folder, trust)| {
+            let root = trust.root().to_owned();
             PROJECT_FOLDERS.map(|skills| Place { folder: folder.join(skills), project: Some(root.clone()) })
         });
         let own = own.map(|folder| Place { folder: folder.to_owned(), project: None });
         let folders = own.into_iter().chain(of_project).collect();
-        Self(Arc::new(Inner { folders, known: Mutex::default() }))
+        Self(Arc::new(Inner { folders, trust, known: Mutex::default() }))
     }
 
     /// Returns the list for the model; empty if there are no skills.
@@ -199,7 +200,11 @@ impl Skills {
     /// Returns the possible folders of skills with the state of their files, in a fixed order.
     fn stamps(&self) -> Vec<Possible> {
         let mut stamps = Vec::new();
+        let is_trusted = self.0.trust.as_ref().is_some_and(FolderTrust::is_given);
         for Place { folder, project } in &self.0.folders {
+            if project.is_some() && !is_trusted {
+                continue;
+            }
             let Ok(entries) = std::fs::read_dir(folder) else { continue };
             let mut paths: Vec<PathBuf> = entries
                 .filter_map(|entry| Some(entry.ok()?.path().join(FILE)))

@@ -2,6 +2,8 @@
 //!
 //! Invariants: a flag is explained once, as its help.
 
+use std::path::PathBuf;
+
 use clap::{Args, Subcommand};
 
 use super::ServerArgs;
@@ -67,8 +69,15 @@ pub(crate) enum ConfigCommand {
         #[arg(long)]
         project: bool,
     },
-    /// Confirm the address of a provider in a file; until then, it receives no key
-    Trust(ServerArgs),
+    /// Confirm the address of a provider in a file, which receives no key until then; or trust a folder's files
+    Trust {
+        #[command(flatten)]
+        server: ServerArgs,
+        /// Trust the project in this folder, by default the current one: its AGENTS.md, skills, commands and texts of
+        /// greenroom.yaml reach the model from then on
+        #[arg(long, num_args = 0..=1, default_missing_value = ".", value_name = "DIR", conflicts_with_all = ["provider", "base_url", "api_key_env"])]
+        folder: Option<PathBuf>,
+    },
     /// Remove a value from your own file (or the one named by --config), so that the next lower layer applies
     Unset {
         /// The setting

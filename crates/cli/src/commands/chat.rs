@@ -17,6 +17,7 @@ use tokio::sync::mpsc;
 use self::program::Around;
 use crate::args::{Answers, ChatArgs, Global, ModelArgs, ResumeArgs};
 use crate::config::surroundings::Surroundings;
+use crate::config::trusted::FolderTrust;
 use crate::host::link::{self, Link};
 use crate::host::{self, Patience, Silence};
 use crate::{agent, error};
@@ -24,6 +25,7 @@ use crate::{agent, error};
 mod between;
 mod plain;
 mod program;
+mod trust;
 
 /// Runs the command.
 pub(crate) async fn run(global: &Global, args: &ChatArgs) -> Result<u8> {
@@ -46,6 +48,9 @@ pub(crate) async fn resume(global: &Global, args: &ResumeArgs) -> Result<u8> {
 async fn talk(global: &Global, args: &ModelArgs, which: impl AsyncFn(&Link) -> Result<String>) -> Result<u8> {
     let interrupts = Interrupts::new()?;
     if is_drawn(global) {
+        if !args.no_tools && trust::ask(global, args, &interrupts).await?.is_none() {
+            return Ok(error::INTERRUPTED);
+        }
         let model = ModelArgs { answers: Answers::Terminal, ..args.clone() };
         draw_it(global, model, interrupts, which).await
     } else {
@@ -94,12 +99,14 @@ async fn draw_it(
 /// Returns the chat's environment.
 fn place(global: &Global, args: &ModelArgs, link: &Link) -> Result<Place> {
     let here = Surroundings::here();
+    let config = agent::load_config(global, &here)?.config;
     Ok(Place {
+        trusts_project: FolderTrust::of(&config, &link.folder, &here).is_given(),
         folder: link.folder.clone(),
         data_dir: agent::data_dir(global)?,
         workspace: agent::workspace(global, &args.workspace, &here)?,
         own_folder: agent::own_folder(),
-        compaction: agent::load_config(global, &here)?.config.compaction,
+        compaction: config.compaction,
         color: global.color,
     })
 }

@@ -17,6 +17,7 @@ mod edit;
 use crate::agent;
 use crate::args::{ConfigArgs, ConfigCommand, Global};
 use crate::config::surroundings::Surroundings;
+use crate::config::trusted::{Answer, FolderTrust};
 use crate::error::usage;
 use greenroom_terminal::Screen;
 
@@ -58,7 +59,20 @@ pub(crate) fn run(global: &Global, args: &ConfigArgs) -> Result<u8> {
             let done = edit::set(global, key, &known(key)?, Some(value), *project)?;
             screen.line(done)?;
         }
-        Some(ConfigCommand::Trust(args)) => {
+        Some(ConfigCommand::Trust { folder: Some(folder), .. }) => {
+            let (loaded, here) = (agent::config(global)?, Surroundings::here());
+            let cannot = |error| usage(format!("{}: {error}", folder.display()));
+            let folder = here.path(folder).canonicalize().map_err(cannot)?;
+            let trust = FolderTrust::of(&loaded.config, &folder, &here);
+            trust.keep(Answer::Trusted)?;
+            let files = trust.files();
+            let files = if files.is_empty() { "it has none now".to_owned() } else { files.join(", ") };
+            screen.line(format!(
+                "Files of {} for agents are read from now on: {files}.",
+                trust.root().display()
+            ))?;
+        }
+        Some(ConfigCommand::Trust { server: args, folder: None }) => {
             let (loaded, here) = (agent::config(global)?, Surroundings::here());
             let (key, address) = agent::confirm(&loaded.config, args, &here, &agent::data_dir(global)?)?;
             screen.line(format!("The key in {key} may be sent to {address} from now on."))?;

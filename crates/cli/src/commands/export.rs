@@ -1,7 +1,7 @@
 //! `greenroom export`: writes a stored session as a file for other systems.
 //!
 //! Invariants: nothing is changed; an existing file is overwritten only on request. If a file is incomplete,
-//! the command says so.
+//! the command says so. What is written contains no secret that this process knows, nor what looks like one.
 
 use std::io::Write as _;
 
@@ -11,7 +11,7 @@ use greenroom_terminal::Screen;
 use greenroom_terminal::progress::Progress;
 
 use crate::args::{ExportArgs, Global};
-use crate::error;
+use crate::error::{self, secrets};
 use crate::host::source::Stored;
 
 /// Runs the command.
@@ -24,6 +24,7 @@ pub(crate) async fn run(global: &Global, args: &ExportArgs) -> Result<u8> {
     let cwd = std::env::current_dir().unwrap_or_default();
     let entries = stored.entries.iter().map(|entry| &**entry);
     let text = export_pi(&stored.summary.id, stored.summary.created_at_ms, &cwd.to_string_lossy(), entries);
+    let text = secrets::redactor().all(&text);
     let Some(path) = &args.output else {
         Screen::stdout(global.color).json_text(&text)?;
         return say_what_is_missing(global, &stored);

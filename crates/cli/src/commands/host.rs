@@ -44,7 +44,10 @@ async fn begin(global: &Global, args: &HostArgs) -> Result<u8> {
         }
     };
     let idle_s = terms.idle_s;
-    let builder = Runtime::builder().provider(std::sync::Arc::new(Nobody)).data_dir(agent::data_dir(global)?);
+    let builder = Runtime::builder()
+        .redactor(crate::error::secrets::redactor().clone())
+        .provider(std::sync::Arc::new(Nobody))
+        .data_dir(agent::data_dir(global)?);
     let builder = builder.inputs_max(terms.inputs_max).live_sessions_max(terms.live_sessions_max);
     let builder = builder.retention(terms.retention.policy());
     // Limits by label are those of the user's own file, whoever starts the host.

@@ -16,10 +16,12 @@ use serde_norway::Value;
 use self::errors::{at, misfit, wrong};
 use self::merge::{Origins, has_core_tag, has_tag, rename, typed, unset_to_default};
 use self::read::{own_source, project_source, prompt_file, read_prompt, user_source};
-use self::trust::{Over, is_trusted};
+use self::trust::Over;
 use super::live::refused;
 use super::overrides::Overrides;
 use super::place::line_of;
+use super::redact;
+use super::trusted::trusts_texts;
 use super::{BUILT_IN, Config, FILE_NAME, Wrong, check, missing};
 use crate::config::surroundings::Surroundings;
 use crate::error::usage;
@@ -145,7 +147,7 @@ impl Files {
         if let Some(own) = own.clone() {
             merge(&mut merged, own);
         }
-        let project = checked(project, is_trusted(&typed(merged)?, &self.overrides.surroundings))?;
+        let project = checked(project, trusts_texts(&typed(merged)?, &self.overrides.surroundings))?;
         Ok([own, Some(project)])
     }
 
@@ -182,7 +184,7 @@ pub(crate) fn assemble(files: &Files, own: Option<Value>, project: Option<Value>
     let mut over = Over {
         source: files.project.as_ref(),
         folder: files.overrides.surroundings.path(".").canonicalize().unwrap_or_default(),
-        is_trusted: is_trusted(&own_config, &files.overrides.surroundings),
+        is_trusted: trusts_texts(&own_config, &files.overrides.surroundings),
         warnings: files.warnings.clone(),
         notes: Vec::new(),
     };
@@ -225,6 +227,7 @@ pub(crate) fn assemble(files: &Files, own: Option<Value>, project: Option<Value>
     }
     let read = [&files.own, &files.project].into_iter().flatten().map(|source| source.path.clone()).collect();
     let (texts, overrides) = (files.texts(), files.overrides.clone());
+    redact::note(&config, &overrides.surroundings);
     let Origins(origins) = origins;
     Ok(Loaded { config, own: own_config, files: read, warnings, notes, origins, overrides, texts, project })
 }

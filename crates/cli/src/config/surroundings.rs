@@ -1,7 +1,8 @@
 //! The environment of a command: its folder and its variables. A host makes the agents of clients whose
 //! environments differ from its own.
 //!
-//! Invariants: a client passes only the variables that can affect its agent; none of it is shown.
+//! Invariants: a client passes only the variables that can affect its agent, and, apart from them, the secrets that the host
+//! redacts; none of it is shown.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,7 +16,7 @@ use parking_lot::Mutex;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::error::usage;
+use crate::error::{secrets, usage};
 
 /// The prefixes of variables that can affect an agent.
 const PREFIXES: [&str; 2] = ["GREENROOM_", "OPENAI_"];
@@ -64,6 +65,10 @@ pub(crate) struct Handed {
     /// The permissions that new files of its tools do not get, as in `umask`, as a decimal number: 18 for
     /// 022.
     umask: u32,
+    /// The client's secrets, by the names of their environment variables: the host redacts them, and uses them for nothing
+    /// else.
+    #[serde(default)]
+    secrets: BTreeMap<String, String>,
 }
 
 impl Handed {
@@ -94,21 +99,23 @@ impl Surroundings {
 
     /// Returns the environment of a client.
     pub(crate) fn of(handed: Handed) -> Self {
-        let Handed { folder, variables, umask } = handed;
+        let Handed { folder, variables, umask, secrets } = handed;
+        secrets::redactor().add(secrets);
         let (variables, umask) = (Some(variables), Some(umask));
         Self(Arc::new(Inner { folder, variables, umask, asked: Mutex::default() }))
     }
 
     /// Returns this process's environment, for a host; `keys` names the variables with keys, which only the
-    /// configuration knows.
-    pub(crate) fn hand_over(keys: &[String]) -> Result<Handed> {
+    /// configuration knows. `secrets` are redacted there.
+    pub(crate) fn hand_over(keys: &[String], secrets: Vec<(String, String)>) -> Result<Handed> {
         let names = privacy::variable_names().into_iter().filter_map(|name| name.into_string().ok());
         let variables = names
             .filter(|name| matters(name) || keys.contains(name))
             .filter_map(|name| Some((name.clone(), screen::variable(&name)?)));
         let folder = std::env::current_dir()
             .map_err(|error| usage(format!("the current folder cannot be used: {error}")))?;
-        Ok(Handed { folder, variables: variables.collect(), umask: own_umask() })
+        let secrets = secrets.into_iter().collect();
+        Ok(Handed { folder, variables: variables.collect(), umask: own_umask(), secrets })
     }
 
     /// Returns a variable that is set and not empty.
@@ -127,6 +134,18 @@ impl Surroundings {
                 let names = privacy::variable_names().into_iter();
                 names.filter_map(|name| name.into_string().ok()).collect()
             }
+        }
+    }
+
+    /// Returns all variables and their values. They are not noted as read: they affect no agent.
+    pub(crate) fn all(&self) -> Vec<(String, String)> {
+        match &self.0.variables {
+            Some(variables) => variables.clone().into_iter().collect(),
+            None => self
+                .names()
+                .into_iter()
+                .filter_map(|name| Some((name.clone(), screen::variable(&name)?)))
+                .collect(),
         }
     }
 

@@ -138,6 +138,7 @@ fn every_setting_has_a_rule_for_files_of_projects() {
         "models",
         "project_instructions",
         "providers",
+        "redact",
         "retention",
         "serve",
         "skills",

@@ -16,6 +16,7 @@ use super::link::ATTEMPTS;
 use super::{Nobody, own};
 use crate::agent::data_dir;
 use crate::args::Global;
+use crate::error::secrets;
 
 /// A connection without an agent.
 pub(crate) struct Changes {
@@ -34,7 +35,10 @@ impl Changes {
         match reach_to_change(global).await? {
             Some(client) => Ok(Self { client, own: None }),
             None => {
-                let builder = Runtime::builder().provider(Arc::new(Nobody)).data_dir(data_dir(global)?);
+                let builder = Runtime::builder()
+                    .redactor(secrets::redactor().clone())
+                    .provider(Arc::new(Nobody))
+                    .data_dir(data_dir(global)?);
                 let runtime = own::start(global, builder).await?;
                 let client = own::connect(global, &runtime, CHANGES.kind).await?;
                 Ok(Self { client, own: Some(runtime) })

@@ -27,8 +27,8 @@ use super::spawn::{self, Started, Starts, Terms};
 use super::watchdog::{self, Patience, RawWatch, Serving};
 use crate::agent;
 use crate::args::{Global, ModelArgs};
-use crate::config::Texts;
 use crate::config::surroundings::Surroundings;
+use crate::config::{Texts, redact};
 use crate::error::{self, usage};
 
 #[cfg(test)]
@@ -470,7 +470,7 @@ pub(super) fn definition(
     let keys: Vec<String> = keys.collect();
     let absolute = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone());
     Ok(Definition {
-        surroundings: Surroundings::hand_over(&keys)?,
+        surroundings: Surroundings::hand_over(&keys, redact::secrets(&loaded.config, &here))?,
         config: global.config.as_ref().map(absolute),
         held: last_valid.cloned(),
         settings: global.settings.clone(),

@@ -1,7 +1,7 @@
 //! The output of `-v` and `-vv` on standard error: a line for each occurrence, with its numbers.
 //!
 //! Invariants: a line starts with the seconds since the start, and names its session; spans are not shown,
-//! because each line is self-contained.
+//! because each line is self-contained. No line contains a secret that this process knows, nor what looks like one.
 
 use std::fmt::{self, Write as _};
 use std::io::Write as _;
@@ -20,6 +20,7 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{EnvFilter, Layer, Registry};
 
 use crate::args::Global;
+use crate::error::secrets;
 
 /// A part of what takes spans and log lines.
 pub(crate) type BoxedLayer = Box<dyn Layer<Registry> + Send + Sync>;
@@ -113,17 +114,16 @@ where
     ) -> fmt::Result {
         let mut line = Line::default();
         event.record(&mut line);
-        write!(writer, "{:>9.3} ", self.started.elapsed().as_secs_f64())?;
-        match *event.metadata().level() {
-            Level::ERROR => writer.write_str("error: ")?,
-            Level::WARN => writer.write_str("warning: ")?,
-            _ => {}
-        }
+        let level = match *event.metadata().level() {
+            Level::ERROR => "error: ",
+            Level::WARN => "warning: ",
+            _ => "",
+        };
         let Line { session, message, fields } = line;
-        if !session.is_empty() {
-            write!(writer, "[{session}] ")?;
-        }
-        writeln!(writer, "{message}{fields}")
+        let session = if session.is_empty() { session } else { format!("[{session}] ") };
+        let text = format!("{level}{session}{message}{fields}");
+        let (seconds, text) = (self.started.elapsed().as_secs_f64(), secrets::redactor().all(&text));
+        writeln!(writer, "{seconds:>9.3} {text}")
     }
 }
 

@@ -24,7 +24,7 @@ use crate::agent::{FOLDER, Made, Server, Stay, check_reachable, config, data_dir
 use crate::args::{Global, ModelArgs, ModelsArgs};
 use crate::config::surroundings::Surroundings;
 use crate::config::{LimitsConfig, ProviderConfig, ServeConfig};
-use crate::error;
+use crate::error::{self, secrets};
 
 /// How many bytes may be on their way to a host in this process.
 const PIPE_BYTES: usize = 1 << 16;
@@ -65,6 +65,7 @@ fn builder(
     stay: Stay,
 ) -> Result<RuntimeBuilder> {
     Ok(Runtime::builder()
+        .redactor(secrets::redactor().clone())
         .provider(provider)
         .data_dir(data_dir(global)?)
         .in_flight_max(settings.max_in_flight)
@@ -121,7 +122,11 @@ pub(crate) async fn for_models(global: &Global, args: &ModelsArgs) -> Result<(Ru
             Err(error) => return Err(error),
         }
     }
-    let builder = Runtime::builder().provider(provider).in_memory().compaction(config.compaction.clone());
+    let builder = Runtime::builder()
+        .redactor(secrets::redactor().clone())
+        .provider(provider)
+        .in_memory()
+        .compaction(config.compaction.clone());
     Ok((builder.start().await?, agent))
 }
 

@@ -104,6 +104,7 @@ impl Played {
     /// The flags of a command on this store.
     pub(super) fn global(&self) -> Global {
         Global {
+            trust_folder: false,
             data_dir: Some(self.dir().to_owned()),
             config: None,
             settings: Vec::new(),

@@ -26,6 +26,7 @@ async fn host() -> Option<(tempfile::TempDir, Global, Runtime, Answering)> {
     std::mem::forget(lock);
     let runtime = Runtime::builder().provider(Arc::new(Nobody)).in_memory().start().await.unwrap();
     let global = Global {
+        trust_folder: false,
         data_dir: Some(dir.path().to_owned()),
         config: None,
         settings: Vec::new(),

@@ -471,11 +471,35 @@ fn a_session_with_ten_thousand_entries_opens_at_once() {
 }
 
 #[test]
+fn a_chat_asks_once_whether_to_trust_a_projects_files() {
+    for (answer, is_trusted) in [("y", true), ("", false)].into_iter().filter(|_| is_there()) {
+        let (place, model) = (Place::new(), model());
+        super::prompts::write(&place, "AGENTS.md", "Use tabs.\n");
+        let is_told = || format!("{:?}", model.simulator.requests().pop()).contains("Use tabs.");
+        let terminal =
+            Terminal::run(&place, SIZE, &["chat", "--base-url", &model.url(), "--session", "mine"]);
+        terminal.shows("Trust the files of this folder?");
+        terminal.says(answer);
+        terminal.shows("›");
+        terminal.says("hello");
+        terminal.shows("heard hello");
+        assert_eq!(is_told(), is_trusted, "{answer:?}");
+        drop(terminal);
+        // It is not asked again.
+        let terminal = chat(&place, &model, SIZE, &[]);
+        terminal.says("hello again");
+        terminal.shows("heard hello: 1 lines, 11 bytes");
+        assert_eq!(is_told(), is_trusted, "{answer:?}");
+    }
+}
+
+#[test]
 fn custom_commands_files_and_own_commands_reach_the_model() {
     if !is_there() {
         return;
     }
     let (place, model) = (Place::with_files(2), model());
+    place.own_file(&format!("trusted_folders: [{:?}]\n", place.work()));
     let commands = place.work().join(".greenroom/commands");
     std::fs::create_dir_all(&commands).unwrap();
     std::fs::write(commands.join("review.md"), "# Looks for bugs\nreview $1 with care\n").unwrap();

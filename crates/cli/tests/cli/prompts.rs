@@ -5,14 +5,21 @@ use greenroom_simulator::{Answer, Sequence};
 
 use super::support::{Model, Place, Says};
 
-/// A place whose file `AGENTS.md` says this.
-fn with_instructions(text: &str) -> Place {
+/// A place whose user trusts the project in its working folder.
+fn trusted() -> Place {
     let place = Place::new();
+    place.own_file(&format!("trusted_folders: [{:?}]\n", place.work()));
+    place
+}
+
+/// A place whose file `AGENTS.md` says this, and is trusted.
+fn with_instructions(text: &str) -> Place {
+    let place = trusted();
     write(&place, "AGENTS.md", text);
     place
 }
 
-fn write(place: &Place, name: &str, text: &str) {
+pub(super) fn write(place: &Place, name: &str, text: &str) {
     use std::os::unix::fs::PermissionsExt as _;
     let path = place.work().join(name);
     std::fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -70,9 +77,38 @@ fn a_system_prompt_of_ones_own_and_what_is_added() {
 fn a_projects_instructions_are_told_until_they_are_turned_off() {
     let place = with_instructions("Use tabs.\n");
     let prompt = run(&place, &talker(), &[]).remove(0);
-    assert!(prompt.ends_with("## AGENTS.md\n\nUse tabs."), "{prompt}");
+    assert!(prompt.ends_with("<project-file path=\"AGENTS.md\">\nUse tabs.\n</project-file>"), "{prompt}");
     assert!(!run(&place, &talker(), &["--set", "project_instructions=false"]).remove(0).contains("tabs"));
     assert!(!run(&place, &talker(), &["--no-tools"]).remove(0).contains("tabs"), "it works in no folder");
+}
+
+/// Files of a project in one folder, under a name that no other test uses.
+#[test]
+fn a_projects_files_are_left_out_until_the_folder_is_trusted() {
+    let place = Place::new();
+    write(&place, "AGENTS.md", "Use tabs.\n");
+    write(&place, ".claude/skills/plan/SKILL.md", "---\nname: plan\ndescription: Slowly.\n---\nThink.\n");
+    place.project_file("append_system_prompt: Of the project.\n");
+    let texts = ["Use tabs.", "plan: Slowly.", "Of the project."];
+    let check = |more: &[&str], is_trusted: bool| {
+        let model = talker();
+        let url = model.url();
+        let ran = place.run(&[&["run", "-p", "hi", "--base-url", &url], more].concat());
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+        let prompt = told(&model).remove(0);
+        texts
+            .iter()
+            .for_each(|text| assert_eq!(prompt.contains(text), is_trusted, "{more:?}: {text}: {prompt}"));
+        let says_how =
+            ran.stderr.contains("AGENTS.md") && ran.stderr.contains("greenroom config trust --folder");
+        assert_eq!(says_how, !is_trusted, "{ran:?}");
+    };
+    check(&[], false);
+    check(&["--trust-folder"], true);
+    check(&[], false);
+    let done = place.run(&["config", "trust", "--folder"]);
+    assert!(done.code == Some(0) && done.stdout.contains("AGENTS.md, .claude/skills"), "{done:?}");
+    check(&[], true);
 }
 
 #[test]
@@ -93,12 +129,12 @@ fn the_same_bytes_are_sent_until_the_file_changes() {
     let told = told(&model);
     assert_eq!(told.len(), 3, "{told:?}");
     assert_eq!(told[0], told[1]);
-    assert!(told[1].contains("First.") && told[2].ends_with("Second, and longer."), "{told:?}");
+    assert!(told[1].contains("First.") && told[2].contains("\nSecond, and longer.\n"), "{told:?}");
 }
 
 #[test]
 fn a_skill_is_offered_and_read_when_it_is_needed() {
-    let place = Place::new();
+    let place = trusted();
     write(
         &place,
         ".claude/skills/release/SKILL.md",

@@ -7,8 +7,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt;
+use greenroom_kernel::redact::Redactor;
 use greenroom_kernel::size::{Estimator, message_tokens};
-use greenroom_kernel::{AssistantMessage, Failure, FailureClass, Message, Part, StopReason, cost, summary};
+use greenroom_kernel::{
+    AssistantMessage, Block, Failure, FailureClass, Message, Part, StopReason, cost, summary,
+};
 use greenroom_provider::{ModelSettings, ProviderError, Purpose, ReplyEvent, Request};
 use ractor::ActorRef;
 use tracing::Span;
@@ -76,8 +79,11 @@ pub(crate) async fn ask(
 ) -> Result<Box<AssistantMessage>, ProviderError> {
     let Summariser { lane, model, agent, .. } = summariser;
     let id = &*shared.id;
-    let request = Request { session: id.to_owned(), ..request };
+    let mut request = Request { session: id.to_owned(), ..request };
     let purpose = request.purpose;
+    if purpose == Purpose::Summary && !deps.redactor.is_off() {
+        request.messages.iter_mut().for_each(|message| redact_all(&deps.redactor, Arc::make_mut(message)));
+    }
     // The compaction waits for the hooks, and the session's next run waits for the compaction.
     let waiting = Chain::default().and(&shared.id);
     let hooks = ModelHooks { agent, deps, shared, run: None, waiting: &waiting };
@@ -92,7 +98,12 @@ pub(crate) async fn ask(
             let began = tokio::time::Instant::now();
             let mut counted =
                 Counted { deps, provider, model, purpose, times: CallTimes::default(), is_over: false };
-            let answer = answer(summariser, is_told, session, shared, &span, *request, &mut counted).await;
+            let mut answer =
+                answer(summariser, is_told, session, shared, &span, *request, &mut counted).await;
+            match &mut answer {
+                Ok(answer) => deps.redactor.answer(answer),
+                Err(error) => deps.redactor.failure(&mut error.failure),
+            }
             let took = began.elapsed();
             match &answer {
                 Ok(answer) => {
@@ -110,6 +121,21 @@ pub(crate) async fn ask(
     let result = answer.as_deref().map_err(|error| &error.failure);
     hooks.after(Finished { provider, model, purpose, result, was_asked, duration: took }).await;
     answer
+}
+
+/// Replaces everything that looks like a secret in the text that a summary is made of: a summary lives longer than
+/// what it replaces.
+fn redact_all(redactor: &Redactor, message: &mut Message) {
+    match message {
+        Message::User(content) => {
+            for block in content {
+                if let Block::Text(text) = block {
+                    redactor.all_in(text);
+                }
+            }
+        }
+        Message::Assistant(_) | Message::ToolResult(_) => redactor.message(message),
+    }
 }
 
 /// A call that is counted when it ends, and as cancelled if it is dropped before.

@@ -599,6 +599,11 @@ impl Runtime {
         &self.deps.store
     }
 
+    /// What removes secrets: see [`RuntimeBuilder::redactor`].
+    pub fn redactor(&self) -> &greenroom_kernel::redact::Redactor {
+        &self.deps.redactor
+    }
+
     /// Returns whether the runtime accepts input and its store can be written: for readiness probes. A store that has
     /// refused an append is tried again with a small write.
     ///

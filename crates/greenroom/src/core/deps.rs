@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use greenroom_kernel::bill::CallCost;
+use greenroom_kernel::redact::Redactor;
 use greenroom_kernel::settings::CompactionSettings;
 use greenroom_kernel::usage::{KnownWindows, Window};
 use greenroom_provider::{ModelInfo, ModelSettings};
@@ -41,6 +42,8 @@ use crate::values::retention::Retention;
 pub(crate) struct Deps {
     pub(crate) store: Store,
     pub(crate) bus: Bus,
+    /// Redacts what sessions record, publish and send to summarisers.
+    pub(crate) redactor: Redactor,
     pub(crate) lanes: HashMap<String, Arc<Lane>>,
     pub(crate) default_provider: String,
     pub(crate) compaction: RwLock<Arc<CompactionSettings>>,

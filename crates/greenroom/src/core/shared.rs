@@ -25,6 +25,7 @@ use crate::core::message::{SessionMail, SessionMessage};
 use crate::events::activity::{Activity, InProgress};
 use crate::events::bus::Bus;
 use crate::events::event::{Event, EventKind};
+use crate::events::redact;
 use crate::limits::accounts::slots::LabelSlot;
 use crate::limits::labels::Tenants;
 use crate::limits::spending::tree::{Account, Ledger, Spends};
@@ -526,7 +527,14 @@ impl SessionShared {
         }
     }
 
-    fn publish_transient(&self, bus: &Bus, broadcast: &mut Broadcast, run: Option<RunId>, kind: EventKind) {
+    fn publish_transient(
+        &self,
+        bus: &Bus,
+        broadcast: &mut Broadcast,
+        run: Option<RunId>,
+        mut kind: EventKind,
+    ) {
+        redact::transient(bus.redactor(), &mut kind);
         let placed = broadcast.transient(run, kind, || bus.now_ms());
         placed.into_iter().flatten().for_each(|placed| self.publish_placed(bus, broadcast, placed));
     }

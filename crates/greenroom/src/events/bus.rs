@@ -19,6 +19,7 @@ use parking_lot::{Mutex, RwLock};
 use crate::events::event::{Event, EventKind, EventType};
 use crate::events::run_link::{Room, RunLink};
 use crate::values::clock::Clock;
+use greenroom_kernel::redact::Redactor;
 
 #[cfg(test)]
 mod tests;
@@ -119,6 +120,8 @@ struct Subscribers {
 pub(crate) struct Bus {
     /// The clock for transient events.
     clock: Clock,
+    /// Redacts transient events.
+    redactor: Redactor,
     subscribers: RwLock<Subscribers>,
     /// Whether `subscribers` is not empty.
     is_heard: AtomicBool,
@@ -169,9 +172,14 @@ struct QueueState {
 }
 
 impl Bus {
-    pub(crate) fn new(clock: Clock) -> Self {
+    pub(crate) fn new(clock: Clock, redactor: Redactor) -> Self {
         let (is_heard, cursor, gaps) = (AtomicBool::default(), AtomicU64::default(), AtomicU64::default());
-        Self { clock, subscribers: RwLock::default(), is_heard, cursor, gaps }
+        Self { clock, redactor, subscribers: RwLock::default(), is_heard, cursor, gaps }
+    }
+
+    /// Returns what redacts transient events.
+    pub(crate) fn redactor(&self) -> &Redactor {
+        &self.redactor
     }
 
     /// Returns the current time, in unix milliseconds.

@@ -1,7 +1,7 @@
 //! Entries to append together, and the head after them.
 //!
 //! Invariants: a draft does not change its log; a pushed entry has the next id; a question ends at the latest
-//! with its call, before the call's result.
+//! with its call, before the call's result; a pushed entry contains no value that the log's redactor knows.
 
 use std::sync::Arc;
 
@@ -14,6 +14,7 @@ use crate::message::{Block, Message, ToolCall, ToolResult};
 use crate::path::{ActivePath, path_within};
 use crate::prune::{RECALL, capped};
 use crate::question::{QuestionEnd, Questions};
+use crate::redact::Redactor;
 use crate::terms::Terms;
 
 /// Entries to append together, and the head after them.
@@ -24,15 +25,22 @@ pub struct Draft {
     pub(super) questions: Questions,
     pub(super) at_ms: u64,
     cost: CallCost,
+    redactor: Redactor,
     /// Whether the entries come from another log, whose work in progress is not this log's.
     is_import: bool,
 }
 
 impl Draft {
     /// Creates an empty draft of a log with this head.
-    pub(super) fn new(head: &Head, questions: &Questions, at_ms: u64, cost: CallCost) -> Self {
+    pub(super) fn new(
+        head: &Head,
+        questions: &Questions,
+        at_ms: u64,
+        cost: CallCost,
+        redactor: Redactor,
+    ) -> Self {
         let (head, questions) = (head.clone(), questions.clone());
-        Self { entries: Vec::new(), head, questions, at_ms, cost, is_import: false }
+        Self { entries: Vec::new(), head, questions, at_ms, cost, redactor, is_import: false }
     }
 
     /// The entries pushed so far.
@@ -90,7 +98,8 @@ impl Draft {
         self.push_alone(kind)
     }
 
-    fn push_alone(&mut self, kind: EntryKind) -> EntryId {
+    fn push_alone(&mut self, mut kind: EntryKind) -> EntryId {
+        self.redactor.entry(&mut kind);
         self.record(Entry::recorded(self.next_id(), self.head.leaf, self.at_ms, kind))
     }
 
@@ -140,6 +149,7 @@ impl Draft {
         self.is_import = true;
         let mut entry = Entry::clone(entry);
         entry.id = self.next_id();
+        self.redactor.entry(&mut entry.kind);
         if let EntryKind::Compaction(compaction) = &mut entry.kind {
             // Files of other systems do not link compactions.
             compaction.previous = compaction.previous.or(self.head.last_compaction);
@@ -161,6 +171,8 @@ impl Draft {
     pub fn message_of_run(&mut self, mut message: Message, window: Option<u64>) -> EntryId {
         let steer = matches!(message, Message::User(_));
         if let Message::ToolResult(result) = &mut message {
+            // Before it is cut: the end of the start could be the beginning of a secret.
+            self.redactor.result(result, false);
             // The recalled text is in the log already.
             let whole = (result.tool_name != RECALL).then(|| self.next_id());
             if let Some(short) = capped(result, window, whole) {

@@ -13,6 +13,7 @@ use crate::head::Head;
 use crate::message::Message;
 use crate::path::{ActivePath, path_within};
 use crate::question::Questions;
+use crate::redact::Redactor;
 use crate::usage::Window;
 
 impl Log {
@@ -24,6 +25,11 @@ impl Log {
     /// Sets the cost of calls that are recorded from now on.
     pub fn set_cost(&mut self, cost: CallCost) {
         self.cost = cost;
+    }
+
+    /// Sets what redacts the entries that are recorded from now on.
+    pub fn set_redactor(&mut self, redactor: Redactor) {
+        self.redactor = redactor;
     }
 
     /// The cost of calls.
@@ -60,6 +66,7 @@ impl Log {
         Self {
             head,
             cost: cost.into(),
+            redactor: Redactor::default(),
             path,
             inbox,
             pinned,

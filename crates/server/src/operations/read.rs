@@ -376,6 +376,7 @@ impl Operation for ExportSession {
             let folder = session.labels.get("folder").map_or("", String::as_str);
             let entries = entries.iter().map(|entry| &**entry);
             let text = export_pi(&self.session_id, session.created_at_ms, folder, entries);
+            let text = asked.runtime.redactor().all(&text).into_owned();
             Ok(Exported { format: "pi".to_owned(), text })
         })))
     }

@@ -39,6 +39,7 @@ pub(super) fn tool(workspace: Workspace) -> FunctionTool {
         let workspace = workspace.clone();
         async move { workspace.blocking(&context.cancel, move |w, cancel| edit(w, &arguments, cancel)).await }
     })
+    .shows_own_files()
     .preview(move |arguments| preview(&shown, arguments, would_change))
 }
 

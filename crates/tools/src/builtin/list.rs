@@ -30,6 +30,7 @@ pub(super) fn tool(workspace: Workspace) -> FunctionTool {
         async move { workspace.blocking(&context.cancel, move |w, cancel| list(w, &arguments, cancel)).await }
     })
     .read_only()
+    .shows_own_files()
 }
 
 fn list(

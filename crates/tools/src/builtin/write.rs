@@ -46,6 +46,7 @@ pub(super) fn tool(workspace: Workspace) -> FunctionTool {
         let (cancel, progress) = (context.cancel, context.progress);
         async move { workspace.blocking(&cancel, move |w, cancel| write(w, &arguments, cancel, &progress)).await }
     })
+    .shows_own_files()
     .preview(move |arguments| preview(&shown, arguments, would_change))
 }
 

@@ -4,6 +4,9 @@ use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 
 use super::Skills;
+use crate::config::Config;
+use crate::config::surroundings::Surroundings;
+use crate::config::trusted::FolderTrust;
 
 fn write(path: &Path, text: &str) {
     std::fs::create_dir_all(path.parent().expect("a folder")).expect("it is made");
@@ -17,10 +20,19 @@ struct Place {
     skills: Skills,
 }
 
+/// The user's skills and those of a project, which the user trusts.
+fn trusted(root: &Path) -> Skills {
+    let work = root.join("work");
+    std::fs::create_dir_all(&work).expect("it is made");
+    let config = Config { trusted_folders: vec![work.display().to_string()], ..Config::default() };
+    let trust = FolderTrust::of(&config, &work, &Surroundings::here());
+    Skills::new(Some(&root.join("own")), Some((&work, trust)))
+}
+
 fn place() -> Place {
     let dir = tempfile::tempdir().expect("a folder");
     let root = dir.path().canonicalize().expect("its path");
-    let skills = Skills::new(Some(&root.join("own")), Some(&root.join("work")));
+    let skills = trusted(&root);
     Place { _dir: dir, root, skills }
 }
 
@@ -117,7 +129,7 @@ fn a_projects_skills_are_in_the_project() {
     // The user's own skills may be links to anywhere.
     std::fs::create_dir_all(root.join("own")).expect("a folder");
     symlink(root.join("elsewhere/secret"), root.join("own/mine")).expect("a link");
-    let skills = Skills::new(Some(&root.join("own")), Some(&root.join("work")));
+    let skills = trusted(&root);
     assert!(skills.offer().ends_with("\n- all: all\n- inside: inside\n- mine: x"), "{}", skills.offer());
     let warnings = skills.warnings().join("\n");
     assert!(

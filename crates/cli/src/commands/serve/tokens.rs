@@ -18,7 +18,7 @@ use greenroom_tools::printed;
 use crate::config::TokenConfig;
 use crate::config::layers::expanded;
 use crate::config::surroundings::Surroundings;
-use crate::error::usage;
+use crate::error::{secrets, usage};
 
 /// The longest token, in bytes.
 const TOKEN_BYTES_MAX: u64 = 4 * 1024;
@@ -55,6 +55,7 @@ pub(super) fn own(path: &Path) -> Result<String> {
         .open(path)
         .with_context(context)?;
     file.write_all(token.as_bytes()).with_context(context)?;
+    secrets::note("serve_token", &token);
     Ok(token)
 }
 
@@ -109,7 +110,10 @@ async fn secret(token: &TokenConfig, surroundings: &Surroundings) -> Result<Stri
         }
     };
     match check_token(&secret) {
-        Ok(()) => Ok(secret),
+        Ok(()) => {
+            secrets::note("serve_token", &secret);
+            Ok(secret)
+        }
         Err(error) => Err(format!("{source}: {error}")),
     }
 }
@@ -118,6 +122,7 @@ async fn secret(token: &TokenConfig, surroundings: &Surroundings) -> Result<Stri
 fn check_token_file(path: &Path, metadata: &Metadata, token: &str) -> Result<()> {
     let renew = format!("delete {}, and a new one is made at the next start", path.display());
     check_owner(path, metadata, &renew).map_err(usage)?;
+    secrets::note("serve_token", token);
     check_token(token).map_err(|error| {
         usage(format!(
             "{} is not used: {error}; {renew}, or write one line of at least {TOKEN_CHARS_MIN} random characters \

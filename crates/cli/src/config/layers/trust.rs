@@ -12,8 +12,8 @@ use serde_norway::Value;
 use super::Source;
 use super::errors::at;
 use super::read::own_file_shown;
+use crate::config::FILE_NAME;
 use crate::config::surroundings::Surroundings;
-use crate::config::{Config, FILE_NAME};
 use crate::error::usage;
 /// The author of a configuration file, which decides what the file may set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -194,22 +194,13 @@ impl Over<'_> {
         }
         let folder = &self.folder;
         let reason = format!(
-            "not used, since it would speak to the model in your name; if you trust this folder, add \
-             `trusted_folders: [{folder:?}]` to {}",
+            "not used, since it would speak to the model in your name; if you trust this folder, run `greenroom config trust \
+             --folder` in it, or add `trusted_folders: [{folder:?}]` to {}",
             own_file_shown()
         );
         let text = self.at(key, &reason);
         self.warnings.push(text);
     }
-}
-
-/// Whether the user trusts the current folder itself, not only one above it.
-pub(super) fn is_trusted(own: &Config, surroundings: &Surroundings) -> bool {
-    let Ok(here) = surroundings.path(".").canonicalize() else { return false };
-    own.trusted_folders
-        .iter()
-        .filter_map(|folder| expanded(folder, surroundings)?.canonicalize().ok())
-        .any(|folder| folder == here)
 }
 
 /// Expands a folder as the user wrote it into a path; returns `None` if it depends on the current folder.

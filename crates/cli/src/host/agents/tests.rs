@@ -113,6 +113,7 @@ fn relative_paths_are_refused() {
 /// The agents of a host whose store is in this folder.
 fn agents(folder: &Path) -> Agents {
     Agents::new(&Global {
+        trust_folder: false,
         data_dir: Some(folder.join("store")),
         config: None,
         settings: Vec::new(),
@@ -174,6 +175,9 @@ async fn a_server_that_cannot_be_reached_and_warnings_are_told() {
     std::fs::write(dir.path().join("outside"), "be brief").unwrap();
     let agents = agents(dir.path());
     let model = json!({ "server": { "base_url": "http://127.0.0.1:1/v1" } });
+    let trusted = format!("trusted_folders: [{folder:?}]\n");
+    std::fs::create_dir_all(dir.path().join(".config/greenroom")).unwrap();
+    std::fs::write(dir.path().join(".config/greenroom/greenroom.yaml"), trusted).unwrap();
     let mut whole = said(&folder, json!({ "HOME": dir.path() }), model);
     whole["checks_server"] = json!(true);
     let refused = agents.made(whole.clone()).await.map(drop).unwrap_err();

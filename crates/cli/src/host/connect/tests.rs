@@ -21,6 +21,7 @@ fn refused(kind: ProblemKind) -> ClientError {
 /// The flags of a command on this store.
 fn global(dir: &Path) -> Global {
     Global {
+        trust_folder: false,
         data_dir: Some(dir.to_owned()),
         config: None,
         settings: Vec::new(),

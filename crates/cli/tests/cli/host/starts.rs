@@ -82,6 +82,7 @@ async fn a_skill_is_offered_to_whoever_starts_after_it_came() {
     assert!(!offered(&hosted).contains(&"skill".to_owned()));
     let host = hosted.host();
     let _chat = hosted.client(ClientKind::Chat, json!({})).await;
+    hosted.place.own_file(&format!("trusted_folders: [{:?}]\n", hosted.place.work()));
     let folder = hosted.place.work().join(".greenroom/skills/plan");
     std::fs::create_dir_all(&folder).unwrap();
     std::fs::write(
@@ -113,6 +114,7 @@ async fn warnings(client: &Client, events: &mut Events) -> Vec<String> {
 #[tokio::test(flavor = "multi_thread")]
 async fn instructions_that_become_unusable_are_warned_about_once_and_at_each_start() {
     let hosted = hosted().await;
+    hosted.place.own_file(&format!("trusted_folders: [{:?}]\n", hosted.place.work()));
     let file = hosted.place.work().join("AGENTS.md");
     let mode = |mode: u32| std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode)).unwrap();
     std::fs::write(&file, "Be kind.\n").unwrap();

@@ -27,6 +27,7 @@ use crate::core::shared::SessionShared;
 use crate::core::trace;
 use crate::events::event::{Delta, EventKind};
 use crate::events::reasons::QueueReason;
+use crate::events::redact::Pieces;
 use crate::events::run_link::RunLink;
 use crate::lane::{Lane, ModelCall, Queued, Urgency};
 use crate::limits::accounts::ReservedTokens;
@@ -118,7 +119,8 @@ impl ModelTask {
     }
 
     /// Publishes a hook's answer like an answer of the model.
-    fn answered(&self, model: &str, text: String) -> ModelOutcome {
+    fn answered(&self, model: &str, mut text: String) -> ModelOutcome {
+        self.deps.redactor.values_in(&mut text);
         self.publish(EventKind::MessageStart);
         self.publish(EventKind::MessageDelta { delta: Delta::Text(text.clone()) });
         ModelOutcome::Answered(Box::new(summary_call::answered(self.lane.provider.name(), model, text)))
@@ -167,7 +169,7 @@ impl ModelTask {
             };
             self.lane.heard(&partial.model, failure, &self.deps.learned);
         }
-        let outcome = match outcome {
+        let mut outcome = match outcome {
             None => ModelOutcome::Cancelled(Box::new(partial)),
             Some(Ok(Ok(answer))) => ModelOutcome::Answered(answer),
             Some(Ok(Err(NoAnswer::Failed(error)))) => ModelOutcome::Failed(error),
@@ -177,6 +179,10 @@ impl ModelTask {
                 "",
             ))),
         };
+        if let ModelOutcome::Failed(error) = &mut outcome {
+            self.deps.redactor.failure(&mut error.failure);
+            self.deps.redactor.all_in(&mut error.body);
+        }
         if !matches!(outcome, ModelOutcome::Answered(_)) && !is_paid_for {
             self.deps.ledger.release(&self.shared);
         }
@@ -295,6 +301,8 @@ impl ModelTask {
         limit_output(&mut request, Some(allowed).filter(|_| is_less));
         let silent = |failure| Box::new(ProviderError::new(failure, ""));
         tokens.begin();
+        let mut pieces = Pieces::default();
+        let redactor = &self.deps.redactor;
         let mut silence = self.lane.silence();
         *flight =
             Flight::begin(&self.session, Some(self.stamp), &self.deps, &self.lane, &request, info.as_ref());
@@ -312,22 +320,17 @@ impl ModelTask {
                 self.publish(EventKind::MessageStart);
             }
             let delta = match event {
-                ReplyEvent::Done(answer) => {
+                ReplyEvent::Done(mut answer) => {
+                    redactor.answer(&mut answer);
+                    for delta in pieces.end(redactor) {
+                        self.publish(EventKind::MessageDelta { delta });
+                    }
                     answer.usage.iter().for_each(|usage| place.used(usage));
                     answer.usage.iter().for_each(|usage| tokens.used(usage.total_tokens()));
                     flight.take().into_iter().for_each(|flight| flight.answered(&answer));
                     return Ok(answer);
                 }
-                ReplyEvent::Text(text) => {
-                    match partial.content.last_mut() {
-                        Some(Part::Text(said)) => said.push_str(&text),
-                        Some(Part::Reasoning(_) | Part::OpaqueReasoning { .. } | Part::ToolCall(_) | _)
-                        | None => {
-                            partial.content.push(Part::Text(text.clone()));
-                        }
-                    }
-                    Delta::Text(text)
-                }
+                ReplyEvent::Text(text) => Delta::Text(text),
                 ReplyEvent::Reasoning(text) => Delta::Reasoning(text),
                 ReplyEvent::ToolCall { index, name, arguments } => {
                     Delta::ToolArguments { index, name, text: arguments }
@@ -346,7 +349,12 @@ impl ModelTask {
                 // Other events have no visible text.
                 ReplyEvent::Spent(_) | _ => continue,
             };
-            self.publish(EventKind::MessageDelta { delta });
+            for delta in pieces.push(redactor, delta).into_iter().flatten() {
+                if let Delta::Text(text) = &delta {
+                    add_text(partial, text);
+                }
+                self.publish(EventKind::MessageDelta { delta });
+            }
             self.link.room().await;
         }
         let failure = Failure::new(
@@ -354,6 +362,16 @@ impl ModelTask {
             "the provider's stream ended before the answer was complete",
         );
         Err(NoAnswer::Failed(Box::new(ProviderError::new(failure, ""))))
+    }
+}
+
+/// Adds a piece of text to a partial answer.
+fn add_text(partial: &mut AssistantMessage, text: &str) {
+    match partial.content.last_mut() {
+        Some(Part::Text(said)) => said.push_str(text),
+        Some(Part::Reasoning(_) | Part::OpaqueReasoning { .. } | Part::ToolCall(_) | _) | None => {
+            partial.content.push(Part::Text(text.to_owned()));
+        }
     }
 }
 

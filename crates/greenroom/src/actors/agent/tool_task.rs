@@ -10,8 +10,10 @@ use std::sync::Arc;
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
 use greenroom_kernel::question::{self, Asker, GivenAnswer, Question, QuestionEnd};
+use greenroom_kernel::redact::RedactedLines;
 use greenroom_kernel::{EntryId, ToolCall, ToolResult};
 use greenroom_tools::{AskError, Pauses, Progress, Questions, Registry, ToolContext};
+use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument as _, Span};
@@ -127,7 +129,8 @@ impl ToolTask {
         let work = async {
             if self.is_cut_off(call) { self.cut_off(call).await } else { self.with_hooks(call).await }
         };
-        let result = work.instrument(span.clone()).await;
+        let mut result = work.instrument(span.clone()).await;
+        self.deps.redactor.result(&mut result, self.is_from_outside(call));
         let (status, took) = (result.status, began.elapsed());
         trace::tool_ended(&span, &self.shared.id, call, status, took);
         drop(span);
@@ -140,6 +143,11 @@ impl ToolTask {
             duration_ms: u64::try_from(took.as_millis()).unwrap_or(u64::MAX),
         });
         AgentMessage::ToolOver { stamp: self.stamp, result: Box::new(result) }
+    }
+
+    /// Whether the result of the call may contain other texts than the user's own files.
+    fn is_from_outside(&self, call: &ToolCall) -> bool {
+        !self.tools.get(&call.name).is_some_and(|tool| tool.shows_own_files())
     }
 
     /// Whether a restart interrupted the call, and its tool must not be run again.
@@ -195,7 +203,11 @@ impl ToolTask {
         let (called, result, was_run) = match decision {
             // A call that was cancelled in the meantime must not start.
             Decision::Run(called) => {
-                let result = match self.begins(call, &questions).await {
+                let ready = match self.overwrites(&called) {
+                    Some(reason) => Err(reason),
+                    None => self.begins(call, &questions).await,
+                };
+                let result = match ready {
                     Ok(()) => self.run_one(&called, questions).await,
                     Err(reason) => ToolResult::not_run(&called, &reason),
                 };
@@ -205,6 +217,18 @@ impl ToolTask {
             Decision::Instead(output) => (call.clone(), Registry::result(call, output), false),
         };
         hooks.after(call, &called, result, was_run, began.elapsed(), &self.cancel).await
+    }
+
+    /// Returns why a call must not change a file: what it would write stands for a secret that the model did not see.
+    fn overwrites(&self, call: &ToolCall) -> Option<String> {
+        let tool = self.tools.get(&call.name)?;
+        if tool.is_read_only() || !tool.shows_own_files() {
+            return None;
+        }
+        let replacement = self.deps.redactor.replacement_in(&call.arguments)?;
+        Some(format!(
+            "its arguments contain {replacement}, which stands for a secret that you do not see and would overwrite; change              only the text around it, or ask the user to do it"
+        ))
     }
 
     /// If a hook has asked a question, records the tool's start first: until then, the call can be run after
@@ -276,7 +300,12 @@ impl ToolTask {
     fn progress(&self, call: &ToolCall) -> Progress {
         let (deps, shared, run) = (Arc::clone(&self.deps), Arc::clone(&self.shared), self.stamp.run);
         let (call_id, name) = (call.id.clone(), call.name.clone());
-        Progress::new(move |line| {
+        let is_from_outside = self.is_from_outside(call);
+        let lines = Mutex::new(RedactedLines::default());
+        Progress::new(move |mut line| {
+            if is_from_outside {
+                line = lines.lock().redact(&deps.redactor, line);
+            }
             let (call_id, name) = (call_id.clone(), name.clone());
             shared.publish_of_run(&deps.bus, run, EventKind::ToolUpdate { call_id, name, line })
         })

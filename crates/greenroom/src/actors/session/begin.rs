@@ -3,6 +3,7 @@
 //! Invariants: a run's start is durable before its agent is told; anything that a crash left open is closed
 //! in the same draft.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use greenroom_kernel::EntryId;
@@ -187,7 +188,10 @@ impl SessionState {
             app_state: self.definition.agent.state.clone(),
         };
         let written = self.definition.agent.instructions.render(context);
-        let text = written.map_err(|reason| ConfigError::Instructions { reason })?;
+        let mut text = written.map_err(|reason| ConfigError::Instructions { reason })?;
+        if let Cow::Owned(redacted) = self.deps.redactor.values(&text) {
+            text = Arc::from(redacted);
+        }
         let pinned_tokens = self.log.pinned_tokens();
         let has_other_window = self.definition.refresh_window(&self.deps, pinned_tokens).is_some();
         if self.definition.set_instructions(&text, pinned_tokens)? || has_other_window {

@@ -223,7 +223,9 @@ pub(super) fn session_limits(log: &Log, is_sub_agent: bool) -> SessionLimits {
 pub(super) async fn read_log(deps: &Deps, id: &Arc<str>) -> Result<Log> {
     let (store, id) = (deps.store.clone(), Arc::clone(id));
     let cost = deps.call_cost(None);
-    blocking(deps, move || read(&store, &id, 0, &cost)).await
+    let mut log = blocking(deps, move || read(&store, &id, 0, &cost)).await?;
+    log.set_redactor(deps.redactor.clone());
+    Ok(log)
 }
 
 /// Reads a log, and those of the sub-agents that work for it, of which `depth` levels are above: a call whose

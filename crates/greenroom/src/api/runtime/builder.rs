@@ -10,6 +10,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use greenroom_kernel::redact::Redactor;
 use greenroom_kernel::settings::CompactionSettings;
 use greenroom_provider::{ModelPrice, ModelSettings, Provider};
 use greenroom_store::Store;
@@ -73,6 +74,7 @@ pub struct RuntimeBuilder {
     leaves_compactions_to_runs: bool,
     live: Option<crate::agent::live::Source>,
     retention: Retention,
+    redactor: Redactor,
     probe: Option<crate::core::deps::Probe>,
 }
 
@@ -352,6 +354,26 @@ impl RuntimeBuilder {
         self
     }
 
+    /// Sets what removes secrets. The default removes nothing.
+    ///
+    /// Values that it knows are replaced by `[redacted:NAME]` in everything that enters a session: prompts, instructions,
+    /// results of tools, answers, reasons of failures. So neither the store, nor events, nor a model gets them. Texts that look
+    /// like a secret are replaced in results of tools, except those that [show the user's own
+    /// files](greenroom_tools::FunctionTool::shows_own_files), in requests for summaries, in summaries, and in reasons of
+    /// failures. Values may be added later, to a clone of the redactor.
+    ///
+    /// ```
+    /// use greenroom::{Redactor, prelude::*};
+    /// let redactor = Redactor::with_shapes();
+    /// redactor.add([("CRM_TOKEN".to_owned(), "a-long-token-123".to_owned())]);
+    /// let builder = Runtime::builder().redactor(redactor);
+    /// ```
+    #[must_use]
+    pub fn redactor(mut self, redactor: Redactor) -> Self {
+        self.redactor = redactor;
+        self
+    }
+
     /// Sets whether a compaction that is due after a run starts at once, so that the next prompt need not
     /// wait for it. The default is `true`. With `false`, it starts with the next run, before its first model
     /// call, and none is prepared in the background: for programs that end after the reply, which would interrupt
@@ -430,7 +452,8 @@ impl RuntimeBuilder {
             sub_agent_depth_max: self.sub_agent_depth_max.unwrap_or(SUB_AGENT_DEPTH_MAX),
             store,
             tools: SharedTools::default(),
-            bus: Bus::new(clock.clone()),
+            bus: Bus::new(clock.clone(), self.redactor.clone()),
+            redactor: self.redactor,
             lanes,
             default_provider,
             compaction: RwLock::new(Arc::new(self.compaction)),

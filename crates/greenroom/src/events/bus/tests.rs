@@ -1,5 +1,6 @@
 //! The bus: order, filters, gaps.
 
+use greenroom_kernel::redact::Redactor;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
@@ -26,7 +27,7 @@ fn update(session: &str, seq: u64, bytes: usize) -> Arc<Event> {
 
 #[test]
 fn a_slow_subscriber_gets_what_fits_and_then_one_explicit_gap() {
-    let bus = Bus::new(Clock::new(Some(0)));
+    let bus = Bus::new(Clock::new(Some(0)), Redactor::default());
     let mut slow = bus.subscribe(Filter::all());
     let mut other = bus.subscribe(Filter::session("b"));
     for seq in 0..100 {
@@ -57,7 +58,7 @@ fn a_slow_subscriber_gets_what_fits_and_then_one_explicit_gap() {
 
 #[test]
 fn filters_choose_by_session_durability_and_type() {
-    let bus = Bus::new(Clock::new(Some(0)));
+    let bus = Bus::new(Clock::new(Some(0)), Redactor::default());
     let mut durable = bus.subscribe(Filter::session("a").durable());
     let mut named = bus.subscribe(Filter::all().kinds([EventType::Warning]));
     let mut transient = update("a", 1, 0);
@@ -87,7 +88,7 @@ fn filters_choose_by_session_durability_and_type() {
 
 #[test]
 fn a_filter_of_a_tree_wants_every_session_below_its_root_and_no_other() {
-    let bus = Bus::new(Clock::new(Some(0)));
+    let bus = Bus::new(Clock::new(Some(0)), Redactor::default());
     let mut tree = bus.subscribe(Filter::tree("team"));
     let mut branch = bus.subscribe(Filter::tree("team..1").kinds([EventType::ToolUpdate]));
     let mut alone = bus.subscribe(Filter::session("team"));
@@ -126,7 +127,7 @@ impl std::task::Wake for Wakes {
 
 #[test]
 fn a_subscriber_is_woken_once_for_what_it_has_not_read() {
-    let bus = Bus::new(Clock::new(Some(0)));
+    let bus = Bus::new(Clock::new(Some(0)), Redactor::default());
     let mut events = bus.subscribe(Filter::all());
     let wakes = Arc::<Wakes>::default();
     let waker = std::task::Waker::from(Arc::clone(&wakes));
@@ -152,7 +153,7 @@ fn a_subscriber_is_woken_once_for_what_it_has_not_read() {
 
 #[test]
 fn a_subscriber_that_has_lost_events_is_woken_for_the_gap() {
-    let bus = Bus::new(Clock::new(Some(0)));
+    let bus = Bus::new(Clock::new(Some(0)), Redactor::default());
     let mut events = bus.subscribe(Filter::all());
     let wakes = Arc::<Wakes>::default();
     let waker = std::task::Waker::from(Arc::clone(&wakes));

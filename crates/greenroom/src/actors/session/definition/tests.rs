@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
+use greenroom_kernel::redact::Redactor;
 use greenroom_kernel::settings::UnknownWindow;
 use greenroom_provider::{Provider, ProviderError, ReplyStream, Request, ResendReasoning};
 use greenroom_store::Store;
@@ -72,7 +73,8 @@ fn deps() -> Deps {
         learned: Learned::new(store.clone()),
         store,
         tools: SharedTools::default(),
-        bus: Bus::new(Clock::new(Some(0))),
+        bus: Bus::new(Clock::new(Some(0)), Redactor::default()),
+        redactor: Redactor::default(),
         lanes: HashMap::from(lanes),
         default_provider: "openai".to_owned(),
         compaction: RwLock::default(),

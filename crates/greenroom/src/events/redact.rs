@@ -1,0 +1,82 @@
+//! Redaction of transient events. Durable events are made of entries, which were redacted when they were recorded.
+//!
+//! Invariants: a piece of an answer is redacted before it is published, in [`Pieces`], because the beginning of a value
+//! must wait for its end.
+
+use std::collections::BTreeMap;
+
+use greenroom_kernel::redact::{RedactedStream, Redactor};
+
+use super::event::{Delta, EventKind};
+
+/// Redacts the texts of a transient event. Reasons and warnings may quote anything, such as the answer of a server.
+pub(crate) fn transient(redactor: &Redactor, kind: &mut EventKind) {
+    if let EventKind::Warning { message: text }
+    | EventKind::SessionRestarted { reason: text }
+    | EventKind::SessionFailed { reason: text }
+    | EventKind::Hook { detail: Some(text), .. } = kind
+    {
+        redactor.all_in(text);
+    } else if let EventKind::Retry { failure, .. } | EventKind::Fallback { failure, .. } = kind {
+        redactor.failure(failure);
+    } else if let EventKind::ToolStart { arguments: text, .. } | EventKind::ToolUpdate { line: text, .. } =
+        kind
+    {
+        redactor.values_in(text);
+    }
+}
+
+/// The part of an answer to which a piece belongs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Place {
+    Text,
+    Reasoning,
+    Arguments(usize),
+}
+
+/// The pieces of an answer as they are shown.
+#[derive(Default)]
+pub(crate) struct Pieces {
+    parts: BTreeMap<Place, RedactedStream>,
+    newest: Option<Place>,
+}
+
+impl Pieces {
+    /// Adds a piece. Returns what can be shown: what a part before this one held back, and the piece, unless it
+    /// has to wait for the next one.
+    pub(crate) fn push(&mut self, redactor: &Redactor, piece: Delta) -> [Option<Delta>; 2] {
+        let (place, text, name) = match piece {
+            Delta::Text(text) => (Place::Text, text, None),
+            Delta::Reasoning(text) => (Place::Reasoning, text, None),
+            Delta::ToolArguments { index, name, text } => (Place::Arguments(index), text, name),
+        };
+        // A text is over when another part begins; the arguments of several calls may alternate.
+        let over = self.newest.replace(place).filter(|newest| *newest != place);
+        let over = over.filter(|over| matches!(over, Place::Text | Place::Reasoning));
+        let before = over.and_then(|over| self.end_of(redactor, over));
+        let shown = self.parts.entry(place).or_default().push(redactor, text);
+        [before, delta(place, name, shown)]
+    }
+
+    /// Returns what is left at the end of the answer.
+    pub(crate) fn end(&mut self, redactor: &Redactor) -> Vec<Delta> {
+        let places: Vec<Place> = self.parts.keys().copied().collect();
+        places.into_iter().filter_map(|place| self.end_of(redactor, place)).collect()
+    }
+
+    fn end_of(&mut self, redactor: &Redactor, place: Place) -> Option<Delta> {
+        let rest = self.parts.remove(&place)?.end(redactor);
+        delta(place, None, rest)
+    }
+}
+
+/// Returns a piece that is shown, if there is anything to show.
+fn delta(place: Place, name: Option<String>, text: String) -> Option<Delta> {
+    match place {
+        Place::Text => (!text.is_empty()).then_some(Delta::Text(text)),
+        Place::Reasoning => (!text.is_empty()).then_some(Delta::Reasoning(text)),
+        Place::Arguments(index) => {
+            (name.is_some() || !text.is_empty()).then_some(Delta::ToolArguments { index, name, text })
+        }
+    }
+}
