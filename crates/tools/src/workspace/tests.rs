@@ -11,8 +11,9 @@ use rustix::fs::{CWD, RenameFlags};
 use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
 
-use super::Workspace;
+use super::{Expected, Replacement, Workspace};
 use crate::ToolsError;
+use crate::rewind::CallFiles;
 
 /// Returns a folder with a workspace `inside` and a secret beside it; the workspace with and without the
 /// confined lookup.
@@ -37,7 +38,9 @@ fn read(workspace: &Workspace, path: &str) -> Result<String, ToolsError> {
 }
 
 fn write(workspace: &Workspace, path: &str) -> Result<bool, ToolsError> {
-    workspace.replace(&workspace.locate(path)?, b"changed", None)
+    let path = workspace.locate(path)?;
+    let replaced = workspace.replace(&path, &Replacement::new(b"changed"), &CallFiles::default())?;
+    Ok(replaced.existed)
 }
 
 fn outside_is_untouched(folder: &Path) {
@@ -172,11 +175,17 @@ fn a_file_that_changed_meanwhile_is_not_replaced() {
     let path = workspace.locate("real/file").expect("inside");
     let (_, version) = workspace.open_file(&path).expect("it exists");
     std::fs::write(folder.path().join("inside/real/file"), "someone else's").expect("written");
-    let found = workspace.replace(&path, b"ours", Some(version));
+    let replace = |content: &[u8], expected| {
+        let replacement = Replacement { expected, ..Replacement::new(content) };
+        workspace.replace(&path, &replacement, &CallFiles::default()).map(|replaced| replaced.existed)
+    };
+    let found = replace(b"ours", Expected::Version(version));
     assert!(matches!(found, Err(ToolsError::Refused(_))), "{found:?}");
     assert_eq!(read(&workspace, "real/file").expect("it exists"), "someone else's");
     let (_, version) = workspace.open_file(&path).expect("it exists");
-    assert!(workspace.replace(&path, b"new", Some(version)).expect("nothing changed"));
+    let found = replace(b"ours", Expected::Absent);
+    assert!(matches!(found, Err(ToolsError::Refused(_))), "{found:?}");
+    assert!(replace(b"new", Expected::Version(version)).expect("nothing changed"));
 }
 
 /// While a thread swaps a folder and a link to the outside, thousands of reads, writes and walks never get
