@@ -8,6 +8,8 @@
 pub mod background;
 #[cfg(feature = "command-tools")]
 pub mod builtin;
+#[cfg(all(test, feature = "command-tools"))]
+mod by_hand;
 mod context;
 mod error;
 mod function;

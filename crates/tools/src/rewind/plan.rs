@@ -58,7 +58,8 @@ pub enum FileAction {
     Restore,
     /// It did not exist, and is removed.
     Remove,
-    /// It is left as it is: it was changed by somebody else, or by a command that was interrupted.
+    /// It is left as it is: somebody else changed it since, or between two changes of the session, or a
+    /// command that was interrupted.
     ChangedByOthers,
     /// It is left as it is: its old content was not kept.
     NotKept {
@@ -90,26 +91,53 @@ pub struct FileRewind {
 /// What the journal says about a file.
 #[derive(Debug, Default)]
 struct Line {
-    /// Its state at the moment; `None` if it has not been recorded since.
+    /// Its state before the session changed it since the moment; `None` if it did not.
     target: Option<FileState>,
     /// Whether a change of it was recorded since.
     is_changed: bool,
-    /// The state that the last record leaves, and the one before it, in which the file still is if a crash
+    /// The state that the last change left, and the one before it, in which the file still is if a crash
     /// prevented the change.
-    last: Vec<FileState>,
+    last: Option<(FileState, FileState)>,
+    /// Whether somebody else changed it between two changes since.
+    is_mixed: bool,
+    /// The state that was recorded last.
+    known: Option<FileState>,
     /// Whether a command that could have changed it was interrupted since.
     is_open: bool,
 }
 
 impl Line {
-    fn follow(&mut self, is_later: bool, before: &FileState, after: Option<&FileState>) {
+    /// Notes how the file was when the session was about to change it again.
+    fn meets(&mut self, state: &FileState) {
+        self.is_mixed |= match &self.target {
+            Some(_) if self.is_changed => !self.is_ours(state),
+            Some(target) => !target.has_content_of(state),
+            None => false,
+        };
+        self.target.get_or_insert_with(|| state.clone());
+    }
+
+    fn changed(&mut self, is_later: bool, before: &FileState, after: &FileState) {
         if is_later {
-            self.target.get_or_insert_with(|| before.clone());
-            self.is_changed |= after.is_some();
+            self.meets(before);
+            self.is_changed = true;
         }
-        self.last.clear();
-        self.last.push(before.clone());
-        self.last.extend(after.cloned());
+        self.last = Some((before.clone(), after.clone()));
+        self.known = Some(after.clone());
+    }
+
+    /// A command began that was interrupted, and may have changed the file.
+    fn opened(&mut self) {
+        let Some(known) = self.known.clone() else { return };
+        self.meets(&known);
+        self.is_open = true;
+        self.last = Some((known.clone(), known));
+    }
+
+    /// Whether the last change left the file in this state.
+    fn is_ours(&self, state: &FileState) -> bool {
+        let last = self.last.as_ref();
+        last.is_some_and(|(before, after)| before.has_content_of(state) || after.has_content_of(state))
     }
 }
 
@@ -117,37 +145,45 @@ type Place = (PathBuf, String);
 
 /// Returns what the records say about each file.
 fn lines(records: &[Record], to: Moment) -> BTreeMap<Place, Line> {
+    let open = interrupted(records);
     let mut lines: BTreeMap<Place, Line> = BTreeMap::new();
-    let mut open: Vec<(u64, &Path)> = Vec::new();
-    for record in records {
+    for (index, record) in records.iter().enumerate() {
         match record {
-            Record::Session { .. } => {}
+            Record::Session { .. } | Record::CommandEnded { .. } => {}
             Record::Change { at, by, root, path, before, after } => {
                 let line = lines.entry((root.clone(), path.clone())).or_default();
-                line.follow(to.is_before(*at, *by), before, Some(after));
+                line.changed(to.is_before(*at, *by), before, after);
             }
-            Record::Seen { at, root, path, state } => {
+            Record::Seen { root, path, state, .. } => {
                 let line = lines.entry((root.clone(), path.clone())).or_default();
-                line.follow(to.is_before(*at, By::Command), state, None);
+                line.known = Some(state.clone());
             }
-            Record::CommandBegun { at, root } => open.push((*at, root)),
-            Record::CommandEnded { at, root } => {
-                if let Some(place) = open.iter().position(|begun| *begun == (*at, root.as_path())) {
-                    open.remove(place);
+            Record::CommandBegun { at, root } => {
+                if open.contains(&index) && to.is_before(*at, By::Command) {
+                    let in_root = lines.iter_mut().filter(|((of, _), _)| of == root);
+                    in_root.for_each(|(_, line)| line.opened());
                 }
             }
         }
     }
-    open.retain(|(at, _)| to.is_before(*at, By::Command));
-    for ((root, _), line) in &mut lines {
-        if open.iter().any(|(_, begun)| begun == root) {
-            line.is_open = true;
-            if line.target.is_none() {
-                line.target = line.last.last().cloned();
+    lines
+}
+
+/// Returns the places of commands that have not ended.
+fn interrupted(records: &[Record]) -> Vec<usize> {
+    let mut open: Vec<(usize, u64, &Path)> = Vec::new();
+    for (index, record) in records.iter().enumerate() {
+        match record {
+            Record::CommandBegun { at, root } => open.push((index, *at, root)),
+            Record::CommandEnded { at, root } => {
+                if let Some(place) = open.iter().position(|(_, begun, of)| (begun, *of) == (at, &**root)) {
+                    open.remove(place);
+                }
             }
+            Record::Session { .. } | Record::Change { .. } | Record::Seen { .. } => {}
         }
     }
-    lines
+    open.into_iter().map(|(index, ..)| index).collect()
 }
 
 impl FileHistory {
@@ -199,7 +235,7 @@ impl FileHistory {
         if let FileState::NotKept { why } = target {
             return Some((FileAction::NotKept { why: *why }, false));
         }
-        let is_ours = line.is_changed && line.last.iter().any(|state| state.has_content_of(&present));
+        let is_ours = line.is_changed && !line.is_mixed && line.is_ours(&present);
         if !is_ours && !wanted.overwrites {
             return Some((FileAction::ChangedByOthers, false));
         }

@@ -5,7 +5,7 @@ use std::io::Read;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use rustix::fs::{CWD, RenameFlags};
 use tempfile::TempDir;
@@ -194,8 +194,12 @@ fn a_file_that_changed_meanwhile_is_not_replaced() {
 fn swapping_links_never_leads_outside() {
     for workspace in fixture_with_swaps() {
         let (folder, workspace, swapping) = workspace;
-        let (mut ours, mut refused, mut seen_link) = (0, 0, 0);
-        for _ in 0..3_000 {
+        let (mut ours, mut written, mut refused, mut seen_link) = (0, 0, 0, 0);
+        let wanted = crate::by_hand::wanted("GREENROOM_LINK_SWAPS", 1_000);
+        for round in 0_u64.. {
+            if round >= 1_000 && swapping.count() >= wanted && ours > 0 && seen_link > 0 {
+                break;
+            }
             match read(&workspace, "swap/file") {
                 Ok(text) => {
                     assert!(text == "ours" || text == "changed", "read {text:?}");
@@ -204,8 +208,11 @@ fn swapping_links_never_leads_outside() {
                 Err(ToolsError::Outside { .. } | ToolsError::Link { .. }) => seen_link += 1,
                 Err(_) => refused += 1,
             }
-            if ours % 3 == 0 {
-                let _ = write(&workspace, "swap/file");
+            if round % 3 == 0 {
+                match write(&workspace, "swap/file") {
+                    Ok(_) => written += 1,
+                    Err(_) => refused += 1,
+                }
             }
             let mut names = Vec::new();
             let start = workspace.locate("").expect("inside");
@@ -220,21 +227,31 @@ fn swapping_links_never_leads_outside() {
             });
             assert!(!names.iter().any(|name| name.ends_with("canary")), "{names:?}");
         }
-        swapping.stop();
+        let swaps = swapping.stop();
         outside_is_untouched_but_for_the_canary(folder.path());
         assert!(
-            ours > 0 && seen_link > 0,
-            "the race was on: {ours} read, {seen_link} links, {refused} missing"
+            swaps >= wanted && ours > 0 && written > 0 && seen_link > 0,
+            "the race was on: {swaps} swaps, {ours} read, {written} written, {seen_link} links, {refused} refused"
         );
     }
 }
 
-struct Swapping(Arc<AtomicBool>, std::thread::JoinHandle<()>);
+struct Swapping {
+    stop: Arc<AtomicBool>,
+    swaps: Arc<AtomicU64>,
+    thread: std::thread::JoinHandle<()>,
+}
 
 impl Swapping {
-    fn stop(self) {
-        self.0.store(true, Ordering::Relaxed);
-        self.1.join().expect("the swapping thread did not fail");
+    /// How many swaps there were so far.
+    fn count(&self) -> u64 {
+        self.swaps.load(Ordering::Relaxed)
+    }
+
+    fn stop(self) -> u64 {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.join().expect("the swapping thread did not fail");
+        self.swaps.load(Ordering::Relaxed)
     }
 }
 
@@ -247,16 +264,17 @@ fn fixture_with_swaps() -> impl Iterator<Item = (TempDir, Workspace, Swapping)> 
         let (link, swap) = (folder.path().join("link"), inside.join("swap"));
         symlink(folder.path().join("outside"), &link).expect("a link is made");
         std::fs::rename(inside.join("real"), &swap).expect("renamed");
-        let stop = Arc::new(AtomicBool::new(false));
-        let stopped = stop.clone();
+        let (stop, swaps) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let (stopped, count) = (stop.clone(), swaps.clone());
         let thread = std::thread::spawn(move || {
             while !stopped.load(Ordering::Relaxed) {
                 let exchanged = rustix::fs::renameat_with(CWD, &link, CWD, &swap, RenameFlags::EXCHANGE);
                 exchanged.expect("both are always there");
+                count.fetch_add(1, Ordering::Relaxed);
             }
         });
         let [confined, plain] = workspaces;
-        (folder, if which == 0 { confined } else { plain }, Swapping(stop, thread))
+        (folder, if which == 0 { confined } else { plain }, Swapping { stop, swaps, thread })
     })
 }
 
