@@ -14,6 +14,7 @@ mod model;
 pub(crate) mod overrides;
 pub(crate) mod place;
 mod retention;
+mod rewind;
 pub(crate) mod stamp;
 pub(crate) mod surroundings;
 mod telemetry;
@@ -39,6 +40,7 @@ pub(crate) use self::live::{Change, LiveConfig};
 use self::model::ModelConfig;
 pub(crate) use self::overrides::Overrides;
 pub(crate) use self::retention::{DAY_S, RetentionConfig};
+pub(crate) use self::rewind::RewindConfig;
 use self::telemetry::TelemetryConfig;
 use crate::error::usage;
 
@@ -108,6 +110,9 @@ pub(crate) struct Config {
     /// Which sessions are kept.
     #[serde(deserialize_with = "or_default")]
     pub(crate) retention: RetentionConfig,
+    /// Which files are kept as they were before tools change them.
+    #[serde(deserialize_with = "or_default")]
+    pub(crate) rewind: RewindConfig,
     /// Folders whose `greenroom.yaml` may contain text for the model: absolute paths, or `~/…`.
     #[serde(deserialize_with = "or_default")]
     pub(crate) trusted_folders: Vec<String>,
@@ -144,6 +149,7 @@ impl Default for Config {
             host: HostConfig::default(),
             telemetry: TelemetryConfig::default(),
             retention: RetentionConfig::default(),
+            rewind: RewindConfig::default(),
             trusted_folders: Vec::new(),
         }
     }
@@ -555,6 +561,7 @@ fn check(config: &Config) -> Result<(), Wrong> {
         }
     }
     retention::check(&config.retention)?;
+    rewind::check(&config.rewind)?;
     config.serve.tokens.iter().try_for_each(|(name, token)| check_serve_token(name, token))?;
     if config.trusted_folders.iter().any(|folder| !layers::is_absolute(folder)) {
         return wrong(&["trusted_folders"], "each must be an absolute path, or begin with ~/");

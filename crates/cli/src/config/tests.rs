@@ -137,6 +137,7 @@ fn every_setting_has_a_rule_for_files_of_projects() {
         "project_instructions",
         "providers",
         "retention",
+        "rewind",
         "serve",
         "skills",
         "telemetry",

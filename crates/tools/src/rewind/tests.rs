@@ -235,11 +235,13 @@ fn closed_and_protected_files_are_never_brought_back() {
         vec![fixture.at("closed")],
     )
     .expect("it exists");
-    let wanted = RewindFiles { to: Moment::Before(2), entry: 3, overwrites: true, dry_run: false };
-    let found = history.rewind("s", wanted).expect("it can be read");
-    assert_eq!(found.len(), 4);
-    for file in found {
-        assert!(matches!(file.action, FileAction::Failed { .. }), "{file:?}");
+    for dry_run in [true, false] {
+        let wanted = RewindFiles { to: Moment::Before(2), entry: 3, overwrites: true, dry_run };
+        let found = history.rewind("s", wanted).expect("it can be read");
+        assert_eq!(found.len(), 4);
+        for file in found {
+            assert!(matches!(file.action, FileAction::Failed { .. }), "{file:?}");
+        }
     }
     assert!(["greenroom.yaml", ".git/config", "closed"].iter().all(|path| fixture.at(path).exists()));
 }
@@ -321,4 +323,50 @@ fn swapped_links_never_lead_outside() {
     assert!(swaps >= wanted && done > 0 && refused > 0, "{swaps} swaps, {done} done, {refused} refused");
     assert_eq!(std::fs::read_to_string(outside.join("file")).expect("it is there"), "secret");
     assert_eq!(std::fs::read_dir(&outside).expect("it is there").count(), 1);
+}
+
+/// Somebody swaps the file itself with another one while it is replaced: what was not examined and kept is not
+/// replaced, so that no content is lost.
+#[test]
+fn a_file_that_is_swapped_while_it_is_replaced_is_not_lost() {
+    let fixture = Fixture::new(Limits::default());
+    let (here, there) = (fixture.at("here"), fixture.folder.path().join("there"));
+    let mut contents: BTreeSet<String> = ["a", "b"].map(str::to_owned).into();
+    std::fs::write(&here, "a").expect("written");
+    std::fs::write(&there, "b").expect("written");
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    let (mut replaced, mut refused) = (0, 0);
+    std::thread::scope(|scope| {
+        let swapping = scope.spawn(|| {
+            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                let exchanged = rustix::fs::renameat_with(CWD, &here, CWD, &there, RenameFlags::EXCHANGE);
+                exchanged.expect("both are always there");
+            }
+        });
+        for round in 0.. {
+            if round >= 100 && replaced >= 20 && refused >= 20 {
+                break;
+            }
+            match fixture.write("here", &format!("{round}"), 2 * round) {
+                Ok(()) => {
+                    contents.insert(format!("{round}"));
+                    replaced += 1;
+                }
+                Err(ToolsError::Refused(_)) => refused += 1,
+                Err(error) => panic!("{error}"),
+            }
+        }
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        swapping.join().expect("the swapping thread did not fail");
+    });
+    let kept = fixture.history.0.contents.lock();
+    // A swap between the exchange and its reversal leaves somebody else's file under the temporary name.
+    let names =
+        std::fs::read_dir(fixture.at("")).expect("it exists").map(|file| file.expect("a file").path());
+    let present: Vec<String> =
+        names.chain([there]).map(|path| std::fs::read_to_string(path).expect("it is there")).collect();
+    for content in contents {
+        let is_kept = kept.has(&ContentsHash::of(content.as_bytes()));
+        assert!(is_kept || present.contains(&content), "{content:?} is lost; {replaced}, {refused}");
+    }
 }
