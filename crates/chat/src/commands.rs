@@ -268,8 +268,8 @@ fn compact(rest: &str) -> Result<Command, String> {
 }
 
 fn branch(rest: &str) -> Result<Command, String> {
-    const WRONG: &str = "/branch takes the number of an entry, as /tree shows it, --summary, and --both, --conversation \
-                         or --files with --overwrite";
+    const WRONG: &str = "/branch takes the number of an entry, as /tree shows it, --summary, and --both, --conversation or --files \
+                         with --overwrite";
     let mut how = Branching::default();
     for word in rest.split_whitespace() {
         match word {
