@@ -54,7 +54,7 @@ impl Fixture {
 
     /// As after the end of the process.
     async fn restart(&mut self) {
-        self.runtime.shutdown().await.unwrap();
+        self.runtime.clone().shutdown().await.unwrap();
         (self.runtime, self.session) = open(self.folder.path(), &self.model, &self.store).await;
     }
 
