@@ -19,6 +19,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
@@ -37,6 +38,9 @@ use crate::{ToolError, ToolOutput, ToolsError, similar};
 const PROTECTED: [&str; 2] = [".git", "greenroom.yaml"];
 /// The maximum length of a chain of symbolic links.
 const LINKS_MAX: usize = 40;
+
+/// The longest tick of a file system's clock, in seconds.
+const TICK_S: i64 = 2;
 
 /// How many file operations of one workspace run at once; the others wait.
 const BLOCKING_MAX: usize = 8;
@@ -115,6 +119,13 @@ impl Version {
             modified_s: stat.st_mtime.into(),
             modified_ns: i64::try_from(stat.st_mtime_nsec).unwrap_or_default(),
         }
+    }
+
+    /// Whether the file was modified so recently that a change since may not show in its version: the clocks
+    /// of file systems have ticks, and a new file may get the number of one that was just removed.
+    pub(crate) fn is_recent(&self) -> bool {
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        i64::try_from(now.as_secs()).unwrap_or(i64::MAX) <= self.modified_s.saturating_add(TICK_S)
     }
 }
 

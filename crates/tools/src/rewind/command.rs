@@ -5,7 +5,7 @@
 //! when the command has ended, however it ended; a command that a crash interrupted is found by its open
 //! record.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::io;
 use std::ops::ControlFlow;
 
@@ -26,6 +26,8 @@ const EXAMINED_MAX: usize = 5_000;
 pub(crate) struct CommandFiles {
     files: CallFiles,
     known: Vec<(WorkspacePath, FileState)>,
+    /// The known files that were modified so recently that a change does not show in their version.
+    recent: Vec<WorkspacePath>,
     others: Others,
 }
 
@@ -44,12 +46,13 @@ impl CommandFiles {
         let files = files.of_command();
         let Some(call) = &files.0 else {
             let others = Others { versions: BTreeMap::new(), is_complete: false };
-            return Ok(Self { files, known: Vec::new(), others });
+            return Ok(Self { files, known: Vec::new(), recent: Vec::new(), others });
         };
-        let mut known = Vec::new();
+        let (mut known, mut recent) = (Vec::new(), Vec::new());
         for (path, version) in snapshot.files() {
             if let Some(state) = call.state_before(workspace, path, version, &files)? {
                 known.push((path.clone(), state));
+                recent.extend(version.filter(Version::is_recent).map(|_| path.clone()));
             }
         }
         let root = workspace.root().to_owned();
@@ -69,7 +72,7 @@ impl CommandFiles {
         records.push(Record::CommandBegun { at, root: root.clone() });
         call.history.write(session, &records)?;
         let others = Others::of(workspace);
-        Ok(Self { files, known, others })
+        Ok(Self { files, known, recent, others })
     }
 
     /// Records what has changed since. Returns the files that changed and whose old content was not kept.
@@ -84,14 +87,15 @@ impl CommandFiles {
             state.unwrap_or(FileState::NotKept { why: NotKept::Unreadable })
         };
         let mut records = Vec::new();
-        let before: HashMap<&str, &FileState> =
-            self.known.iter().map(|(path, state)| (path.as_str(), state)).collect();
-        for path in workspace.changes_since(snapshot) {
-            let after = now(&path);
-            if let Some(before) = before.get(path.as_str())
-                && !before.has_content_of(&after)
-            {
-                records.push(call.record(root, path.as_str(), before, &after));
+        let changed = workspace.changes_since(snapshot);
+        let by_tools = workspace.changed_by_tools_since(snapshot);
+        for (path, before) in &self.known {
+            let is_changed = changed.contains(path) || self.recent.contains(path);
+            if is_changed && !by_tools.contains(path) {
+                let after = now(path);
+                if !before.has_content_of(&after) {
+                    records.push(call.record(root, path.as_str(), before, &after));
+                }
             }
         }
         let mut not_kept = Vec::new();
@@ -137,7 +141,7 @@ impl Call {
             }
         }
         let Some((state, version)) = workspace.keep_now(path, files)? else { return Ok(None) };
-        if let Some(version) = version {
+        if let Some(version) = version.filter(|version| !version.is_recent()) {
             let mut known = inner.known.lock();
             if known.versions.len() >= VERSIONS_MAX {
                 known.versions.clear();

@@ -158,6 +158,26 @@ fn what_a_command_changed_unseen_is_said() {
     assert_eq!((fixture.content("read").as_deref(), fixture.content("gone")), (Some("r"), None));
 }
 
+/// Within a tick of the file system's clock, a file can change without a new time.
+#[test]
+fn a_change_that_does_not_show_in_the_version_is_found() {
+    let fixture = Fixture::new(Limits::default());
+    std::fs::write(fixture.at("a"), "one").expect("written");
+    fixture.write("a", "two", 2).expect("written");
+    for (entry, content) in [(4, "abc"), (6, "def")] {
+        fixture.command(entry, || {
+            let time = fixture.at("a").metadata().expect("it is there").modified().expect("it has one");
+            std::fs::write(fixture.at("a"), content).expect("written");
+            let file = File::options().append(true).open(fixture.at("a")).expect("it is there");
+            file.set_modified(time).expect("ours");
+        });
+    }
+    for (entry, content) in [(6, "abc"), (4, "two"), (2, "one")] {
+        assert_eq!(fixture.rewind(Moment::Before(entry), 8, false), [restored("a")]);
+        assert_eq!(fixture.content("a").as_deref(), Some(content));
+    }
+}
+
 #[test]
 fn contents_are_bounded() {
     // Of each limit: what is written over, and what a rewind says.

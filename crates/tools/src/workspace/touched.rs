@@ -83,14 +83,20 @@ impl Workspace {
 
     /// Returns the known files that were changed, removed or restored since a snapshot, except by tools.
     pub(crate) fn changes_since(&self, before: &Snapshot) -> Vec<WorkspacePath> {
-        let now = self.inner.touched.files();
-        let is_changed_by_tool =
-            |file: &File| now.iter().any(|now| now.path == file.path && now.changes != file.changes);
+        let by_tools = self.changed_by_tools_since(before);
         let changed = before
             .0
             .iter()
-            .filter(|(file, version)| !is_changed_by_tool(file) && self.version(&file.path) != *version);
+            .filter(|(file, version)| !by_tools.contains(&file.path) && self.version(&file.path) != *version);
         changed.map(|(file, _)| file.path.clone()).collect()
+    }
+
+    /// Returns the known files that tools have changed since a snapshot.
+    pub(crate) fn changed_by_tools_since(&self, before: &Snapshot) -> Vec<WorkspacePath> {
+        let now = self.inner.touched.files();
+        let is_changed =
+            |file: &File| now.iter().any(|now| now.path == file.path && now.changes != file.changes);
+        before.0.iter().filter(|(file, _)| is_changed(file)).map(|(file, _)| file.path.clone()).collect()
     }
 
     /// Whether a tool has touched the file.
