@@ -40,7 +40,12 @@ async fn take_back(backend: &Backend, scope: RewindScope, overwrite: bool, width
     };
     let text = said.into_iter().find(|said| said.entry_id == prompt).and_then(|said| match said.speech {
         Speech::User { text, .. } => Some(text),
-        _ => None,
+        Speech::Assistant { .. }
+        | Speech::Tool { .. }
+        | Speech::Shell { .. }
+        | Speech::Custom { .. }
+        | Speech::BranchSummary { .. }
+        | Speech::Summary { .. } => None,
     });
     let mut done = told(&rewound, width);
     // The user can change and send it again.

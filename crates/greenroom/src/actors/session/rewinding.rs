@@ -50,9 +50,9 @@ impl SessionState {
 
     /// Returns the newest prompt of the conversation, and the entry before it.
     fn last_prompt(&self) -> Option<(EntryId, Option<EntryId>)> {
-        let is_prompt = |kind: &EntryKind| match kind {
-            EntryKind::Message { message, steer, .. } => !steer && matches!(**message, Message::User(_)),
-            _ => false,
+        let is_prompt = |kind: &EntryKind| {
+            matches!(kind, EntryKind::Message { message, steer: false, .. }
+                if matches!(**message, Message::User(_)))
         };
         let prompt = self.log.path().iter().rev().find(|entry| is_prompt(&entry.kind))?;
         Some((prompt.id, prompt.parent))
