@@ -22,6 +22,10 @@ use crate::workspace::{Snapshot, Version, WorkspacePath};
 /// count.
 const EXAMINED_MAX: usize = 5_000;
 
+/// The most files that a command changed without a tool knowing them that become known. More would replace
+/// those that the model has read.
+const FOUND_MAX: usize = 50;
+
 /// The files as they were before a command.
 pub(crate) struct CommandFiles {
     files: CallFiles,
@@ -98,7 +102,7 @@ impl CommandFiles {
                 }
             }
         }
-        let mut not_kept = Vec::new();
+        let (mut not_kept, mut found) = (Vec::new(), 0);
         let others = Others::of(workspace);
         for (path, before) in self.others.changes(&others) {
             let Ok(path) = workspace.locate(&path) else { continue };
@@ -110,6 +114,11 @@ impl CommandFiles {
                 not_kept.push(path.as_str().to_owned());
             }
             records.push(call.record(root, path.as_str(), &before, &now(&path)));
+            if found < FOUND_MAX {
+                // From now on it is kept before commands.
+                workspace.knows(&path);
+                found += 1;
+            }
         }
         records.push(Record::CommandEnded { at: call.at, root: root.to_owned() });
         call.history.write(&call.session, &records)?;

@@ -156,6 +156,13 @@ fn what_a_command_changed_unseen_is_said() {
     let wanted = [unknown("gone"), restored("read"), unknown("unread")];
     assert_eq!(fixture.rewind(Moment::Before(2), 3, true), wanted);
     assert_eq!((fixture.content("read").as_deref(), fixture.content("gone")), (Some("r"), None));
+    // What one command changed is kept before the next one.
+    assert_eq!(
+        fixture.command(4, || std::fs::write(fixture.at("unread"), "again").expect("written")),
+        [""; 0]
+    );
+    assert_eq!(fixture.rewind(Moment::Before(4), 5, false), [restored("unread")]);
+    assert_eq!(fixture.content("unread").as_deref(), Some("changed"));
 }
 
 /// Within a tick of the file system's clock, a file can change without a new time.

@@ -99,6 +99,11 @@ impl Workspace {
         before.0.iter().filter(|(file, _)| is_changed(file)).map(|(file, _)| file.path.clone()).collect()
     }
 
+    /// Adds a file to the known ones.
+    pub(crate) fn knows(&self, path: &WorkspacePath) {
+        self.inner.touched.touched(path, Touch::Read);
+    }
+
     /// Whether a tool has touched the file.
     pub(crate) fn is_known(&self, path: &WorkspacePath) -> bool {
         self.inner.touched.0.lock().iter().any(|file| file.path == *path)
