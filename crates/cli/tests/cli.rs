@@ -72,5 +72,6 @@ mod cli {
     pub(crate) mod top;
     #[cfg(feature = "otlp")]
     mod traces;
+    mod undo;
     pub(crate) mod usage;
 }
