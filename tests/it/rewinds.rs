@@ -337,13 +337,15 @@ impl History {
     }
 }
 
-/// `GREENROOM_REWINDS=500 cargo nextest run -p greenroom-tests rewinds` is the long form; a failure names its seed.
+/// `GREENROOM_REWINDS=500 cargo nextest run -p greenroom-tests rewinds` is the long form. A failure names its
+/// seed; `GREENROOM_REWIND_SEED=N` replays it.
 #[test]
 #[expect(clippy::disallowed_methods, reason = "who runs it says how many")]
 fn sessions_and_their_files_agree_with_the_model() {
-    let seeds = std::env::var("GREENROOM_REWINDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(8);
+    let number = |name: &str| std::env::var(name).ok().and_then(|number| number.parse::<u64>().ok());
+    let (seeds, only) = (number("GREENROOM_REWINDS").unwrap_or(8), number("GREENROOM_REWIND_SEED"));
     let mut counts = Counts::default();
-    for seed in 0..seeds {
+    for seed in only.map_or(0..seeds, |only| only..only + 1) {
         let case = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             let tokio = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             tokio.block_on(async {
@@ -355,6 +357,9 @@ fn sessions_and_their_files_agree_with_the_model() {
             });
         }));
         assert!(case.is_ok(), "seed {seed} failed");
+    }
+    if only.is_some() {
+        return;
     }
     let Counts { turns, users, undone, branches, restarts, left } = counts;
     for (count, each) in [(turns, 2), (users, 1), (undone, 1), (branches, 1), (restarts, 1)] {

@@ -20,11 +20,12 @@ mod tests;
 
 use std::collections::HashMap;
 use std::fs::File;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 
 pub(crate) use self::command::CommandFiles;
 use self::contents::{Contents, ContentsHash};
@@ -38,6 +39,8 @@ use crate::workspace::Version;
 /// file's version.
 const SESSIONS_MAX: usize = 256;
 const VERSIONS_MAX: usize = 20_000;
+/// How many files may be changed at the same time, at most.
+const CHANGING: usize = 64;
 /// The most runs whose kept bytes are counted.
 const RUNS_MAX: usize = 1_000;
 
@@ -81,6 +84,9 @@ struct Inner {
     contents: Mutex<Contents>,
     journals: PathBuf,
     known: Mutex<Known>,
+    /// Held while a file is changed, so that changes are made in the order of their records. Each guards the
+    /// files of one hash.
+    changing: [Mutex<()>; CHANGING],
 }
 
 /// What is known without reading the folder.
@@ -115,7 +121,9 @@ impl FileHistory {
         contents::create_private(&journals)?;
         let closed = closed.into_iter().chain([dir.to_owned()]).collect();
         let known = Mutex::default();
-        Ok(Self(Arc::new(Inner { limits, closed, contents: Mutex::new(contents), journals, known })))
+        let changing = std::array::from_fn(|_| Mutex::default());
+        let contents = Mutex::new(contents);
+        Ok(Self(Arc::new(Inner { limits, closed, contents, journals, known, changing })))
     }
 
     /// Returns what a call of a session needs to keep the files that it changes. `entry` is the entry of the
@@ -219,6 +227,15 @@ impl CallFiles {
     /// Whether files are kept.
     pub fn is_on(&self) -> bool {
         self.0.is_some()
+    }
+
+    /// Waits until no other call changes this file; `None` if files are not kept.
+    pub(crate) fn begin(&self, root: &Path, path: &str) -> Option<MutexGuard<'_, ()>> {
+        let call = self.0.as_ref()?;
+        let mut hasher = DefaultHasher::new();
+        (root, path).hash(&mut hasher);
+        let place = usize::try_from(hasher.finish() % CHANGING as u64).unwrap_or_default();
+        Some(call.history.0.changing[place].lock())
     }
 
     /// Keeps the content of a file; `None` is one that cannot be read. Returns its state.

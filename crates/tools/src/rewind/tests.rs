@@ -185,6 +185,24 @@ fn a_change_that_does_not_show_in_the_version_is_found() {
     }
 }
 
+/// Calls of sub-agents may change a file at the same time.
+#[test]
+fn changes_at_the_same_time_are_made_in_the_order_of_their_records() {
+    let fixture = Fixture::new(Limits::default());
+    std::fs::write(fixture.at("a"), "one").expect("written");
+    for round in 0..30 {
+        std::thread::scope(|scope| {
+            for thread in 0..4 {
+                let fixture = &fixture;
+                // A change between the examination and the replacement is refused.
+                scope.spawn(move || drop(fixture.write("a", &format!("{round} {thread}"), 2)));
+            }
+        });
+        assert_eq!(fixture.rewind(Moment::Before(2), 3, false), [restored("a")], "round {round}");
+        assert_eq!(fixture.content("a").as_deref(), Some("one"));
+    }
+}
+
 #[test]
 fn contents_are_bounded() {
     // Of each limit: what is written over, and what a rewind says.

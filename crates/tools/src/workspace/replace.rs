@@ -85,6 +85,7 @@ impl Workspace {
         let io = |error: Errno| ToolsError::io(path.shown(), error);
         let creates = !matches!(replacement.expected, Expected::Version(_));
         let directory = self.open_directory_plainly(&parent, creates)?;
+        let _alone = files.begin(&self.inner.root, path.as_str());
         let before = self.before(&directory, path, name, replacement.expected)?;
         let kept = self.keep(before.as_ref(), files, path)?;
         let (temporary, mut file) = create_temporary(&directory).map_err(io)?;
@@ -145,6 +146,7 @@ impl Workspace {
         };
         let io = |error: Errno| ToolsError::io(path.shown(), error);
         let directory = self.open_directory_plainly(&parent, false)?;
+        let _alone = files.begin(&self.inner.root, path.as_str());
         let before = self.before(&directory, path, name, Expected::Version(version))?;
         let Some(before) = before else { return Err(meanwhile(path)) };
         if let Some(kept) = self.keep(Some(&before), files, path)? {
