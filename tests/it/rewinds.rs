@@ -176,13 +176,15 @@ async fn a_run_in_progress_is_not_taken_back_and_a_refused_entry_changes_no_file
         assert!(matches!(error, Error::NoEntry { .. } | Error::BranchPoint(_)), "{error}");
     }
     assert_eq!(fixture.files(), files([("a", "one")]));
-    let calls = json!([command("touch began; while [ ! -e go ]; do sleep 0.01; done")]).to_string();
+    let waits = command("touch began; while [ ! -e go ]; do sleep 0.01; done");
+    let calls = json!([write("a", "two"), waits]).to_string();
     let run = fixture.session.prompt(calls).start().await.unwrap();
     while !fixture.path("began").exists() {
         tokio::task::yield_now().await;
     }
     let error = fixture.session.rewind(Rewind::last_turn()).await.unwrap_err();
     assert!(matches!(error, Error::NotIdle { .. }), "{error}");
+    assert_eq!(fixture.files()["a"], "two");
     fixture.put("go", "");
     run.reply().await.unwrap();
     assert_eq!(fixture.files().len(), 3);
