@@ -21,6 +21,10 @@ use crate::support::{agent, simulator};
 /// The files of a workspace.
 type Files = BTreeMap<String, String>;
 
+/// A prompt, and the files before it.
+type Turn = (String, Files);
+type Turns = Vec<Turn>;
+
 /// Calls the tools that the prompt names, in one answer: a prompt is a list of pairs of a tool and its arguments.
 fn as_prompted(request: &SeenRequest, _call: CallInfo) -> Answer {
     let last = request.messages.last().expect("a request has messages");
@@ -214,9 +218,9 @@ struct History {
     /// Whether the user changes files, too.
     is_calm: bool,
     /// The conversation: each prompt, and the files before it.
-    turns: Vec<(String, Files)>,
+    turns: Turns,
     /// The last entry, the conversation and the files after each turn that ever was.
-    ends: Vec<(EntryId, Vec<(String, Files)>, Files)>,
+    ends: Vec<(EntryId, Turns, Files)>,
     /// What the user wrote last.
     users: Files,
 }
@@ -275,7 +279,7 @@ impl History {
     }
 
     /// Goes back, and compares the files and the conversation with what they have to be.
-    async fn back(&mut self, target: Rewind, turns: &[(String, Files)], files: &Files, counts: &mut Counts) {
+    async fn back(&mut self, target: Rewind, turns: &[Turn], files: &Files, counts: &mut Counts) {
         let scope = self.random.below(3);
         let (rewind, conversation, with_files) = match scope {
             0 => (target, true, true),
