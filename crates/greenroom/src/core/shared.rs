@@ -65,6 +65,7 @@ pub(crate) struct SessionShared {
     /// The target of an abort.
     run: Mutex<RunSlot>,
     /// The answer whose calls run, or ran last.
+    #[cfg(feature = "command-tools")]
     answer: Mutex<Option<EntryId>>,
     /// Whether a run continues while the session sleeps; the supervisor keeps it.
     is_suspended: AtomicBool,
@@ -140,6 +141,7 @@ impl SessionShared {
             kept_awake: AtomicUsize::new(0),
             agent: Mutex::new(agent),
             run: Mutex::default(),
+            #[cfg(feature = "command-tools")]
             answer: Mutex::new(None),
             is_suspended: AtomicBool::new(false),
             parkings: AtomicU64::new(0),
@@ -407,11 +409,13 @@ impl SessionShared {
     }
 
     /// Notes the answer whose calls run.
+    #[cfg(feature = "command-tools")]
     pub(crate) fn set_answer(&self, answer: EntryId) {
         *self.answer.lock() = Some(answer);
     }
 
     /// Returns the answer whose calls run, or ran last.
+    #[cfg(feature = "command-tools")]
     pub(crate) fn answer(&self) -> Option<EntryId> {
         *self.answer.lock()
     }
