@@ -69,6 +69,8 @@ mod recall;
 mod requests;
 /// Which sessions retention deletes, and which it never does.
 mod retention;
+/// Going back in a session, with the files.
+mod rewinds;
 /// Runs as handles: each is aborted, awaited and streamed by itself.
 mod run_handles;
 /// A run from the prompt to the reply: tools, steers, aborts, typed answers.

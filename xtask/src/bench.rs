@@ -28,6 +28,7 @@ const BENCHES: &[(&str, &str)] = &[
     ("redact", "redaction, by the length of the text"),
     ("dialects", "a run over each vendor's API"),
     ("estimate", "estimating sizes"),
+    ("files", "what file tools cost, and keeping what they replace"),
     ("fleet", "1,000 agents at work"),
     ("host", "short commands and starts of a chat, with a host and without"),
     ("keys", "from a key to the screen of a chat, while an answer streams"),

@@ -77,6 +77,7 @@ class WithServer(unittest.TestCase):
             ("session.pins", {"session_id": "s"}),
             ("session.fork", {"session_id": "s", "to": "fork"}),
             ("session.branch", {"session_id": "fork", "entry_id": None}),
+            ("session.rewind", {"session_id": "s", "dry_run": True}),
             ("agent.state", {"session_id": "s"}),
             ("agent.tools", {}),
             ("agent.abort", {"session_id": "s"}),

@@ -324,6 +324,19 @@ export class SessionOperations {
   }
 
   /**
+   * Takes back the newest turn, or goes back to an entry: the conversation, the files that the session's tools
+   * have changed since, or both. Only while the session is idle. Files that cannot be brought back are left as
+   * they are; the answer names them.
+   *
+   * Needs the right `prompt`.
+   *
+   * @param sessionId The session.
+   */
+  rewind(sessionId: string, params: types.SessionRewindParams = {}, options: RequestOptions = {}): Promise<types.SessionRewound> {
+    return this.#transport.call("POST", path("/v1/sessions/{session_id}/rewind", sessionId), { body: params }, options);
+  }
+
+  /**
    * Creates a session that begins with another session's conversation.
    *
    * Needs the right `prompt`.

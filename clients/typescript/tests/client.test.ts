@@ -53,6 +53,7 @@ test("every operation", async () => {
   assert.equal((await session.pins("s")).pins.length, 1);
   assert.equal((await session.fork("s", { to: "fork" })).session_id, "fork");
   await session.branch("fork", { entry_id: null });
+  assert.deepEqual((await session.rewind("s", { dry_run: true })).files, []);
   assert.equal((await agent.state("s")).status, "idle");
   assert.deepEqual((await agent.tools()).tools, []);
   await agent.abort("s");

@@ -12,9 +12,9 @@ use greenroom_server::operations::{
     Abort, AnswerQuestion, BranchSession, ClearInbox, CompactSession, ContextParts, ExportSession, FollowUp,
     ForkSession, Forked, ImageData, ListCompactions, ListModels, ListPins, ListSessions, ListTools,
     ListWaiting, ModelsListed, Nothing, Operation, PinEntry, Pinned, PlanSession, Planned, PromptSession,
-    ReadPermissions, Replay, ResumeSession, Said, Sent, SessionContext, SessionInProgress, SessionPage,
-    SessionPermissions, SessionState, SessionTree, SetPermissions, SetTitle, ShowCompaction, ShowSession,
-    Shown, Speech, StartSession, Steer, ToolsListed, Tree, UndoCompaction, WaitingInput,
+    ReadPermissions, Replay, ResumeSession, RewindScope, RewindSession, Said, Sent, SessionContext, SessionInProgress,
+    SessionPage, SessionPermissions, SessionRewound, SessionState, SessionTree, SetPermissions, SetTitle, ShowCompaction,
+    ShowSession, Shown, Speech, StartSession, Steer, ToolsListed, Tree, UndoCompaction, WaitingInput,
 };
 use greenroom_server::{Client, ClientError, Events, ProblemKind};
 
@@ -220,6 +220,18 @@ impl Backend {
         let (session_id, entry_id) = (self.session_id.clone(), Some(entry_id));
         self.call(BranchSession { session_id, entry_id, summary }).await?;
         Ok(())
+    }
+
+    /// Takes back the newest turn, or goes back to an entry; with `dry_run`, says what that would do.
+    pub async fn rewind(
+        &self,
+        entry_id: Option<EntryId>,
+        scope: RewindScope,
+        overwrite: bool,
+        dry_run: bool,
+    ) -> Result<SessionRewound> {
+        let session_id = self.session_id.clone();
+        self.call(RewindSession { session_id, entry_id, scope, overwrite, dry_run }).await
     }
 
     /// Copies the session under a new id; with a goal, with a summary of it instead of the whole.

@@ -9,6 +9,7 @@ use greenroom::permissions::{Effect, Mode};
 use greenroom_terminal::files;
 
 use super::backend::HowToCompact;
+use greenroom_server::operations::RewindScope;
 
 #[cfg(test)]
 mod tests;
@@ -45,6 +46,7 @@ pub enum Command {
     /// The goal of the new session.
     ContinueIn(String),
     Branch(Branching),
+    Undo(GoingBack),
     Tree,
     Export(Option<String>),
     Copy,
@@ -75,6 +77,40 @@ pub struct Branching {
     pub entry: Option<u64>,
     /// Whether to add a summary of the abandoned messages.
     pub summary: bool,
+    /// What goes back.
+    pub back: GoingBack,
+}
+
+/// What goes back with an undo or a branch.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct GoingBack {
+    /// The conversation, the files, or both; `None` lets the user choose if there are files to bring back.
+    pub scope: Option<RewindScope>,
+    /// Whether files that somebody else changed are overwritten.
+    pub overwrite: bool,
+}
+
+impl GoingBack {
+    /// Takes an option. Returns whether it is one.
+    fn takes(&mut self, word: &str) -> bool {
+        match word {
+            "--both" => self.scope = Some(RewindScope::Both),
+            "--conversation" => self.scope = Some(RewindScope::Conversation),
+            "--files" => self.scope = Some(RewindScope::Files),
+            "--overwrite" => self.overwrite = true,
+            _ => return false,
+        }
+        true
+    }
+
+    /// Parses its options.
+    pub(crate) fn parse(name: &str, rest: &str) -> Result<Self, String> {
+        let mut back = Self::default();
+        match rest.split_whitespace().find(|word| !back.takes(word)) {
+            None => Ok(back),
+            Some(_) => Err(format!("/{name} takes --both, --conversation or --files, and --overwrite")),
+        }
+    }
 }
 
 /// A row of the table.
@@ -90,7 +126,7 @@ const fn spec(name: &'static str, arguments: &'static str, description: &'static
 }
 
 /// All built-in commands.
-pub(crate) const COMMANDS: [Spec; 27] = [
+pub(crate) const COMMANDS: [Spec; 28] = [
     spec(
         "compact",
         "[focus] [--keep N] [--force]",
@@ -115,8 +151,14 @@ pub(crate) const COMMANDS: [Spec; 27] = [
     spec("continue-in", "<goal>", "continue in a new session with a goal and a summary of this one"),
     spec(
         "branch",
-        "[entry] [--summary]",
-        "continue from an earlier entry of this session, optionally with a summary of the abandoned branch",
+        "[entry] [--summary] [--files]",
+        "continue from an earlier entry of this session, optionally with a summary of the abandoned branch, or with \
+         the files of that moment",
+    ),
+    spec(
+        "undo",
+        "[--files] [--conversation] [--overwrite]",
+        "take back the last prompt and everything after it: the conversation, the files, or both",
     ),
     spec("tree", "", "the branches of this session"),
     spec("export", "[file]", "write the session as a file"),
@@ -179,6 +221,7 @@ pub fn parse(line: &str, custom: &[Custom]) -> Result<Command, String> {
         "fork" => return Ok(Command::Fork(optional())),
         "export" => return Ok(Command::Export(optional())),
         "branch" => return branch(rest),
+        "undo" => return Ok(Command::Undo(GoingBack::parse(name, rest)?)),
         "undo-compact" => return Ok(Command::UndoCompact(number(name, rest)?)),
         "compactions" => return Ok(Command::Compactions(number(name, rest)?)),
         "pin" => return Ok(Command::Pin(entry(name, rest)?)),
@@ -264,11 +307,13 @@ fn permissions(rest: &str) -> Result<Permitting, String> {
 }
 
 fn branch(rest: &str) -> Result<Command, String> {
-    const WRONG: &str = "/branch takes the number of an entry, as /tree shows it, and --summary";
+    const WRONG: &str = "/branch takes the number of an entry, as /tree shows it, --summary, and --both, --conversation or --files \
+                         with --overwrite";
     let mut how = Branching::default();
     for word in rest.split_whitespace() {
         match word {
             "--summary" => how.summary = true,
+            word if how.back.takes(word) => {}
             _ if how.entry.is_some() => return Err(WRONG.to_owned()),
             number => how.entry = Some(number.trim_start_matches('#').parse().map_err(|_| WRONG)?),
         }

@@ -6,7 +6,9 @@ use std::path::Path;
 
 use greenroom::{CompactionRecord, State, Status};
 use greenroom_kernel::usage::{ContextUsage, WindowSource};
-use greenroom_server::operations::{Branch, ContextParts, Pinned, Planned};
+use greenroom_server::operations::{
+    Branch, ContextParts, Pinned, Planned, RewoundAction, RewoundFile, SessionRewound,
+};
 use greenroom_terminal::row::{Look, Row};
 use greenroom_terminal::screen::one_line;
 use greenroom_terminal::text::{self, thousands};
@@ -172,4 +174,64 @@ pub fn branch(branch: &Branch) -> String {
         if branch.has_leaf { "  ← here" } else { "" },
     );
     line.trim_end().to_owned()
+}
+
+/// The most files of a rewind that are listed.
+const REWOUND_MAX: usize = 30;
+
+/// Describes what a rewind did, a line each.
+pub fn rewound(rewound: &SessionRewound) -> Vec<(Look, String)> {
+    let mut lines = Vec::new();
+    for file in rewound.files.iter().take(REWOUND_MAX) {
+        let path = one_line(&file.path, TEXT_COLUMNS);
+        let reason = file.reason.as_deref().unwrap_or_default();
+        lines.push(match file.action {
+            RewoundAction::Restored if file.overwritten => {
+                (Look::WARN, format!("{path}: brought back, over a change by somebody else"))
+            }
+            RewoundAction::Removed if file.overwritten => {
+                (Look::WARN, format!("{path}: removed, with a change by somebody else"))
+            }
+            RewoundAction::Restored => (Look::DIM, format!("{path}: brought back")),
+            RewoundAction::Removed => (Look::DIM, format!("{path}: removed; it did not exist")),
+            RewoundAction::ChangedByOthers => {
+                let text = "left as it is, because somebody else changed it; --overwrite overwrites it";
+                (Look::WARN, format!("{path}: {text}"))
+            }
+            RewoundAction::NotKept => (Look::WARN, format!("{path}: left as it is: {reason}")),
+            RewoundAction::Failed => (Look::BAD, format!("{path}: left as it is: {reason}")),
+        });
+    }
+    let more = rewound.files.len().saturating_sub(REWOUND_MAX) as u64;
+    if more > 0 {
+        lines.push((Look::DIM, format!("and {} more", format::count(more, "file"))));
+    }
+    if rewound.conversation {
+        lines.push((Look::NOTE, continues(rewound)));
+    } else if rewound.files.is_empty() {
+        let text = if rewound.keeps_files { "no file has changed since" } else { "files are not kept" };
+        lines.push((Look::DIM, text.to_owned()));
+    }
+    lines
+}
+
+/// Says where the conversation continues after a rewind, and how that is taken back.
+pub fn continues(rewound: &SessionRewound) -> String {
+    let to = rewound.to.map_or_else(|| "from the beginning".to_owned(), |to| format!("after entry {to}"));
+    let back = rewound.from.map(|from| format!("; entry {from} was the last one before")).unwrap_or_default();
+    format!("the conversation continues {to}{back}")
+}
+
+/// Describes what a rewind would do to a file.
+pub fn planned(file: &RewoundFile) -> String {
+    let path = one_line(&file.path, TEXT_COLUMNS);
+    let over = if file.overwritten { ", over a change by somebody else" } else { "" };
+    match file.action {
+        RewoundAction::Restored => format!("{path}: brought back{over}"),
+        RewoundAction::Removed => format!("{path}: removed{over}"),
+        RewoundAction::ChangedByOthers => format!("{path}: stays, because somebody else changed it"),
+        RewoundAction::NotKept | RewoundAction::Failed => {
+            format!("{path}: stays: {}", file.reason.as_deref().unwrap_or_default())
+        }
+    }
 }

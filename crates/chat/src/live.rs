@@ -38,6 +38,7 @@ use super::program::{Place, Program, Reconnected, Silence};
 use super::{HELD_COLUMNS, NEXT_HOST, SILENCE_MAX, Typed, figures};
 
 mod does;
+mod going_back;
 mod local;
 mod orders;
 

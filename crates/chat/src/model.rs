@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use super::ask::{Ask, Asked};
 use super::calls::{Calls, wheel};
-use super::commands::{self, Branching, COMMANDS, Command, Custom};
+use super::commands::{self, Branching, COMMANDS, Command, Custom, GoingBack};
 use super::editor::{Edit, Editor};
 use super::markdown::Markdown;
 use super::picker::{Picked, Picker, Purpose};

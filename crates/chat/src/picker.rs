@@ -19,6 +19,11 @@ pub(crate) enum Purpose {
     Branch {
         summary: bool,
     },
+    /// What goes back to an entry, or to before the last prompt.
+    GoBack {
+        entry: Option<u64>,
+        summary: bool,
+    },
     Model,
     Effort,
     /// A prompt of the history.

@@ -11,7 +11,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
+use greenroom::RuntimeBuilder;
 use greenroom::provider::{BaseUrl, Proxies};
 use greenroom_kernel::{Failure, FailureClass};
 use greenroom_store::StoreError;
@@ -71,6 +72,20 @@ pub(crate) fn workspace(global: &Global, folder: &Path, surroundings: &Surroundi
         Some(umask) => workspace.with_umask(umask),
         None => workspace,
     })
+}
+
+/// Lets a runtime of this store keep the files that tools change. The user's own configuration decides; one that
+/// cannot be read counts as the default.
+///
+/// # Errors
+/// If the folder with the files cannot be opened.
+pub(crate) fn keep_files(global: &Global, builder: RuntimeBuilder) -> Result<RuntimeBuilder> {
+    let surroundings = Surroundings::here();
+    let rewind = load_config(global, &surroundings).map(|loaded| loaded.own.rewind).unwrap_or_default();
+    let closed = users_places(global.config.as_deref(), &surroundings);
+    let dir = data_dir(global)?;
+    let kept = rewind.of_runtime(builder, &dir, closed);
+    kept.with_context(|| format!("cannot keep the files that tools change, in {}", dir.display()))
 }
 
 /// Returns the user's configuration folder.

@@ -19,7 +19,7 @@ pub(crate) use self::stored::{
     JsonArgs, PlanArgs, PruneArgs, QuestionsArgs, RecallArgs, RestoreArgs, SessionsArgs, ShowArgs,
     StoreCommand, Summarises, TreeArgs, UsageArgs,
 };
-pub(crate) use self::talk::{ChatArgs, CompactArgs, DemoArgs, ForkArgs, ResumeArgs, RunArgs};
+pub(crate) use self::talk::{ChatArgs, CompactArgs, DemoArgs, ForkArgs, ResumeArgs, RunArgs, UndoArgs};
 
 mod config;
 mod help;
@@ -113,6 +113,9 @@ pub(crate) enum Command {
     /// Replace the older part of a session by a summary now
     #[command(after_help = help::COMPACT_EXAMPLES)]
     Compact(CompactArgs),
+    /// Take back the last prompt of a session: the conversation, the files, or both
+    #[command(after_help = help::UNDO_EXAMPLES)]
+    Undo(UndoArgs),
     /// Copy a session, or continue it in a new one with a goal and a summary
     #[command(after_help = help::FORK_EXAMPLES)]
     Fork(ForkArgs),

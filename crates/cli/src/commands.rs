@@ -31,5 +31,6 @@ pub(crate) mod simulate;
 pub(crate) mod store;
 pub(crate) mod top;
 pub(crate) mod tree;
+pub(crate) mod undo;
 pub(crate) mod usage;
 mod view;

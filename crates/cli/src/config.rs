@@ -16,6 +16,7 @@ mod permissions;
 pub(crate) mod place;
 pub(crate) mod redact;
 mod retention;
+mod rewind;
 pub(crate) mod stamp;
 pub(crate) mod surroundings;
 mod telemetry;
@@ -45,6 +46,7 @@ pub(crate) use self::overrides::Overrides;
 pub(crate) use self::permissions::PermissionsConfig;
 use self::redact::RedactConfig;
 pub(crate) use self::retention::{DAY_S, RetentionConfig};
+pub(crate) use self::rewind::RewindConfig;
 use self::telemetry::TelemetryConfig;
 use crate::error::usage;
 
@@ -117,6 +119,9 @@ pub(crate) struct Config {
     /// Which sessions are kept.
     #[serde(deserialize_with = "or_default")]
     pub(crate) retention: RetentionConfig,
+    /// Which files are kept as they were before tools change them.
+    #[serde(deserialize_with = "or_default")]
+    pub(crate) rewind: RewindConfig,
     /// What is redacted.
     #[serde(deserialize_with = "or_default")]
     pub(crate) redact: RedactConfig,
@@ -159,6 +164,7 @@ impl Default for Config {
             telemetry: TelemetryConfig::default(),
             retention: RetentionConfig::default(),
             redact: RedactConfig::default(),
+            rewind: RewindConfig::default(),
             trusted_folders: Vec::new(),
         }
     }
@@ -580,6 +586,7 @@ fn check(config: &Config) -> Result<(), Wrong> {
     }
     permissions::check(&config.permissions)?;
     retention::check(&config.retention)?;
+    rewind::check(&config.rewind)?;
     config.serve.tokens.iter().try_for_each(|(name, token)| check_serve_token(name, token))?;
     if config.trusted_folders.iter().any(|folder| !layers::is_absolute(folder)) {
         return wrong(&["trusted_folders"], "each must be an absolute path, or begin with ~/");

@@ -30,7 +30,7 @@ use rustix::process::{Resource, getrlimit};
 use crate::args::{Command, Global, Options};
 use crate::commands::{
     chat, compact, completions, demo, eval, export, fork, import, models, plan, prune, questions, recall,
-    rpc, run, serve, sessions, show, simulate, store, top, tree,
+    rpc, run, serve, sessions, show, simulate, store, top, tree, undo,
 };
 
 fn main() -> ExitCode {
@@ -185,6 +185,7 @@ async fn perform(options: &Options) -> anyhow::Result<u8> {
         Command::Tree(args) => tree::run(global, args).await,
         Command::Resume(args) => chat::resume(global, args).await,
         Command::Compact(args) => compact::run(global, args).await,
+        Command::Undo(args) => undo::run(global, args).await,
         Command::Fork(args) => fork::run(global, args).await,
         Command::Eval(args) => eval::run(global, args).await,
         Command::Completions(args) => completions::run(global, args),

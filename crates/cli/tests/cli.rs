@@ -76,5 +76,6 @@ mod cli {
     pub(crate) mod top;
     #[cfg(feature = "otlp")]
     mod traces;
+    mod undo;
     pub(crate) mod usage;
 }

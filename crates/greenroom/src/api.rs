@@ -21,6 +21,8 @@ pub(crate) mod questions;
 pub(crate) mod request;
 pub(crate) mod resume;
 pub(crate) mod retention;
+#[cfg(feature = "command-tools")]
+mod rewind;
 pub(crate) mod run_stream;
 pub(crate) mod runtime;
 pub(crate) mod session;

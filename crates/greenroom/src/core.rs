@@ -12,6 +12,8 @@ pub(crate) mod consumers;
 pub(crate) mod deps;
 pub(crate) mod door;
 pub(crate) mod handover;
+#[cfg(feature = "command-tools")]
+pub(crate) mod kept_files;
 pub(crate) mod mail;
 pub(crate) mod message;
 pub(crate) mod metrics;

@@ -212,6 +212,13 @@ pub mod provider {
     };
 }
 
+/// The files that tools change: keeping them as they were before, and going back.
+#[cfg(feature = "command-tools")]
+pub mod files {
+    pub use crate::values::rewind::{Rewind, Rewound};
+    pub use greenroom_tools::rewind::{FileAction, FileHistory, FileRewind, Limits, NotKept};
+}
+
 /// Items that only the other crates of Greenroom use. They may change with any version.
 #[doc(hidden)]
 pub mod internal {

@@ -16,4 +16,6 @@ pub(crate) mod prompt;
 pub(crate) mod rate;
 pub(crate) mod recalled;
 pub(crate) mod retention;
+#[cfg(feature = "command-tools")]
+pub(crate) mod rewind;
 pub(crate) mod state;

@@ -48,6 +48,7 @@ pub use self::read::{
     ListWaiting, ModelSummary, ModelsListed, RecallEntries, RecalledEntries, Replay, Replayed, SessionCounts,
     SessionFound, SessionPage, SessionState, ShowSession, Shown, WaitingInput, WaitingListed,
 };
+pub use self::rewind::{RewindScope, RewindSession, RewoundAction, RewoundFile, SessionRewound};
 pub use self::route::{Label, Reach, Right, Route, Verb};
 pub use self::runs::Runs;
 pub(crate) use self::session::AGENT;
@@ -74,6 +75,7 @@ mod permissions;
 mod query;
 mod questions;
 mod read;
+mod rewind;
 mod route;
 mod runs;
 mod session;
@@ -422,6 +424,7 @@ pub fn methods() -> Vec<Method> {
         method::<PinEntry>(),
         method::<ListPins>(),
         method::<BranchSession>(),
+        method::<RewindSession>(),
         method::<ForkSession>(),
         method::<DeleteSession>(),
         method::<PruneSessions>(),

@@ -5,6 +5,7 @@
 
 pub mod bash;
 mod edit;
+mod encoding;
 mod grep;
 mod list;
 mod read;

@@ -33,6 +33,9 @@ pub struct ToolContext {
     pub questions: Questions,
     /// See [`Self::call_key`].
     pub key: String,
+    /// Keeps the files that the call changes, so that they can be brought back.
+    #[cfg(feature = "command-tools")]
+    pub files: crate::rewind::CallFiles,
 }
 
 impl ToolContext {

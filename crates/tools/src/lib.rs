@@ -8,6 +8,8 @@
 pub mod background;
 #[cfg(feature = "command-tools")]
 pub mod builtin;
+#[cfg(all(test, feature = "command-tools"))]
+mod by_hand;
 mod context;
 mod error;
 mod function;
@@ -25,6 +27,8 @@ pub mod privacy;
 mod process;
 mod questions;
 mod registry;
+#[cfg(feature = "command-tools")]
+pub mod rewind;
 mod schema;
 mod similar;
 mod state;

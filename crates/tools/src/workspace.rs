@@ -8,17 +8,18 @@
 //! path.
 
 mod closed;
+mod replace;
+mod seen;
 mod touched;
 mod walk;
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
-use std::io::Write;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::SystemTime;
 
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
@@ -26,6 +27,9 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use self::closed::{Closed, ClosedNow};
+pub(crate) use self::replace::{Expected, Replacement};
+use self::seen::SeenVersions;
+pub(crate) use self::touched::Snapshot;
 use self::touched::TouchedFiles;
 use crate::{ToolError, ToolOutput, ToolsError, similar};
 
@@ -34,6 +38,9 @@ use crate::{ToolError, ToolOutput, ToolsError, similar};
 const PROTECTED: [&str; 2] = [".git", "greenroom.yaml"];
 /// The maximum length of a chain of symbolic links.
 const LINKS_MAX: usize = 40;
+
+/// The longest tick of a file system's clock, in seconds.
+const TICK_S: i64 = 2;
 
 /// How many file operations of one workspace run at once; the others wait.
 const BLOCKING_MAX: usize = 8;
@@ -57,6 +64,7 @@ struct Inner {
     confined_lookup: bool,
     permits: Arc<Semaphore>,
     touched: TouchedFiles,
+    seen: SeenVersions,
 }
 
 /// A path inside the workspace: relative, without `.`, `..` and empty components. The empty path is the
@@ -112,6 +120,13 @@ impl Version {
             modified_ns: i64::try_from(stat.st_mtime_nsec).unwrap_or_default(),
         }
     }
+
+    /// Whether the file was modified so recently that a change since may not show in its version: the clocks
+    /// of file systems have ticks, and a new file may get the number of one that was just removed.
+    pub(crate) fn is_recent(&self) -> bool {
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        i64::try_from(now.as_secs()).unwrap_or(i64::MAX) <= self.modified_s.saturating_add(TICK_S)
+    }
 }
 
 impl Workspace {
@@ -157,6 +172,7 @@ impl Workspace {
             confined_lookup,
             permits,
             touched: TouchedFiles::default(),
+            seen: SeenVersions::default(),
         };
         Ok(Self { inner: Arc::new(inner), umask: None })
     }
@@ -324,58 +340,6 @@ impl Workspace {
             }
         }
         Ok(directory)
-    }
-
-    /// Atomically replaces the file with `content`: a reader sees the old file or the new one. Missing
-    /// folders are created; an existing file keeps its permissions. With `expected`, fails if the file has
-    /// changed since. Returns whether the file existed before.
-    pub(crate) fn replace(
-        &self,
-        path: &WorkspacePath,
-        content: &[u8],
-        expected: Option<Version>,
-    ) -> Result<bool, ToolsError> {
-        self.changeable(path)?;
-        let Some((parent, name)) = path.split() else {
-            return Err(wrong_kind(path, FileType::Directory));
-        };
-        let io = |error: Errno| ToolsError::io(path.shown(), error);
-        let directory = self.open_directory_plainly(&parent, expected.is_none())?;
-        let closed = self.inner.closed.now();
-        if closed.would_be(&directory, name) {
-            return Err(is_closed(path));
-        }
-        let before = match rustix::fs::statat(&directory, name, AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(stat) if closed.is(&stat) => return Err(is_closed(path)),
-            Ok(stat) => {
-                regular(path, &stat)?;
-                Some(stat)
-            }
-            Err(Errno::NOENT) => None,
-            Err(error) => return Err(io(error)),
-        };
-        if let Some(expected) = expected
-            && before.as_ref().map(Version::of) != Some(expected)
-        {
-            let text = format!("`{}` was changed by someone else meanwhile; read it again", path.shown());
-            return Err(ToolsError::Refused(text));
-        }
-        let (temporary, mut file) = create_temporary(&directory).map_err(io)?;
-        let of_new = self.umask.map(|umask| 0o666 & !umask);
-        let written = (|| {
-            if let Some(mode) = before.as_ref().map(|before| before.st_mode & 0o7777).or(of_new) {
-                rustix::fs::fchmod(&file, Mode::from_raw_mode(mode))?;
-            }
-            file.write_all(content)?;
-            rustix::fs::renameat(&directory, &temporary, &directory, name)?;
-            Ok(())
-        })();
-        if let Err(error) = written {
-            // A leftover cannot be handled here, and the first error is the one that matters.
-            let _ = rustix::fs::unlinkat(&directory, &temporary, AtFlags::empty());
-            return Err(ToolsError::Io { path: path.shown().to_owned(), source: error });
-        }
-        Ok(before.is_some())
     }
 
     /// Checks that tools that write may change the path.
@@ -549,21 +513,6 @@ fn not_a_folder(path: &WorkspacePath) -> ToolsError {
         path: path.shown().to_owned(),
         found: "a file, or goes through one",
         wanted: "a folder",
-    }
-}
-
-/// Creates a temporary file in the folder.
-fn create_temporary(directory: &OwnedFd) -> Result<(String, File), Errno> {
-    static NEXT: AtomicU64 = AtomicU64::new(0);
-    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    loop {
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let name = format!(".greenroom-{}-{number}.tmp", std::process::id());
-        match rustix::fs::openat(directory, &name, flags, Mode::from_raw_mode(0o666)) {
-            Ok(file) => return Ok((name, File::from(file))),
-            Err(Errno::EXIST) => {}
-            Err(error) => return Err(error),
-        }
     }
 }
 

@@ -58,9 +58,13 @@ fn arguments_are_read_or_refused_with_what_is_wanted() {
             "/compact has no option {flag}; it has --keep N and --force, and all text after -- is the focus"
         ))
     };
-    let branch = |entry, summary| Ok(Command::Branch(Branching { entry, summary }));
-    let no_branch =
-        || Err("/branch takes the number of an entry, as /tree shows it, and --summary".to_owned());
+    let back = |scope, overwrite| GoingBack { scope, overwrite };
+    let branch = |entry, summary| Ok(Command::Branch(Branching { entry, summary, back: back(None, false) }));
+    let no_branch = || {
+        Err("/branch takes the number of an entry, as /tree shows it, --summary, and --both, --conversation or --files \
+             with --overwrite"
+            .to_owned())
+    };
     let no_compaction =
         |name: &str| Err(format!("/{name} takes the number of a compaction, as /compactions lists it"));
     for (line, wanted) in [
@@ -86,6 +90,19 @@ fn arguments_are_read_or_refused_with_what_is_wanted() {
         ("/branch twelve", no_branch()),
         ("/branch 12 13", no_branch()),
         ("/branch 12 --sumary", no_branch()),
+        (
+            "/branch 12 --files --overwrite",
+            Ok(Command::Branch(Branching {
+                entry: Some(12),
+                summary: false,
+                back: back(Some(RewindScope::Files), true),
+            })),
+        ),
+        ("/undo", Ok(Command::Undo(back(None, false)))),
+        ("/undo --both", Ok(Command::Undo(back(Some(RewindScope::Both), false)))),
+        ("/undo --conversation", Ok(Command::Undo(back(Some(RewindScope::Conversation), false)))),
+        ("/undo --overwrite --files", Ok(Command::Undo(back(Some(RewindScope::Files), true)))),
+        ("/undo 2", Err("/undo takes --both, --conversation or --files, and --overwrite".to_owned())),
         ("/undo-compact", Ok(Command::UndoCompact(None))),
         ("/undo-compact 2", Ok(Command::UndoCompact(Some(2)))),
         ("/undo-compact 0", no_compaction("undo-compact")),

@@ -17,7 +17,7 @@ use greenroom_server::{ClientError, ProblemKind};
 use greenroom_terminal::row::{Look, Row};
 use greenroom_terminal::{format, screen, time};
 
-use super::{Done, TerminalChat, open};
+use super::{Done, TerminalChat, going_back, open};
 use crate::backend::{Backend, HowToCompact};
 use crate::commands::{Branching, COMMANDS, Command, Custom, KEYS, Permitting, Spec};
 use crate::figures;
@@ -30,10 +30,10 @@ const OFFERED_MAX: usize = 500;
 const COPY_BYTES_MAX: usize = 100_000;
 
 /// The result of a command.
-type Outcome = Result<Vec<Done>, Problem>;
+pub(super) type Outcome = Result<Vec<Done>, Problem>;
 
 /// Why a command failed, as text for the user.
-struct Problem(String);
+pub(super) struct Problem(String);
 
 impl From<ClientError> for Problem {
     fn from(error: ClientError) -> Self {
@@ -51,11 +51,11 @@ impl From<String> for Problem {
     }
 }
 
-fn rows(rows: Vec<Row>) -> Outcome {
+pub(super) fn rows(rows: Vec<Row>) -> Outcome {
     Ok(vec![Done::Rows(rows)])
 }
 
-fn note(look: Look, text: impl Into<String>) -> Outcome {
+pub(super) fn note(look: Look, text: impl Into<String>) -> Outcome {
     Ok(vec![Done::Note(look, text.into())])
 }
 
@@ -137,11 +137,14 @@ impl TerminalChat {
                         .collect())
                 });
             }
-            Command::Branch(Branching { entry: None, summary }) => {
+            Command::Branch(Branching { entry: None, summary, .. }) => {
                 self.spawn(async move { places(&backend, summary).await });
             }
-            Command::Branch(Branching { entry: Some(entry), summary }) => {
-                self.spawn(async move { branch(&backend, entry, summary).await });
+            Command::Branch(Branching { entry: Some(entry), summary, back }) => {
+                self.spawn(async move { going_back::to(&backend, entry, summary, back, width).await });
+            }
+            Command::Undo(back) => {
+                self.spawn(async move { going_back::undo(&backend, back, width).await });
             }
             Command::Tree => self.spawn(async move { show_tree(&backend, width).await }),
             Command::Export(path) => {
@@ -405,14 +408,6 @@ async fn places(backend: &Backend, summary: bool) -> Outcome {
         return note(Look::DIM, "there is no earlier prompt yet");
     }
     Ok(vec![Done::Pick(Picker::new(Purpose::Branch { summary }, "Continue from", items))])
-}
-
-async fn branch(backend: &Backend, entry: u64, summary: bool) -> Outcome {
-    match backend.branch(greenroom::EntryId(entry), summary).await {
-        // Events report both outcomes, here and in all other chats.
-        Err(error) if error.kind() == Some(ProblemKind::BranchSummary) => Ok(Vec::new()),
-        done => done.map(|()| Vec::new()).map_err(Problem::from),
-    }
 }
 
 async fn show_tree(backend: &Backend, width: usize) -> Outcome {

@@ -6,8 +6,8 @@ use greenroom::permissions::Mode;
 use greenroom_terminal::screen::one_line;
 
 use super::{
-    Asked, Branching, COMMANDS, Command, Completion, Edit, Effect, KeyCode, KeyEvent, KeyModifiers, Kind,
-    Look, Model, Pending, Picked, Picker, Purpose, commands,
+    Asked, Branching, COMMANDS, Command, Completion, Edit, Effect, GoingBack, KeyCode, KeyEvent,
+    KeyModifiers, Kind, Look, Model, Pending, Picked, Picker, Purpose, commands,
 };
 use crate::commands::Permitting;
 use crate::picker::Item;
@@ -90,8 +90,15 @@ impl Model {
             Purpose::Resume => Command::Resume(Some(value)),
             Purpose::Model => Command::Model(Some(value)),
             Purpose::Effort => Command::Effort(Some(value)),
+            Purpose::GoBack { entry, summary } => match GoingBack::parse("undo", &value) {
+                Ok(back) if entry.is_none() => Command::Undo(back),
+                Ok(back) => Command::Branch(Branching { entry, summary, back }),
+                Err(_) => return Vec::new(),
+            },
             Purpose::Branch { summary } => match value.parse() {
-                Ok(entry) => Command::Branch(Branching { entry: Some(entry), summary }),
+                Ok(entry) => {
+                    Command::Branch(Branching { entry: Some(entry), summary, ..Branching::default() })
+                }
                 Err(_) => return Vec::new(),
             },
         })]

@@ -235,7 +235,7 @@ fn a_line_that_ends_with_a_backslash_goes_on_and_a_path_is_no_command() {
 #[test]
 fn an_offered_command_is_done_with_enter_and_files_are_asked_for() {
     let mut chat = Chat::new();
-    chat.types("/und");
+    chat.types("/undo-");
     assert!(chat.region().join("\n").contains("❯ /undo-compact"));
     assert!(chat.press(KeyCode::Enter).contains(&Effect::Command(Command::UndoCompact(None))));
     chat.types("look at ");

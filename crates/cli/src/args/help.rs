@@ -200,6 +200,18 @@ Examples:
 Nothing is lost: the log keeps the replaced messages, and `greenroom show` prints them. The exit code is 0 even if \
 there is nothing to compact. Ctrl-C leaves the conversation unchanged.";
 
+pub(super) const UNDO_EXAMPLES: &str = "\
+Examples:
+  greenroom undo fix-the-test --dry-run
+  greenroom undo fix-the-test
+  greenroom undo fix-the-test --files --yes
+  greenroom undo fix-the-test --to 12
+
+`--to 12` goes back to the moment when entry 12 was the newest. The conversation continues on another branch; nothing of it is lost, and `greenroom tree` shows both. The files are \
+those that the session's tools changed, as far as they were kept (`rewind` in the configuration). A file that somebody \
+else changed since is left as it is and named, unless you give --overwrite. `undo --to` with the last entry of the \
+branch that was left takes an undo back. The exit code is 1 if a file is not as it was then.";
+
 pub(super) const IMPORT_EXAMPLES: &str = "\
 Examples:
   greenroom import session.jsonl

@@ -40,6 +40,37 @@ pub(crate) struct CompactArgs {
     pub(crate) model: ModelArgs,
 }
 
+/// `undo`.
+#[derive(Debug, Args)]
+pub(crate) struct UndoArgs {
+    /// The session's id or a prefix
+    #[arg(value_name = "ID")]
+    pub(crate) id: String,
+    /// Take back everything after this entry [default: the last prompt and everything after it]
+    #[arg(long, value_name = "ENTRY")]
+    pub(crate) to: Option<u64>,
+    /// Only the conversation
+    #[arg(long, conflicts_with = "files")]
+    pub(crate) conversation: bool,
+    /// Only the files
+    #[arg(long)]
+    pub(crate) files: bool,
+    /// Overwrite files that somebody else changed, too; their present content is kept first
+    #[arg(long, conflicts_with = "conversation")]
+    pub(crate) overwrite: bool,
+    /// Change nothing; print what would be done
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// Do not ask before files are changed
+    #[arg(short, long)]
+    pub(crate) yes: bool,
+    /// Print JSON: what was done to each file, and where the conversation continues
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+}
+
 /// `fork`.
 #[derive(Debug, Args)]
 pub(crate) struct ForkArgs {

@@ -140,6 +140,7 @@ fn every_setting_has_a_rule_for_files_of_projects() {
         "providers",
         "redact",
         "retention",
+        "rewind",
         "serve",
         "skills",
         "telemetry",

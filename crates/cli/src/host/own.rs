@@ -20,7 +20,7 @@ use super::agents::Agents;
 use super::connect::{is_free, make_room_by};
 use super::stored::tell;
 use crate::agent::simulated::Simulated;
-use crate::agent::{FOLDER, Made, Server, Stay, check_reachable, config, data_dir, warn};
+use crate::agent::{FOLDER, Made, Server, Stay, check_reachable, config, data_dir, keep_files, warn};
 use crate::args::{Global, ModelArgs, ModelsArgs};
 use crate::config::surroundings::Surroundings;
 use crate::config::{LimitsConfig, ProviderConfig, ServeConfig};
@@ -80,7 +80,7 @@ pub(crate) fn limited(builder: RuntimeBuilder, limits: &LimitsConfig) -> Runtime
 }
 
 pub(crate) async fn start(global: &Global, builder: RuntimeBuilder) -> Result<Runtime> {
-    let runtime = builder.start().await?;
+    let runtime = keep_files(global, builder)?.start().await?;
     tell(global, runtime.notices())?;
     Ok(runtime)
 }

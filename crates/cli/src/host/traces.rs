@@ -79,6 +79,7 @@ fn has_runs(command: &Command) -> bool {
         | Command::Run(_)
         | Command::Resume(_)
         | Command::Compact(_)
+        | Command::Undo(_)
         | Command::Fork(_)
         | Command::Serve(_)
         | Command::Rpc(_) => true,

@@ -55,6 +55,8 @@ mod preparation;
 mod prompts;
 mod questions;
 mod record;
+#[cfg(feature = "command-tools")]
+mod rewinding;
 mod runs;
 mod settle;
 mod sleeping;
@@ -273,6 +275,10 @@ impl SessionState {
             }
             SessionMessage::Branch { to, reply } => {
                 let _ = reply.send(Box::pin(self.branch(to)).await);
+            }
+            #[cfg(feature = "command-tools")]
+            SessionMessage::Rewind { rewind, reply } => {
+                let _ = reply.send(Box::pin(self.rewind(rewind)).await);
             }
             SessionMessage::HandOff { to, sees, reply } => {
                 let _ = reply.send(Box::pin(self.hand_off(&to, sees)).await);

@@ -13,6 +13,8 @@ use greenroom_kernel::settings::CompactionSettings;
 use greenroom_kernel::usage::{KnownWindows, Window};
 use greenroom_provider::{ModelInfo, ModelSettings};
 use greenroom_store::Store;
+#[cfg(feature = "command-tools")]
+use greenroom_tools::rewind::FileHistory;
 use parking_lot::RwLock;
 
 use crate::agent::Agent;
@@ -93,6 +95,9 @@ pub(crate) struct Deps {
     pub(crate) readiness: Readiness,
     /// Which sessions are kept.
     pub(crate) retention: Retention,
+    /// The files that tools change, as they were before.
+    #[cfg(feature = "command-tools")]
+    pub(crate) files: Option<FileHistory>,
 }
 
 /// Called with a session's id and the point that one of its actors has reached. For tests.
@@ -273,6 +278,8 @@ impl Deps {
     /// Notes a deletion: sessions created from now on have a later creation time.
     pub(crate) fn note_deletion(&self, session: &str) {
         self.searches.forget(session);
+        #[cfg(feature = "command-tools")]
+        crate::core::kept_files::forget(self, session);
         let next = self.created_at_ms() + 1;
         self.deleted_before_ms.fetch_max(next, Ordering::Relaxed);
     }

@@ -43,6 +43,8 @@ use crate::values::compaction::Compacted;
 use crate::values::error::{Error, Result};
 use crate::values::prompt::Reply;
 use crate::values::retention::DeletionReason;
+#[cfg(feature = "command-tools")]
+use crate::values::rewind::{Rewind, Rewound};
 use crate::values::state::State;
 
 pub(crate) use orders::{
@@ -245,6 +247,9 @@ pub(crate) enum SessionMessage {
     Undo { back_to: Option<EntryId>, reply: ReplyTo<ContextUsage> },
     /// From outside: continue after another entry.
     Branch { to: Option<EntryId>, reply: ReplyTo<()> },
+    /// From outside: go back, with the files.
+    #[cfg(feature = "command-tools")]
+    Rewind { rewind: Rewind, reply: ReplyTo<Rewound> },
     /// From outside: continue with another agent of the team.
     HandOff { to: String, sees: Sees, reply: ReplyTo<()> },
     /// From outside: continue after another entry, with a summary of the abandoned branch.
@@ -349,6 +354,8 @@ impl SessionMessage {
             Self::Sleep => "session/sleep",
             Self::Undo { .. } => "session/undo",
             Self::Branch { .. } => "session/branch",
+            #[cfg(feature = "command-tools")]
+            Self::Rewind { .. } => "session/rewind",
             Self::HandOff { .. } => "session/hand_off",
             Self::BranchWithSummary { .. } => "session/branch_with_summary",
             Self::Pin { .. } => "session/pin",

@@ -65,6 +65,9 @@ pub(crate) struct SessionShared {
     agent: Mutex<Option<Arc<Agent>>>,
     /// The target of an abort.
     run: Mutex<RunSlot>,
+    /// The answer whose calls run, or ran last.
+    #[cfg(feature = "command-tools")]
+    answer: Mutex<Option<EntryId>>,
     /// Whether a run continues while the session sleeps; the supervisor keeps it.
     is_suspended: AtomicBool,
     /// The number of times a run was parked.
@@ -139,6 +142,8 @@ impl SessionShared {
             kept_awake: AtomicUsize::new(0),
             agent: Mutex::new(agent),
             run: Mutex::default(),
+            #[cfg(feature = "command-tools")]
+            answer: Mutex::new(None),
             is_suspended: AtomicBool::new(false),
             parkings: AtomicU64::new(0),
             is_deleted: AtomicBool::new(false),
@@ -402,6 +407,18 @@ impl SessionShared {
     /// Returns the run in progress; `None` if there is none.
     pub(crate) fn open_run(&self) -> Option<RunId> {
         self.run.lock().open()
+    }
+
+    /// Notes the answer whose calls run.
+    #[cfg(feature = "command-tools")]
+    pub(crate) fn set_answer(&self, answer: EntryId) {
+        *self.answer.lock() = Some(answer);
+    }
+
+    /// Returns the answer whose calls run, or ran last.
+    #[cfg(feature = "command-tools")]
+    pub(crate) fn answer(&self) -> Option<EntryId> {
+        *self.answer.lock()
     }
 
     /// Notes that no run is open.

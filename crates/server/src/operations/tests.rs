@@ -135,6 +135,8 @@ async fn every_operation_does_what_it_says() {
             json!("completed"),
         ),
         ("session/branch", with(json!({ "entry_id": 1 })), "/session_id", json!("a")),
+        ("session/rewind", with(json!({ "dry_run": true })), "/prompt_id", json!(0)),
+        ("session/rewind", with(json!({ "entry_id": 1, "scope": "files" })), "/keeps_files", json!(false)),
         ("session/tree", a.clone(), "/branches/0/text", json!("you: one")),
         ("session/context", a.clone(), "/parts/0/category", json!("instructions")),
         ("agent/tools", json!({}), "/tools/0/name", json!("look")),

@@ -23,6 +23,7 @@ use crate::output::{BODY_BYTES_MAX, BODY_LINES_MAX, Clip, cap_line};
 use crate::privacy::variable;
 pub use crate::process::Containment;
 use crate::process::{Launch, Running};
+use crate::rewind::CommandFiles;
 use crate::{FunctionTool, Progress, ToolContext, ToolError, ToolOutput, ToolsError, Workspace};
 
 /// The variables that commands inherit.
@@ -121,7 +122,14 @@ async fn run(
         Some(containment) => containment,
         None => tokio::task::spawn_blocking(Containment::detect).await?,
     };
-    let before = off_thread(workspace, Workspace::snapshot).await?;
+    let files = context.files.clone();
+    let before = off_thread(workspace, move |workspace| {
+        let snapshot = workspace.snapshot();
+        CommandFiles::before(workspace, &snapshot, &files).map(|files| (snapshot, files))
+    });
+    let (before, files) = before.await?.map_err(|error| {
+        ToolError::new(format!("the command was not run: files could not be kept for rewinding: {error}"))
+    })?;
     let launch = Launch {
         argv: argv(options, &arguments.command),
         directory: workspace.root().to_owned(),
@@ -160,7 +168,13 @@ async fn run(
         }
     }
     let output = report(end, timeout, collector.finish());
-    off_thread(workspace, move |workspace| workspace.changed_since(before, output)).await
+    off_thread(workspace, move |workspace| {
+        if let Err(error) = files.after(workspace, &before) {
+            tracing::warn!(%error, "what a command changed could not be recorded for rewinding");
+        }
+        workspace.changed_since(&before, output)
+    })
+    .await
 }
 
 /// Examines files outside the asynchronous threads. It does not wait for a slot, and completes even if the

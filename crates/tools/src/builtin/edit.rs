@@ -1,7 +1,8 @@
 //! `edit`: replaces an exact text in a file with another.
 //!
 //! Invariants: the text must occur exactly once (unless `all` is given), and the file must still be the one
-//! that was read; line endings and a byte order mark are preserved.
+//! that was read, now and when the session's model last read or wrote it; encoding, line endings and a byte
+//! order mark are preserved.
 
 use std::io::Read;
 
@@ -10,8 +11,10 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use tokio_util::sync::CancellationToken;
 
-use super::write::{changes, preview, text_of};
+use super::encoding::{self, has_windows_line_ends};
+use super::write::{changes, other_names, preview, text_of};
 use crate::output::cap_line;
+use crate::workspace::{Expected, Replacement};
 use crate::{FunctionTool, ToolContext, ToolOutput, ToolsError, Workspace, similar};
 
 /// The largest file that is edited, in bytes.
@@ -37,7 +40,10 @@ pub(super) fn tool(workspace: Workspace) -> FunctionTool {
     let shown = workspace.clone();
     crate::tool("edit", move |arguments: Edit, context: ToolContext| {
         let workspace = workspace.clone();
-        async move { workspace.blocking(&context.cancel, move |w, cancel| edit(w, &arguments, cancel)).await }
+        async move {
+            let cancel = context.cancel.clone();
+            workspace.blocking(&cancel, move |w, cancel| edit(w, &arguments, cancel, &context)).await
+        }
     })
     .shows_own_files()
     .preview(move |arguments| preview(&shown, arguments, would_change))
@@ -53,27 +59,41 @@ fn edit(
     workspace: &Workspace,
     arguments: &Edit,
     cancel: &CancellationToken,
+    context: &ToolContext,
 ) -> Result<ToolOutput, ToolsError> {
     let path = workspace.locate(&arguments.path)?;
     let shown = path.shown();
     workspace.changeable(&path)?;
     let (file, version) = workspace.open_file(&path)?;
+    workspace.check_seen(&context.session, &path, version)?;
     let mut bytes = Vec::new();
     file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(|error| ToolsError::io(shown, error))?;
     if u64::try_from(bytes.len()).is_ok_and(|length| length > FILE_BYTES_MAX) {
         let text = format!("`{shown}` is larger than {FILE_BYTES_MAX} bytes, which is the limit for edits");
         return Err(ToolsError::Refused(text));
     }
-    let text = String::from_utf8(bytes)
-        .map_err(|_| ToolsError::Refused(format!("`{shown}` is not UTF-8 text and was not changed")))?;
-    let (edited, lines) = replace(&text, arguments)
-        .map_err(|wrong| ToolsError::Refused(format!("`{shown}` was not changed: {wrong}")))?;
+    let Some((encoding, text)) = encoding::decode(bytes) else {
+        let text = format!("`{shown}` is not text and was not changed; `write` can replace it as a whole");
+        return Err(ToolsError::Refused(text));
+    };
+    let wrong = |wrong| ToolsError::Refused(format!("`{shown}` was not changed: {wrong}"));
+    let (edited, lines) = replace(&text, arguments).map_err(wrong)?;
+    let edited = encoding.encode(&edited).map_err(|char| {
+        let encoding = encoding.as_str();
+        wrong(format!("it is in {encoding}, which does not have {char:?}; `write` it as a whole for UTF-8"))
+    })?;
     if cancel.is_cancelled() {
         return Err(ToolsError::Cancelled);
     }
-    workspace.replace(&path, edited.as_bytes(), Some(version))?;
+    let replacement = Replacement { expected: Expected::Version(version), ..Replacement::new(&edited) };
+    let replaced = workspace.replace(&path, &replacement, &context.files)?;
+    workspace.saw(&context.session, &path, replaced.version);
     let count = lines.len();
-    let text = format!("edited `{shown}`: {count} replacement{} at {}", plural(count), at_lines(&lines));
+    let mut text = format!("edited `{shown}`: {count} replacement{} at {}", plural(count), at_lines(&lines));
+    if let Some(remark) = other_names(replaced.other_names) {
+        text.push_str("; ");
+        text.push_str(&remark);
+    }
     Ok(workspace.touched(ToolOutput::text(text), &path, Touch::Modified))
 }
 
@@ -86,8 +106,7 @@ fn replace(text: &str, edit: &Edit) -> Result<(String, Vec<usize>), String> {
         return Err("`old` and `new` are the same".to_owned());
     }
     // Models write `\n`; a file with only `\r\n` line endings keeps them.
-    let newlines = text.matches('\n').count();
-    let windows = newlines > 0 && text.matches("\r\n").count() == newlines;
+    let windows = has_windows_line_ends(text);
     let ending = |part: &str| {
         let unix = part.replace("\r\n", "\n");
         if windows { unix.replace('\n', "\r\n") } else { unix }

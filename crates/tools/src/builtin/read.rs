@@ -11,6 +11,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use tokio_util::sync::CancellationToken;
 
+use super::encoding::{self, Encoding};
 use crate::output::{BODY_BYTES_MAX, BODY_LINES_MAX};
 use crate::{FunctionTool, ToolContext, ToolOutput, ToolsError, Workspace};
 
@@ -18,6 +19,10 @@ use crate::{FunctionTool, ToolContext, ToolOutput, ToolsError, Workspace};
 const LINE_BYTES_MAX: usize = 2_000;
 /// The largest image that is sent, in bytes.
 const IMAGE_BYTES_MAX: u64 = 5 * 1024 * 1024;
+/// The largest file in another encoding than UTF-8 that is read, in bytes.
+const DECODED_BYTES_MAX: u64 = 10 * 1024 * 1024;
+/// How much of a file is read in order to count its lines, in bytes.
+const COUNTED_BYTES: usize = 64 * 1024 * 1024;
 /// How much of a file is examined to tell text from binary data, in bytes.
 const HEAD_BYTES: u64 = 8 * 1024;
 
@@ -37,7 +42,10 @@ struct Read {
 pub(super) fn tool(workspace: Workspace) -> FunctionTool {
     crate::tool("read", move |arguments: Read, context: ToolContext| {
         let workspace = workspace.clone();
-        async move { workspace.blocking(&context.cancel, move |w, cancel| read(w, &arguments, cancel)).await }
+        async move {
+            let cancel = context.cancel.clone();
+            workspace.blocking(&cancel, move |w, cancel| read(w, &arguments, cancel, &context)).await
+        }
     })
     .read_only()
     .shows_own_files()
@@ -47,20 +55,26 @@ fn read(
     workspace: &Workspace,
     arguments: &Read,
     cancel: &CancellationToken,
+    context: &ToolContext,
 ) -> Result<ToolOutput, ToolsError> {
     let path = workspace.locate(&arguments.path)?;
     let shown = path.shown();
     let io = |error: std::io::Error| ToolsError::io(shown, error);
-    let (mut file, _) = workspace.open_file(&path)?;
+    let (mut file, version) = workspace.open_file(&path)?;
+    let saw = |output| {
+        workspace.saw(&context.session, &path, version);
+        workspace.touched(output, &path, Touch::Read)
+    };
     let size_bytes = file.metadata().map_err(io)?.len();
     let mut head = Vec::new();
     file.by_ref().take(HEAD_BYTES).read_to_end(&mut head).map_err(io)?;
     if let Some(media_type) = media_type(&head) {
         let output = image(shown, media_type, head, file, size_bytes)?;
-        return Ok(workspace.touched(output, &path, Touch::Read));
+        return Ok(saw(output));
     }
-    if head.contains(&0) {
-        return Err(ToolsError::Refused(format!("`{shown}` is not text but binary, {size_bytes} bytes")));
+    let declared = Encoding::declared(&head);
+    if head.contains(&0) && declared.is_none() {
+        return Err(ToolsError::Refused(binary(shown, &head, size_bytes)));
     }
     let first = arguments.offset.unwrap_or(1);
     let wanted = arguments.limit.unwrap_or(BODY_LINES_MAX).min(BODY_LINES_MAX);
@@ -68,8 +82,65 @@ fn read(
         return Err(ToolsError::Refused("`offset` and `limit` count from 1".to_owned()));
     }
     let mut page = Page::new(first, wanted);
-    page.fill(BufReader::with_capacity(64 * 1024, head.chain(file)), cancel, shown)?;
-    Ok(workspace.touched(ToolOutput::text(page.finish(shown)?), &path, Touch::Read))
+    match declared {
+        None => page.fill(BufReader::with_capacity(64 * 1024, head.chain(file)), cancel, shown)?,
+        Some(encoding) => {
+            let text = decoded(shown, encoding, head.chain(file), size_bytes)?;
+            page.fill(text.as_bytes(), cancel, shown)?;
+            page.encoding = Some(encoding);
+        }
+    }
+    Ok(saw(ToolOutput::text(page.finish(shown, size_bytes)?)))
+}
+
+/// Reads a file in an encoding other than UTF-8 as a whole.
+fn decoded(
+    shown: &str,
+    encoding: Encoding,
+    from: impl std::io::Read,
+    size_bytes: u64,
+) -> Result<String, ToolsError> {
+    let name = encoding.as_str();
+    let mut content = Vec::new();
+    from.take(DECODED_BYTES_MAX + 1)
+        .read_to_end(&mut content)
+        .map_err(|error| ToolsError::io(shown, error))?;
+    if content.len() as u64 > DECODED_BYTES_MAX {
+        return Err(ToolsError::Refused(format!(
+            "`{shown}` is {name} of {size_bytes} bytes; at most {DECODED_BYTES_MAX} can be read unless it is UTF-8"
+        )));
+    }
+    encoding::decode(content).map(|(_, text)| text).ok_or_else(|| {
+        let text = format!("`{shown}` begins like {name}, but is not text: {size_bytes} bytes");
+        ToolsError::Refused(text)
+    })
+}
+
+/// Says that a file is binary, and what it may be.
+fn binary(shown: &str, head: &[u8], size_bytes: u64) -> String {
+    const KINDS: [(&[u8], &str); 12] = [
+        (b"\x7fELF", "an ELF program or library"),
+        (b"\xcf\xfa\xed\xfe", "a Mach-O program or library"),
+        (b"MZ", "a Windows program or library"),
+        (b"\0asm", "a WebAssembly module"),
+        (b"PK\x03\x04", "a ZIP archive, or a document in one"),
+        (b"\x1f\x8b", "compressed with gzip"),
+        (b"\xfd7zXZ\0", "compressed with xz"),
+        (b"\x28\xb5\x2f\xfd", "compressed with zstd"),
+        (b"BZh", "compressed with bzip2"),
+        (b"%PDF-", "a PDF document"),
+        (b"SQLite format 3\0", "an SQLite database"),
+        (b"\xff\xfe\0\0", "UTF-32 text"),
+    ];
+    let kind = KINDS.iter().find(|(magic, _)| head.starts_with(magic)).map(|(_, kind)| *kind);
+    let zeros = |odd: usize| head.iter().skip(odd).step_by(2).filter(|byte| **byte == 0).count();
+    let half = head.len() / 2;
+    // Latin text in UTF-16 has a zero in every second byte.
+    let is_wide = half >= 4 && (zeros(0) * 10 > half * 9) != (zeros(1) * 10 > half * 9);
+    let kind = kind.or(is_wide.then_some("UTF-16 text without a byte order mark"));
+    let kind = kind.map(|kind| format!("; it looks like {kind}")).unwrap_or_default();
+    let first: Vec<String> = head.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
+    format!("`{shown}` is not text but binary, {size_bytes} bytes{kind}; it begins with {}", first.join(" "))
 }
 
 /// The requested lines, collected from a pass over the whole file.
@@ -82,11 +153,24 @@ struct Page {
     /// How many lines were read so far.
     total: usize,
     full: bool,
+    /// The encoding, if it is not UTF-8.
+    encoding: Option<Encoding>,
+    /// Whether the rest was not read, because the file is very large.
+    has_more: bool,
 }
 
 impl Page {
     fn new(first: usize, wanted: usize) -> Self {
-        Self { first, wanted, text: String::new(), last: 0, total: 0, full: false }
+        Self {
+            first,
+            wanted,
+            text: String::new(),
+            last: 0,
+            total: 0,
+            full: false,
+            encoding: None,
+            has_more: false,
+        }
     }
 
     fn fill(
@@ -95,7 +179,7 @@ impl Page {
         cancel: &CancellationToken,
         shown: &str,
     ) -> Result<(), ToolsError> {
-        let (mut line, mut line_bytes) = (Vec::new(), 0);
+        let (mut line, mut line_bytes, mut read_bytes) = (Vec::new(), 0, 0);
         loop {
             if cancel.is_cancelled() {
                 return Err(ToolsError::Cancelled);
@@ -117,11 +201,21 @@ impl Page {
                 }
             }
             from.consume(chunk_bytes);
+            read_bytes += chunk_bytes;
+            if read_bytes >= COUNTED_BYTES && self.is_complete() {
+                self.has_more = true;
+                return Ok(());
+            }
         }
         if line_bytes > 0 {
             self.line(&line, line_bytes);
         }
         Ok(())
+    }
+
+    /// Whether no later line is shown.
+    fn is_complete(&self) -> bool {
+        self.full || self.total.saturating_add(1) >= self.first.saturating_add(self.wanted)
     }
 
     /// Processes the next line; `line` holds at most the part that is shown.
@@ -131,10 +225,20 @@ impl Page {
             return;
         }
         let line = if self.total == 1 { line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line) } else { line };
-        let mut text = String::from_utf8_lossy(line.strip_suffix(b"\r").unwrap_or(line)).into_owned();
+        let mut line = line.strip_suffix(b"\r").unwrap_or(line);
+        if line_bytes > LINE_BYTES_MAX
+            && let Err(error) = std::str::from_utf8(line)
+            && error.error_len().is_none()
+        {
+            // The cut has split a character.
+            line = &line[..error.valid_up_to()];
+        }
+        let (text, is_utf8) = encoding::line(line);
+        if !is_utf8 {
+            self.encoding = Some(Encoding::Windows1252);
+        }
+        let mut text = text.into_owned();
         if line_bytes > LINE_BYTES_MAX {
-            // The cut may have split a character.
-            text.truncate(text.trim_end_matches('\u{fffd}').len());
             text.push_str(&format!(" [... line of {line_bytes} bytes cut]"));
         }
         let numbered = format!("{}\t{text}\n", self.total);
@@ -146,7 +250,7 @@ impl Page {
         self.last = self.total;
     }
 
-    fn finish(mut self, shown: &str) -> Result<String, ToolsError> {
+    fn finish(mut self, shown: &str, size_bytes: u64) -> Result<String, ToolsError> {
         if self.total == 0 && self.first == 1 {
             return Ok(format!("`{shown}` is empty"));
         }
@@ -154,12 +258,22 @@ impl Page {
             let text = format!("`{shown}` has {} lines; `offset` {} is past its end", self.total, self.first);
             return Err(ToolsError::Refused(text));
         }
-        if self.last < self.total {
-            let (first, last, total) = (self.first, self.last, self.total);
-            self.text.push_str(&format!(
-                "[lines {first} to {last} of {total}; continue with offset {}]\n",
-                last + 1
-            ));
+        if self.last < self.total || self.has_more {
+            let (first, last, next) = (self.first, self.last, self.last + 1);
+            let total = match self.has_more {
+                true => format!("of many; the file has {size_bytes} bytes"),
+                false => format!("of {}", self.total),
+            };
+            self.text.push_str(&format!("[lines {first} to {last} {total}; continue with offset {next}]\n"));
+        }
+        match self.encoding {
+            Some(Encoding::Windows1252) => {
+                self.text.push_str("[not UTF-8: read as Windows-1252; `edit` and `write` keep that]\n");
+            }
+            Some(encoding) => {
+                self.text.push_str(&format!("[{}; `edit` and `write` keep that]\n", encoding.as_str()));
+            }
+            None => {}
         }
         Ok(self.text)
     }

@@ -1,8 +1,10 @@
 //! `write`: writes a whole file at once.
 //!
-//! Invariants: a reader sees the old file or the new one, never a part. The diff is reported to people only,
+//! Invariants: a reader sees the old file or the new one, never a part. The encoding, the byte order mark and
+//! the line ends of the old file are kept, unless the new content has its own. The diff is reported to people only,
 //! as progress: a line `diff N`, followed by N lines that each begin with `+`, `-` or a blank.
 
+use std::borrow::Cow;
 use std::io::Read as _;
 use std::time::Duration;
 
@@ -16,9 +18,12 @@ use serde_json::Value;
 use similar::{ChangeTag, TextDiff};
 use tokio_util::sync::CancellationToken;
 
-use crate::workspace::WorkspacePath;
+use super::encoding::{self, BOM, Encoding, has_windows_line_ends};
+use crate::workspace::{Replacement, WorkspacePath};
 use crate::{FunctionTool, Progress, ToolContext, ToolOutput, ToolsError, Workspace};
 
+/// The form of larger files is not examined; in bytes.
+const TEXT_BYTES_MAX: u64 = 10 * 1024 * 1024;
 /// Larger files are not compared; in bytes.
 const COMPARED_BYTES_MAX: u64 = 256 * 1024;
 /// The most diff lines that are reported.
@@ -43,8 +48,10 @@ pub(super) fn tool(workspace: Workspace) -> FunctionTool {
     let shown = workspace.clone();
     crate::tool("write", move |arguments: Write, context: ToolContext| {
         let workspace = workspace.clone();
-        let (cancel, progress) = (context.cancel, context.progress);
-        async move { workspace.blocking(&cancel, move |w, cancel| write(w, &arguments, cancel, &progress)).await }
+        async move {
+            let cancel = context.cancel.clone();
+            workspace.blocking(&cancel, move |w, cancel| write(w, &arguments, cancel, &context)).await
+        }
     })
     .shows_own_files()
     .preview(move |arguments| preview(&shown, arguments, would_change))
@@ -74,30 +81,90 @@ fn write(
     workspace: &Workspace,
     arguments: &Write,
     cancel: &CancellationToken,
-    progress: &Progress,
+    context: &ToolContext,
 ) -> Result<ToolOutput, ToolsError> {
     let path = workspace.locate(&arguments.path)?;
     if cancel.is_cancelled() {
         return Err(ToolsError::Cancelled);
     }
-    let before = text_of(workspace, &path);
-    let replaced = workspace.replace(&path, arguments.content.as_bytes(), None)?;
-    if let Some(before) = before.filter(|_| replaced) {
-        tell_changes(&before, &arguments.content, progress);
+    let before = present(workspace, &path);
+    let (content, remarks) = match &before {
+        Some(before) => before.form(&arguments.content),
+        None => (arguments.content.clone().into_bytes(), Vec::new()),
+    };
+    let replaced = workspace.replace(&path, &Replacement::new(&content), &context.files)?;
+    workspace.saw(&context.session, &path, replaced.version);
+    let compared = before.filter(|before| replaced.existed && before.bytes <= COMPARED_BYTES_MAX);
+    if let Some(before) = compared {
+        tell_changes(&before.text, &arguments.content, &context.progress);
     }
-    let (lines, bytes) = (arguments.content.lines().count(), arguments.content.len());
-    let done = if replaced { "replaced" } else { "created" };
+    let (lines, bytes) = (arguments.content.lines().count(), content.len());
+    let done = if replaced.existed { "replaced" } else { "created" };
     let shown = path.shown();
-    let text = format!("{done} `{shown}`: {lines} lines, {bytes} bytes");
+    let mut text = format!("{done} `{shown}`: {lines} lines, {bytes} bytes");
+    for remark in remarks.into_iter().chain(other_names(replaced.other_names)) {
+        text.push_str("; ");
+        text.push_str(&remark);
+    }
     Ok(workspace.touched(ToolOutput::text(text), &path, Touch::Modified))
 }
 
-/// Returns the current file content, if it is text and not too large.
-pub(super) fn text_of(workspace: &Workspace, path: &WorkspacePath) -> Option<String> {
+/// Says that a file had other names, which keep the old content.
+pub(super) fn other_names(count: u64) -> Option<String> {
+    let (names, keep) = if count == 1 { ("name", "keeps") } else { ("names", "keep") };
+    let text = format!("its {count} other {names} (hard links) {keep} the old content");
+    (count > 0).then_some(text)
+}
+
+/// The text of the file that is replaced.
+struct Present {
+    encoding: Encoding,
+    text: String,
+    bytes: u64,
+}
+
+impl Present {
+    /// Returns the new content in the form of the old one, and what is to be said about that.
+    fn form(&self, content: &str) -> (Vec<u8>, Vec<String>) {
+        let mut remarks = Vec::new();
+        let mut content = Cow::Borrowed(content);
+        if self.text.starts_with(BOM) && !content.starts_with(BOM) {
+            content = Cow::Owned(format!("{BOM}{content}"));
+            remarks.push("its byte order mark was kept".to_owned());
+        }
+        if has_windows_line_ends(&self.text) && content.contains('\n') && !content.contains("\r\n") {
+            content = Cow::Owned(content.replace('\n', "\r\n"));
+            remarks.push("its CRLF line ends were kept".to_owned());
+        }
+        match self.encoding.encode(&content) {
+            Ok(bytes) => {
+                if self.encoding != Encoding::Utf8 {
+                    remarks.push(format!("its encoding, {}, was kept", self.encoding.as_str()));
+                }
+                (bytes, remarks)
+            }
+            Err(_) => {
+                let old = self.encoding.as_str();
+                remarks.push(format!("it is UTF-8 now: {old} does not have all of these characters"));
+                (content.into_owned().into_bytes(), remarks)
+            }
+        }
+    }
+}
+
+/// Returns the current content of the file, if it is text and not too large.
+fn present(workspace: &Workspace, path: &WorkspacePath) -> Option<Present> {
     let (file, _) = workspace.open_file(path).ok()?;
-    let mut text = String::new();
-    file.take(COMPARED_BYTES_MAX + 1).read_to_string(&mut text).ok()?;
-    (text.len() as u64 <= COMPARED_BYTES_MAX).then_some(text)
+    let mut content = Vec::new();
+    file.take(TEXT_BYTES_MAX + 1).read_to_end(&mut content).ok()?;
+    let bytes = content.len() as u64;
+    let (encoding, text) = encoding::decode(content).filter(|_| bytes <= TEXT_BYTES_MAX)?;
+    Some(Present { encoding, text, bytes })
+}
+
+/// Returns the text of the file, if it is small enough to be compared.
+pub(super) fn text_of(workspace: &Workspace, path: &WorkspacePath) -> Option<String> {
+    present(workspace, path).filter(|present| present.bytes <= COMPARED_BYTES_MAX).map(|present| present.text)
 }
 
 fn tell_changes(before: &str, after: &str, progress: &Progress) {

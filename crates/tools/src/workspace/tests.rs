@@ -5,14 +5,15 @@ use std::io::Read;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use rustix::fs::{CWD, RenameFlags};
 use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
 
-use super::Workspace;
+use super::{Expected, Replacement, Workspace};
 use crate::ToolsError;
+use crate::rewind::CallFiles;
 
 /// Returns a folder with a workspace `inside` and a secret beside it; the workspace with and without the
 /// confined lookup.
@@ -37,7 +38,9 @@ fn read(workspace: &Workspace, path: &str) -> Result<String, ToolsError> {
 }
 
 fn write(workspace: &Workspace, path: &str) -> Result<bool, ToolsError> {
-    workspace.replace(&workspace.locate(path)?, b"changed", None)
+    let path = workspace.locate(path)?;
+    let replaced = workspace.replace(&path, &Replacement::new(b"changed"), &CallFiles::default())?;
+    Ok(replaced.existed)
 }
 
 fn outside_is_untouched(folder: &Path) {
@@ -172,11 +175,17 @@ fn a_file_that_changed_meanwhile_is_not_replaced() {
     let path = workspace.locate("real/file").expect("inside");
     let (_, version) = workspace.open_file(&path).expect("it exists");
     std::fs::write(folder.path().join("inside/real/file"), "someone else's").expect("written");
-    let found = workspace.replace(&path, b"ours", Some(version));
+    let replace = |content: &[u8], expected| {
+        let replacement = Replacement { expected, ..Replacement::new(content) };
+        workspace.replace(&path, &replacement, &CallFiles::default()).map(|replaced| replaced.existed)
+    };
+    let found = replace(b"ours", Expected::Version(version));
     assert!(matches!(found, Err(ToolsError::Refused(_))), "{found:?}");
     assert_eq!(read(&workspace, "real/file").expect("it exists"), "someone else's");
     let (_, version) = workspace.open_file(&path).expect("it exists");
-    assert!(workspace.replace(&path, b"new", Some(version)).expect("nothing changed"));
+    let found = replace(b"ours", Expected::Absent);
+    assert!(matches!(found, Err(ToolsError::Refused(_))), "{found:?}");
+    assert!(replace(b"new", Expected::Version(version)).expect("nothing changed"));
 }
 
 /// While a thread swaps a folder and a link to the outside, thousands of reads, writes and walks never get
@@ -185,8 +194,12 @@ fn a_file_that_changed_meanwhile_is_not_replaced() {
 fn swapping_links_never_leads_outside() {
     for workspace in fixture_with_swaps() {
         let (folder, workspace, swapping) = workspace;
-        let (mut ours, mut refused, mut seen_link) = (0, 0, 0);
-        for _ in 0..3_000 {
+        let (mut ours, mut written, mut refused, mut seen_link) = (0, 0, 0, 0);
+        let wanted = crate::by_hand::wanted("GREENROOM_LINK_SWAPS", 1_000);
+        for round in 0_u64.. {
+            if round >= 1_000 && swapping.count() >= wanted && ours > 0 && seen_link > 0 {
+                break;
+            }
             match read(&workspace, "swap/file") {
                 Ok(text) => {
                     assert!(text == "ours" || text == "changed", "read {text:?}");
@@ -195,8 +208,11 @@ fn swapping_links_never_leads_outside() {
                 Err(ToolsError::Outside { .. } | ToolsError::Link { .. }) => seen_link += 1,
                 Err(_) => refused += 1,
             }
-            if ours % 3 == 0 {
-                let _ = write(&workspace, "swap/file");
+            if round % 3 == 0 {
+                match write(&workspace, "swap/file") {
+                    Ok(_) => written += 1,
+                    Err(_) => refused += 1,
+                }
             }
             let mut names = Vec::new();
             let start = workspace.locate("").expect("inside");
@@ -211,21 +227,31 @@ fn swapping_links_never_leads_outside() {
             });
             assert!(!names.iter().any(|name| name.ends_with("canary")), "{names:?}");
         }
-        swapping.stop();
+        let swaps = swapping.stop();
         outside_is_untouched_but_for_the_canary(folder.path());
         assert!(
-            ours > 0 && seen_link > 0,
-            "the race was on: {ours} read, {seen_link} links, {refused} missing"
+            swaps >= wanted && ours > 0 && written > 0 && seen_link > 0,
+            "the race was on: {swaps} swaps, {ours} read, {written} written, {seen_link} links, {refused} refused"
         );
     }
 }
 
-struct Swapping(Arc<AtomicBool>, std::thread::JoinHandle<()>);
+struct Swapping {
+    stop: Arc<AtomicBool>,
+    swaps: Arc<AtomicU64>,
+    thread: std::thread::JoinHandle<()>,
+}
 
 impl Swapping {
-    fn stop(self) {
-        self.0.store(true, Ordering::Relaxed);
-        self.1.join().expect("the swapping thread did not fail");
+    /// How many swaps there were so far.
+    fn count(&self) -> u64 {
+        self.swaps.load(Ordering::Relaxed)
+    }
+
+    fn stop(self) -> u64 {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.join().expect("the swapping thread did not fail");
+        self.swaps.load(Ordering::Relaxed)
     }
 }
 
@@ -238,16 +264,17 @@ fn fixture_with_swaps() -> impl Iterator<Item = (TempDir, Workspace, Swapping)> 
         let (link, swap) = (folder.path().join("link"), inside.join("swap"));
         symlink(folder.path().join("outside"), &link).expect("a link is made");
         std::fs::rename(inside.join("real"), &swap).expect("renamed");
-        let stop = Arc::new(AtomicBool::new(false));
-        let stopped = stop.clone();
+        let (stop, swaps) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let (stopped, count) = (stop.clone(), swaps.clone());
         let thread = std::thread::spawn(move || {
             while !stopped.load(Ordering::Relaxed) {
                 let exchanged = rustix::fs::renameat_with(CWD, &link, CWD, &swap, RenameFlags::EXCHANGE);
                 exchanged.expect("both are always there");
+                count.fetch_add(1, Ordering::Relaxed);
             }
         });
         let [confined, plain] = workspaces;
-        (folder, if which == 0 { confined } else { plain }, Swapping(stop, thread))
+        (folder, if which == 0 { confined } else { plain }, Swapping { stop, swaps, thread })
     })
 }
 

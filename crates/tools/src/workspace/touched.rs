@@ -50,6 +50,13 @@ impl TouchedFiles {
 /// The known files as they were at one moment.
 pub(crate) struct Snapshot(Vec<(File, Option<Version>)>);
 
+impl Snapshot {
+    /// Returns the files and their versions; `None` if there was nothing that a tool could open.
+    pub(crate) fn files(&self) -> impl Iterator<Item = (&WorkspacePath, Option<Version>)> {
+        self.0.iter().map(|(file, version)| (&file.path, *version))
+    }
+}
+
 impl Workspace {
     /// Declares in an output that a tool touched a file, which is known from then on.
     pub(crate) fn touched(&self, output: ToolOutput, path: &WorkspacePath, touch: Touch) -> ToolOutput {
@@ -67,15 +74,38 @@ impl Workspace {
     }
 
     /// Declares in an output the files that were changed, removed or restored since a snapshot.
-    pub(crate) fn changed_since(&self, before: Snapshot, mut output: ToolOutput) -> ToolOutput {
-        let now = self.inner.touched.files();
-        for (file, version) in before.0 {
-            let is_changed_by_tool =
-                now.iter().any(|now| now.path == file.path && now.changes != file.changes);
-            if !is_changed_by_tool && self.version(&file.path) != version {
-                output = self.touched(output, &file.path, Touch::Modified);
-            }
+    pub(crate) fn changed_since(&self, before: &Snapshot, mut output: ToolOutput) -> ToolOutput {
+        for path in self.changes_since(before) {
+            output = self.touched(output, &path, Touch::Modified);
         }
         output
+    }
+
+    /// Returns the known files that were changed, removed or restored since a snapshot, except by tools.
+    pub(crate) fn changes_since(&self, before: &Snapshot) -> Vec<WorkspacePath> {
+        let by_tools = self.changed_by_tools_since(before);
+        let changed = before
+            .0
+            .iter()
+            .filter(|(file, version)| !by_tools.contains(&file.path) && self.version(&file.path) != *version);
+        changed.map(|(file, _)| file.path.clone()).collect()
+    }
+
+    /// Returns the known files that tools have changed since a snapshot.
+    pub(crate) fn changed_by_tools_since(&self, before: &Snapshot) -> Vec<WorkspacePath> {
+        let now = self.inner.touched.files();
+        let is_changed =
+            |file: &File| now.iter().any(|now| now.path == file.path && now.changes != file.changes);
+        before.0.iter().filter(|(file, _)| is_changed(file)).map(|(file, _)| file.path.clone()).collect()
+    }
+
+    /// Adds a file to the known ones.
+    pub(crate) fn knows(&self, path: &WorkspacePath) {
+        self.inner.touched.touched(path, Touch::Read);
+    }
+
+    /// Whether a tool has touched the file.
+    pub(crate) fn is_known(&self, path: &WorkspacePath) -> bool {
+        self.inner.touched.0.lock().iter().any(|file| file.path == *path)
     }
 }

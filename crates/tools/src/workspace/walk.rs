@@ -34,6 +34,12 @@ pub(crate) struct Found<'a> {
 }
 
 impl Found<'_> {
+    /// Returns its version now; `None` if it is gone.
+    pub(crate) fn version(&self) -> Option<Version> {
+        let stat = rustix::fs::statat(self.directory, self.name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
+        Some(Version::of(&stat))
+    }
+
     /// Opens it for reading, if it is still the regular file that was found.
     pub(crate) fn open(&self) -> Result<(File, Version), ToolsError> {
         let wrong = |error| ToolsError::io(self.path.shown(), error);

@@ -38,6 +38,8 @@ const HELP: &str = "  /compact [focus] [--keep N] [--force]
                      the last two messages
   /plan              what /compact would do
   /undo-compact [N]  undo the newest compaction, or all back to number N
+  /undo [--files] [--conversation] [--overwrite]
+                     take back the last prompt: the conversation, the files, or both
   /compactions [N]   what the compactions did, or all about number N
   /pin [entry], /unpin <entry>, /pins
                      keep your last prompt, or an entry, verbatim through every compaction
@@ -316,6 +318,13 @@ impl Chat {
                 let context = self.backend.undo_compaction(number).await?;
                 let text = format!("  The compaction was undone: {}", format::fill(&context));
                 self.output.note(Look::NOTE, &text)?;
+            }
+            Command::Undo(back) => {
+                let scope = back.scope.unwrap_or_default();
+                let rewound = self.backend.rewind(None, scope, back.overwrite, false).await?;
+                for (look, line) in figures::rewound(&rewound) {
+                    self.output.note(look, &indent(&line))?;
+                }
             }
             Command::Continue => {
                 let settings = ModelSettings::default();

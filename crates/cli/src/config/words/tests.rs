@@ -51,6 +51,7 @@ fn no_message_names_a_type() {
         "limits",
         "compaction",
         "retention",
+        "rewind",
         "serve",
         "trusted_folders",
         "limits: { steps_max",

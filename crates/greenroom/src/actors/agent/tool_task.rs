@@ -24,6 +24,8 @@ use crate::agent::Agent;
 use crate::core::agent_line::AgentLine;
 use crate::core::deps::Deps;
 use crate::core::door::Door;
+#[cfg(feature = "command-tools")]
+use crate::core::kept_files;
 use crate::core::mail::Mail;
 use crate::core::message::{AgentMessage, AskRequest, PendingCall, RunAttempt, SessionMessage};
 use crate::core::metrics::Happened;
@@ -273,6 +275,10 @@ impl ToolTask {
         context.questions = questions;
         if let Some(answer) = self.answer {
             context.key = format!("{}/{answer}/{}", self.shared.id, call.id);
+        }
+        #[cfg(feature = "command-tools")]
+        {
+            context.files = kept_files::of_call(&self.deps, &self.shared, self.stamp.run, self.answer);
         }
         let questions = context.questions.clone();
         let note = || waits::suspicion(self.shared.published().callers_waiting);

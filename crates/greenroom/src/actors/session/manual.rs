@@ -108,7 +108,7 @@ impl SessionState {
     }
 
     /// Returns the path of a branch that starts after this entry.
-    async fn branch_path(&self, to: Option<EntryId>) -> Result<Vec<Arc<Entry>>> {
+    pub(super) async fn branch_path(&self, to: Option<EntryId>) -> Result<Vec<Arc<Entry>>> {
         let entries = self.log.head().entries;
         if let Some(entry) = to.filter(|to| to.0 >= entries) {
             return Err(Error::NoEntry { entry, entries });

@@ -16,6 +16,8 @@ use greenroom_provider::{ModelPrice, ModelSettings, Provider};
 use greenroom_store::Store;
 #[cfg(feature = "disk")]
 use greenroom_store::{Notice, StoreError, StoreOptions};
+#[cfg(feature = "command-tools")]
+use greenroom_tools::rewind::FileHistory;
 use parking_lot::RwLock;
 use ractor::Actor;
 
@@ -26,6 +28,8 @@ use crate::agent::live::{ReloadedSettings, SettingsChange};
 use crate::agent::shared_tools::SharedTools;
 use crate::api::{deletion, retention};
 use crate::core::deps::Deps;
+#[cfg(feature = "command-tools")]
+use crate::core::kept_files;
 use crate::core::metrics::Metrics;
 use crate::core::readiness::Readiness;
 use crate::core::shared::REQUESTS_MAX;
@@ -76,6 +80,8 @@ pub struct RuntimeBuilder {
     retention: Retention,
     redactor: Redactor,
     probe: Option<crate::core::deps::Probe>,
+    #[cfg(feature = "command-tools")]
+    files: Option<FileHistory>,
 }
 
 enum StoreChoice {
@@ -374,6 +380,26 @@ impl RuntimeBuilder {
         self
     }
 
+    /// Keeps the files that the built-in tools change as they were before, so that
+    /// [`SessionHandle::rewind`](crate::SessionHandle::rewind) can bring them back. Only one runtime at a time
+    /// may use the folder of a history. The default keeps none.
+    ///
+    /// ```
+    /// use greenroom::files::{FileHistory, Limits};
+    /// use greenroom::prelude::*;
+    ///
+    /// # fn example() -> std::io::Result<()> {
+    /// let history = FileHistory::open("data/files".as_ref(), Limits::default(), Vec::new())?;
+    /// let builder = Runtime::builder().data_dir("data").keep_files(history);
+    /// # Ok(()) }
+    /// ```
+    #[cfg(feature = "command-tools")]
+    #[must_use]
+    pub fn keep_files(mut self, history: FileHistory) -> Self {
+        self.files = Some(history);
+        self
+    }
+
     /// Sets whether a compaction that is due after a run starts at once, so that the next prompt need not
     /// wait for it. The default is `true`. With `false`, it starts with the next run, before its first model
     /// call, and none is prepared in the background: for programs that end after the reply, which would interrupt
@@ -480,7 +506,13 @@ impl RuntimeBuilder {
             metrics: Metrics::default(),
             readiness: Readiness::default(),
             retention: self.retention,
+            #[cfg(feature = "command-tools")]
+            files: self.files,
         });
+        #[cfg(feature = "command-tools")]
+        if let Some(files) = &deps.files {
+            kept_files::clean(files, &deps.store);
+        }
         deps.refresh_runtime_settings();
         let (supervisor, _) = Actor::spawn(None, Supervisor, Arc::clone(&deps))
             .await

@@ -122,6 +122,7 @@ pub(super) fn calls() -> Vec<(&'static str, Value)> {
         ("session/replay", with(json!({ "from_seq": 1 }))),
         ("session/fork", with(json!({ "to": "b", "entry_id": 1 }))),
         ("session/branch", with(json!({ "entry_id": 1 }))),
+        ("session/rewind", with(json!({ "entry_id": 1, "scope": "files", "dry_run": true }))),
         ("session/tree", a()),
         ("session/context", a()),
         ("session/inbox", a()),

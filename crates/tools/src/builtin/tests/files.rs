@@ -1,6 +1,6 @@
 //! `read`, `write` and `edit`.
 
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::sync::{Arc, Mutex};
 
 use greenroom_kernel::message::blocks_text;
@@ -83,7 +83,8 @@ async fn read_of_what_is_not_text() {
     fixture.check_error("read", json!({"path": "binary"}), "`binary` is not text but binary, 3 bytes").await;
     let latin = fixture.path().join("latin.txt");
     std::fs::write(latin, b"caf\xe9\n").expect("written");
-    fixture.check("read", json!({"path": "latin.txt"}), "1\tcaf\u{fffd}\n").await;
+    let latin = "1\tcaf\u{e9}\n[not UTF-8: read as Windows-1252; `edit` and `write` keep that]\n";
+    fixture.check("read", json!({"path": "latin.txt"}), latin).await;
     for (head, media_type) in [
         (&b"\x89PNG\r\n\x1a\n\0\0"[..], "image/png"),
         (b"\xff\xd8\xff\xe0\0", "image/jpeg"),
@@ -259,9 +260,9 @@ async fn edit() {
         }
     }
     let fixture = Fixture::new(&[]);
-    std::fs::write(fixture.path().join("latin"), b"caf\xe9\n").expect("written");
+    std::fs::write(fixture.path().join("binary"), b"a\0\xff\n").expect("written");
     fixture
-        .check_error("edit", json!({"path": "latin", "old": "caf", "new": "x"}), "is not UTF-8 text")
+        .check_error("edit", json!({"path": "binary", "old": "a", "new": "x"}), "is not text and was not")
         .await;
     fixture
         .check_error("edit", json!({"path": "none/f", "old": "a", "new": "b"}), "`none/f` does not exist")
@@ -287,4 +288,184 @@ async fn a_file_that_is_written_anew_tells_people_what_changed() {
     assert_eq!(write("one\nTWO\nthree\n").await, ["diff 0"]);
     write(&"long line of it\n".repeat(30_000)).await;
     assert!(write("short\n").await.is_empty(), "of a large file nobody is told");
+}
+
+/// What a file is before, what is done to it, and what it is then and what is said.
+type Form<'a> = (&'a [u8], &'a str, serde_json::Value, Result<(&'a [u8], &'a str), &'a str>);
+
+async fn check_forms(cases: &[Form<'_>]) {
+    for (before, tool, arguments, expect) in cases {
+        let fixture = Fixture::new(&[]);
+        std::fs::write(fixture.path().join("f"), before).expect("written");
+        let result = fixture.call(tool, arguments.clone()).await;
+        let said = blocks_text(&result.content);
+        let after = std::fs::read(fixture.path().join("f")).expect("it is there");
+        match expect {
+            Ok((wanted, words)) => {
+                assert_eq!((result.status, &*said), (ToolStatus::Ok, *words), "{tool} {arguments}");
+                assert_eq!(&after, wanted, "{tool} {arguments}: {after:x?}");
+            }
+            Err(words) => {
+                assert!(said.contains(words), "{tool} {arguments}: {said}");
+                assert_eq!((result.status, &after[..]), (ToolStatus::Error, *before), "{tool} {arguments}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_changed_file_keeps_its_encoding_and_its_line_ends() {
+    let write = |content: &str| json!({"path": "f", "content": content});
+    let edit = |old: &str, new: &str| json!({"path": "f", "old": old, "new": new});
+    let read = || json!({"path": "f"});
+    check_forms(&[
+        (
+            b"a\r\nb\r\n",
+            "write",
+            write("x\ny\n"),
+            Ok((b"x\r\ny\r\n", "replaced `f`: 2 lines, 6 bytes; its CRLF line ends were kept")),
+        ),
+        // Those of the new content, a file with both, and a file without any.
+        (b"a\r\n", "write", write("x\r\ny\n"), Ok((b"x\r\ny\n", "replaced `f`: 2 lines, 5 bytes"))),
+        (b"a\r\nb\n", "write", write("x\ny\n"), Ok((b"x\ny\n", "replaced `f`: 2 lines, 4 bytes"))),
+        (b"", "write", write("x\n"), Ok((b"x\n", "replaced `f`: 1 lines, 2 bytes"))),
+        (
+            b"\xef\xbb\xbfa\n",
+            "write",
+            write("x\n"),
+            Ok((b"\xef\xbb\xbfx\n", "replaced `f`: 1 lines, 5 bytes; its byte order mark was kept")),
+        ),
+        (
+            b"\xff\xfea\0\r\0\n\0",
+            "write",
+            write("\u{e9}\n"),
+            Ok((
+                b"\xff\xfe\xe9\0\r\0\n\0",
+                "replaced `f`: 1 lines, 8 bytes; its CRLF line ends were kept; its encoding, UTF-16LE, was kept",
+            )),
+        ),
+        (
+            b"\xe9\n",
+            "write",
+            write("\u{fc}\u{20ac}\n"),
+            Ok((b"\xfc\x80\n", "replaced `f`: 1 lines, 3 bytes; its encoding, Windows-1252, was kept")),
+        ),
+        (
+            b"\xe9\n",
+            "write",
+            write("\u{5b57}\n"),
+            Ok((
+                "\u{5b57}\n".as_bytes(),
+                "replaced `f`: 1 lines, 4 bytes; it is UTF-8 now: Windows-1252 does not have all of these characters",
+            )),
+        ),
+        (b"a\0\xff", "write", write("x\n"), Ok((b"x\n", "replaced `f`: 1 lines, 2 bytes"))),
+        (
+            b"\xfe\xff\0a\0\n\0b",
+            "edit",
+            edit("a\nb", "\u{5b57}"),
+            Ok((b"\xfe\xff\x5b\x57", "edited `f`: 1 replacement at line 1")),
+        ),
+        (
+            b"caf\xe9 \x93x\x94\r\n",
+            "edit",
+            edit("\u{e9} \u{201c}x", "\u{e8}\n"),
+            Ok((b"caf\xe8\r\n\x94\r\n", "edited `f`: 1 replacement at line 1")),
+        ),
+        (b"caf\xe9", "edit", edit("\u{e9}", "\u{5b57}"), Err("which does not have '\u{5b57}'")),
+        (
+            b"\xff\xfea\0\n\0\xe9\0",
+            "read",
+            read(),
+            Ok((b"\xff\xfea\0\n\0\xe9\0", "1\ta\n2\t\u{e9}\n[UTF-16LE; `edit` and `write` keep that]\n")),
+        ),
+        (b"\xff\xfea\0b", "read", read(), Err("begins like UTF-16LE, but is not text: 5 bytes")),
+        (
+            b"\x7fELF\x02\0",
+            "read",
+            read(),
+            Err("is not text but binary, 6 bytes; it looks like an ELF program or library; it begins with 7f 45 4c"),
+        ),
+        (b"a\0b\0c\0d\0", "read", read(), Err("it looks like UTF-16 text without a byte order mark")),
+        (b"\0\x01\0\0", "read", read(), Err("binary, 4 bytes; it begins with 00 01 00 00")),
+    ])
+    .await;
+}
+
+#[tokio::test]
+async fn an_edit_needs_the_version_that_was_read() {
+    let fixture = Fixture::new(&[("f", "one two\n")]);
+    let edit = |old: &str| json!({"path": "f", "old": old, "new": "x"});
+    let others_write = |content: &str| std::fs::write(fixture.path().join("f"), content).expect("written");
+    // Never read: the text alone decides.
+    fixture.check("edit", edit("one"), "edited `f`: 1 replacement at line 1").await;
+    others_write("one two three\n");
+    let stale = "`f` has changed since you last read it; read it again";
+    fixture.check_error("edit", edit("one"), stale).await;
+    // Another session has not read it.
+    let other = ToolContext::new("another", "c");
+    assert_eq!(fixture.call_with("edit", edit("three"), other).await.status, ToolStatus::Ok);
+    fixture.check_error("edit", edit("one"), stale).await;
+    assert_eq!(fixture.content("f"), "one two x\n");
+    fixture.check("read", json!({"path": "f"}), "1\tone two x\n").await;
+    fixture.check("edit", edit("one"), "edited `f`: 1 replacement at line 1").await;
+    fixture.check("edit", edit("two"), "edited `f`: 1 replacement at line 1").await;
+    // A command is somebody else, too.
+    assert_eq!(fixture.call("bash", json!({"command": "echo two more >> f"})).await.status, ToolStatus::Ok);
+    fixture.check_error("edit", edit("two"), stale).await;
+    fixture.check("write", json!({"path": "f", "content": "y\n"}), "replaced `f`: 1 lines, 2 bytes").await;
+    fixture.check("edit", edit("y"), "edited `f`: 1 replacement at line 1").await;
+}
+
+#[tokio::test]
+async fn a_changed_file_keeps_its_attributes_and_tells_of_its_other_names() {
+    let fixture = Fixture::new(&[("f", "a\n"), ("tight", "a\n")]);
+    let path = fixture.path().join("f");
+    let has_attributes =
+        rustix::fs::setxattr(&path, "user.origin", b"ours", rustix::fs::XattrFlags::empty()).is_ok();
+    std::fs::hard_link(&path, fixture.path().join("other")).expect("a link is made");
+    std::fs::hard_link(&path, fixture.path().join("third")).expect("a link is made");
+    let said = "replaced `f`: 1 lines, 2 bytes; its 2 other names (hard links) keep the old content";
+    fixture.check("write", json!({"path": "f", "content": "b\n"}), said).await;
+    assert_eq!((fixture.content("f").as_str(), fixture.content("other").as_str()), ("b\n", "a\n"));
+    let said = "edited `other`: 1 replacement at line 1; its 1 other name (hard links) keeps the old content";
+    fixture.check("edit", json!({"path": "other", "old": "a", "new": "c"}), said).await;
+    if has_attributes {
+        let mut value = [0; 16];
+        let length = rustix::fs::getxattr(&path, "user.origin", &mut value[..]).expect("it was kept");
+        assert_eq!(&value[..length], b"ours");
+    }
+    // Only root can give files to others; the group is kept where it may be.
+    if rustix::process::geteuid().is_root() {
+        std::os::unix::fs::chown(&path, Some(12), Some(34)).expect("root may");
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o4711)).expect("ours");
+        fixture
+            .check(
+                "edit",
+                json!({"path": "f", "old": "b", "new": "c"}),
+                "edited `f`: 1 replacement at line 1",
+            )
+            .await;
+        let now = std::fs::metadata(&path).expect("it is there");
+        assert_eq!((now.uid(), now.gid(), now.permissions().mode() & 0o7777), (12, 34, 0o4711));
+    }
+}
+
+#[tokio::test]
+async fn of_a_huge_file_only_the_beginning_is_counted() {
+    let fixture = Fixture::new(&[]);
+    let line = format!("{}\n", "x".repeat(1_023));
+    let huge = line.repeat(65 * 1024);
+    std::fs::write(fixture.path().join("huge"), &huge).expect("written");
+    let said = format!(
+        "1\t{}\n[lines 1 to 1 of many; the file has 68157440 bytes; continue with offset 2]\n",
+        &line[..1_023]
+    );
+    fixture.check("read", json!({"path": "huge", "limit": 1}), &said).await;
+    let said = format!("66560\t{}\n", &line[..1_023]);
+    fixture.check("read", json!({"path": "huge", "offset": 66_560}), &said).await;
+    fixture.check_error("read", json!({"path": "huge", "offset": 66_561}), "has 66560 lines").await;
+    fixture
+        .check_error("edit", json!({"path": "huge", "old": "x", "new": "y"}), "is the limit for edits")
+        .await;
 }

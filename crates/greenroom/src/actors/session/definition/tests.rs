@@ -99,6 +99,8 @@ fn deps() -> Deps {
         metrics: crate::core::metrics::Metrics::default(),
         readiness: crate::core::readiness::Readiness::default(),
         retention: crate::Retention::default(),
+        #[cfg(feature = "command-tools")]
+        files: None,
     }
 }
 
