@@ -25,6 +25,8 @@ pub mod privacy;
 mod process;
 mod questions;
 mod registry;
+#[cfg(feature = "command-tools")]
+pub mod sandbox;
 mod schema;
 mod similar;
 mod state;
