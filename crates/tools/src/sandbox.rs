@@ -224,8 +224,8 @@ impl Protection {
             (Way::Landlock, true) => Vec::new(),
             (Way::Landlock, false) => vec![
                 "Landlock without namespaces: commands can change `.git/hooks`, `.git/config` and `greenroom.yaml` \
-                 in the workspace, and see the names of your files and the command lines of your processes; \
-                 install bubblewrap to stop that",
+                 in the workspace, change permissions and times of your files, and see their names and the command lines \
+                 of your processes; install bubblewrap to stop that",
             ],
             (Way::Off, true) => Vec::new(),
             (Way::Off, false) => vec![

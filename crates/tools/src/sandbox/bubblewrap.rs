@@ -21,6 +21,9 @@ pub(super) const NAMESPACES: [&str; 7] = [
     "--as-pid-1",
 ];
 
+/// Settings and switches of the system in `/proc`.
+const SYSTEM: [&str; 5] = ["/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus", "/proc/fs"];
+
 /// Returns the arguments up to the command.
 pub(crate) fn arguments(mounts: &[Mount], network: &Network, folder: &Path) -> Vec<OsString> {
     let mut line: Vec<OsString> = NAMESPACES.map(OsString::from).to_vec();
@@ -29,6 +32,10 @@ pub(crate) fn arguments(mounts: &[Mount], network: &Network, folder: &Path) -> V
         Network::None | Network::Hosts(_) => line.push("--unshare-net".into()),
     }
     line.extend(["--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc"].map(OsString::from));
+    // bubblewrap itself leaves what only `root` may change.
+    for part in SYSTEM {
+        line.extend(["--ro-bind-try", part, part].map(OsString::from));
+    }
     for mount in mounts {
         let mut add = |option: &str, paths: &[&Path]| {
             line.push(option.into());
@@ -42,8 +49,8 @@ pub(crate) fn arguments(mounts: &[Mount], network: &Network, folder: &Path) -> V
                 add("--tmpfs", &[path]);
             }
             Mount::Blank(path) => add("--ro-bind", &[Path::new("/dev/null"), path]),
-            // `--dev` has them.
-            Mount::Devices => {}
+            // `--ro-bind / /` and `--dev` have them.
+            Mount::Root | Mount::Devices => {}
         }
     }
     // Later mounts may need folders in those that are empty.

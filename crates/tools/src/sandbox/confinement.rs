@@ -118,12 +118,16 @@ mod linux {
         }
         // What is mounted here is seen nowhere else.
         mount_change("/", MountPropagationFlags::REC | MountPropagationFlags::PRIVATE)?;
+        let here = std::env::current_dir()?;
         // Sources are opened before anything covers them.
         let flags = OFlags::PATH | OFlags::CLOEXEC;
         let mut sources: HashMap<PathBuf, File> = HashMap::new();
         for path in mounts.iter().filter_map(source) {
             let opened = rustix::fs::openat(CWD, path, flags, Mode::empty()).map_err(at(path))?;
             sources.insert(path.to_owned(), File::from(opened));
+        }
+        if mounts.contains(&Mount::Root) {
+            root_read_only(mounts)?;
         }
         for place in mounts {
             mount_one(place, &sources)?;
@@ -134,7 +138,44 @@ mod linux {
                 mount_remount(path, flags, "").map_err(at(path))?;
             }
         }
+        // The folder of this process is still the one below the mounts.
+        std::env::set_current_dir(here)
+    }
+
+    /// Makes all file systems read-only, except those in writable folders.
+    fn root_read_only(mounts: &[Mount]) -> Result<()> {
+        let writable: Vec<&Path> = mounts
+            .iter()
+            .filter_map(|mount| match mount {
+                Mount::Writable(path) => Some(&**path),
+                Mount::Replaced { folder, .. } => Some(&**folder),
+                Mount::Root | Mount::ReadOnly(_) | Mount::Empty(_) | Mount::Blank(_) | Mount::Devices => None,
+            })
+            .collect();
+        let table = std::fs::read_to_string("/proc/self/mountinfo")?;
+        for line in table.lines() {
+            let Some(path) = line.split(' ').nth(4).map(unescaped) else { continue };
+            if path != Path::new("/") && writable.iter().any(|folder| path.starts_with(folder)) {
+                continue;
+            }
+            match read_only(&path, false) {
+                Ok(()) => {}
+                // One that is covered by another, or that this user cannot enter: nor can the command.
+                Err(error)
+                    if matches!(
+                        error.kind(),
+                        ErrorKind::NotFound | ErrorKind::PermissionDenied | ErrorKind::InvalidInput
+                    ) && path != Path::new("/") => {}
+                Err(error) => return Err(error),
+            }
+        }
         Ok(())
+    }
+
+    /// Returns a path of the table of mounts, where some characters are octal numbers.
+    fn unescaped(path: &str) -> PathBuf {
+        let replaced = [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")];
+        PathBuf::from(replaced.iter().fold(path.to_owned(), |path, (code, text)| path.replace(code, text)))
     }
 
     fn source(mount: &Mount) -> Option<&Path> {
@@ -142,7 +183,7 @@ mod linux {
             Mount::Replaced { folder, .. } => Some(folder),
             Mount::Writable(path) | Mount::ReadOnly(path) => Some(path),
             Mount::Blank(_) => Some(Path::new("/dev/null")),
-            Mount::Empty(_) | Mount::Devices => None,
+            Mount::Root | Mount::Empty(_) | Mount::Devices => None,
         }
     }
 
@@ -158,8 +199,16 @@ mod linux {
             mount_bind_recursive(format!("/proc/self/fd/{}", file.as_raw_fd()), path).map_err(at(path))
         };
         match place {
-            Mount::Replaced { folder, at } => bind(folder, at),
-            Mount::Writable(path) => bind(path, path),
+            // It was done first.
+            Mount::Root => Ok(()),
+            Mount::Replaced { folder, at } => {
+                bind(folder, at)?;
+                writable(at)
+            }
+            Mount::Writable(path) => {
+                bind(path, path)?;
+                writable(path)
+            }
             Mount::ReadOnly(path) => {
                 bind(path, path)?;
                 read_only(path, false)
@@ -177,10 +226,24 @@ mod linux {
         }
     }
 
-    /// A mount keeps the flags that it must not lose, which are those of the file system below it.
     fn read_only(path: &Path, is_device: bool) -> Result<()> {
+        let device = if is_device { MountFlags::NODEV } else { MountFlags::empty() };
+        mount_remount(path, kept_flags(path)? | MountFlags::RDONLY | device, "").map_err(at(path))
+    }
+
+    /// A mount of a folder in a file system that was made read-only above is so too.
+    fn writable(path: &Path) -> Result<()> {
+        match mount_remount(path, kept_flags(path)?, "") {
+            // It was read-only before: then it stays so.
+            Ok(()) | Err(rustix::io::Errno::PERM | rustix::io::Errno::ROFS) => Ok(()),
+            Err(error) => Err(at(path)(error)),
+        }
+    }
+
+    /// A mount keeps the flags that it must not lose, which are those of the file system below it.
+    fn kept_flags(path: &Path) -> Result<MountFlags> {
         let statistics = rustix::fs::statvfs(path).map_err(at(path))?;
-        let mut flags = MountFlags::RDONLY | MountFlags::BIND;
+        let mut flags = MountFlags::BIND;
         let kept = [
             (rustix::fs::StatVfsMountFlags::NOSUID, MountFlags::NOSUID),
             (rustix::fs::StatVfsMountFlags::NODEV, MountFlags::NODEV),
@@ -193,10 +256,7 @@ mod linux {
                 flags |= flag;
             }
         }
-        if is_device {
-            flags |= MountFlags::NODEV;
-        }
-        mount_remount(path, flags, "").map_err(at(path))
+        Ok(flags)
     }
 
     /// Terminals and shared memory of its own.

@@ -91,7 +91,7 @@ fn sandboxed(
     };
     let Protected { existing, missing_files, missing_folders, forbidden, writable } =
         git::protected(root, &configurations(home));
-    let mut places = Places { has_devices: true, ..Places::default() };
+    let mut places = Places { is_read_only: true, has_devices: true, ..Places::default() };
     places.writable = [vec![root.to_owned()], real(&sandbox.writable), writable].concat();
     let (closed, closed_missing) = present_and_missing(&sandbox.closed);
     let is_writable = |path: &PathBuf| places.writable.iter().any(|folder| path.starts_with(folder));

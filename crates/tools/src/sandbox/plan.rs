@@ -11,6 +11,8 @@ use serde::{Deserialize, Serialize};
 /// One mount.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Mount {
+    /// All file systems as they are, but read-only.
+    Root,
     /// A folder of ours in place of another one.
     Replaced { folder: PathBuf, at: PathBuf },
     /// A file or folder on itself: it stays, and cannot be renamed.
@@ -28,6 +30,8 @@ pub(crate) enum Mount {
 /// The places to mount, with their links resolved.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Places {
+    /// Whether everything is read-only unless something else is said.
+    pub(crate) is_read_only: bool,
     /// Whether there are terminals and shared memory of its own.
     pub(crate) has_devices: bool,
     /// Folders of ours in place of others.
@@ -49,6 +53,7 @@ pub(crate) fn mounts(places: &Places) -> Vec<Mount> {
     let writable = outermost(&places.writable);
     let holds_writable = |place: &&PathBuf| writable.iter().any(|folder| folder.starts_with(place));
     let mut mounts = Vec::new();
+    mounts.extend(places.is_read_only.then_some(Mount::Root));
     mounts.extend(places.has_devices.then_some(Mount::Devices));
     for (folder, at) in &places.replaced {
         mounts.push(Mount::Replaced { folder: folder.clone(), at: at.clone() });

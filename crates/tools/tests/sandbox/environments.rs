@@ -136,7 +136,7 @@ fn as_nobody(test: &str) {
         say("the tests run as an ordinary user anyway");
         return;
     }
-    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("nobody-{test}"));
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("u{}", std::process::id()));
     let _ = std::fs::remove_dir_all(&folder);
     std::fs::create_dir_all(&folder).expect("folders can be made");
     std::os::unix::fs::chown(&folder, Some(NOBODY), Some(NOBODY)).expect("root may");
@@ -183,8 +183,7 @@ pub(crate) async fn call_tool(registry: &Registry, tool: &str, arguments: String
 }
 
 fn probes(environment: Environment) {
-    let name = format!("{environment:?}").to_lowercase();
-    let mut victims = Victims::new(&name);
+    let mut victims = Victims::new();
     let Some(options) = environment.options(sandbox(&victims)) else { return };
     block_on(async {
         let mut registry = registry(&victims, options.clone());
@@ -237,7 +236,7 @@ fn work_goes_on() {
         ("ls / > /dev/null && bash --version > /dev/null && echo ok", "ok"),
     ];
     for environment in Environment::SANDBOXES {
-        let mut victims = Victims::new(&format!("work{}", environment as u8));
+        let mut victims = Victims::new();
         let Some(options) = environment.options(sandbox(&victims)) else { continue };
         block_on(async {
             let registry = Arc::new(registry(&victims, options));
@@ -260,7 +259,7 @@ fn work_goes_on() {
 /// Where nothing can enforce a sandbox, commands are refused, and the user is told what to do.
 fn refusals() {
     let none = Found { bubblewrap: Err("bubblewrap is not installed".to_owned()), landlock: None };
-    let victims = Victims::new("refusals");
+    let victims = Victims::new();
     let hosts = Network::Hosts(vec!["crates.io".parse().expect("a host")]);
     for (mode, network, expect) in [
         (SandboxMode::Auto, Network::None, Some("no Landlock")),

@@ -8,9 +8,11 @@ use std::io::Read;
 use std::net::{TcpListener, UdpSocket};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::pty::OpenptFlags;
 
@@ -27,16 +29,20 @@ pub(crate) struct Victims {
     terminal: std::fs::File,
     terminal_path: String,
     abstract_name: String,
-    pub(crate) mark: String,
+    /// What the arguments of a command's processes end with.
+    mark: String,
 }
 
 impl Victims {
-    pub(crate) fn new(name: &str) -> Self {
-        let base = folder().join(format!("{name}-{}", std::process::id()));
+    pub(crate) fn new() -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let number = format!("{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let base = folder().join(format!("v{number}"));
         let _ = std::fs::remove_dir_all(&base);
         restore(&base);
         let store = base.join("store");
         let process = Command::new("sleep")
+            .arg0(format!("sleep of {SECRET}"))
             .args(["1000"])
             .env_clear()
             .env("KEY", SECRET)
@@ -46,7 +52,7 @@ impl Victims {
             .stderr(Stdio::null())
             .spawn()
             .expect("sleep is everywhere");
-        let abstract_name = format!("greenroom-probe-{}", std::process::id());
+        let abstract_name = format!("greenroom-probe-{number}");
         let address = SocketAddr::from_abstract_name(&abstract_name).expect("a short name");
         let sockets = vec![
             ("the abstract socket", UnixListener::bind_addr(&address).expect("it is free")),
@@ -67,7 +73,7 @@ impl Victims {
         rustix::io::ioctl_fionbio(&terminal, true).expect("terminals can");
         let terminal_path = rustix::pty::ptsname(&terminal, Vec::new()).expect("it has a name");
         let terminal_path = terminal_path.into_string().expect("text");
-        let mark = std::process::id().to_string();
+        let mark = number.replace('-', "");
         let terminal = std::fs::File::from(terminal);
         Self { base, process, tcp, udp, sockets, terminal, terminal_path, abstract_name, mark }
     }
@@ -151,25 +157,8 @@ impl Victims {
         }
         let _ = self.process.kill();
         let _ = self.process.wait();
-        let mut fresh = Self::new_like(self);
-        std::mem::swap(self, &mut fresh);
-        // The folder is in use.
-        fresh.base = PathBuf::new();
-    }
-
-    fn new_like(old: &Self) -> Self {
-        let name = old.base.file_name().expect("a folder").to_string_lossy().into_owned();
-        let name = name.rsplit_once('-').expect("it has a number").0.to_owned();
-        // The abstract name is still bound; the sockets of files are bound again.
-        let mut fresh = Self::bare(&name);
-        fresh.mark.clone_from(&old.mark);
-        fresh
-    }
-
-    fn bare(name: &str) -> Self {
-        static COUNT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
-        let number = COUNT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        Self::new(&format!("{}.{number}", name.split('.').next().unwrap_or(name)))
+        // Commands of the old ones may still hold their files.
+        *self = Self::new();
     }
 }
 
@@ -177,9 +166,7 @@ impl Drop for Victims {
     fn drop(&mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();
-        if !self.base.as_os_str().is_empty() {
-            let _ = std::fs::remove_dir_all(&self.base);
-        }
+        let _ = std::fs::remove_dir_all(&self.base);
     }
 }
 
