@@ -14,6 +14,7 @@ mod model;
 pub(crate) mod overrides;
 pub(crate) mod place;
 mod retention;
+pub(crate) mod sandbox;
 pub(crate) mod stamp;
 pub(crate) mod surroundings;
 mod telemetry;
@@ -39,6 +40,7 @@ pub(crate) use self::live::{Change, LiveConfig};
 use self::model::ModelConfig;
 pub(crate) use self::overrides::Overrides;
 pub(crate) use self::retention::{DAY_S, RetentionConfig};
+pub(crate) use self::sandbox::SandboxConfig;
 use self::telemetry::TelemetryConfig;
 use crate::error::usage;
 
@@ -96,6 +98,9 @@ pub(crate) struct Config {
     /// Commands that decide.
     #[serde(deserialize_with = "or_default")]
     pub(crate) hooks: HooksConfig,
+    /// What commands may reach, with `--allow-shell`.
+    #[serde(deserialize_with = "or_default")]
+    pub(crate) sandbox: SandboxConfig,
     /// The server of `serve`.
     #[serde(deserialize_with = "or_default")]
     pub(crate) serve: ServeConfig,
@@ -140,6 +145,7 @@ impl Default for Config {
             limits: LimitsConfig::default(),
             compaction: CompactionSettings::default(),
             hooks: HooksConfig::default(),
+            sandbox: SandboxConfig::default(),
             serve: ServeConfig::default(),
             host: HostConfig::default(),
             telemetry: TelemetryConfig::default(),
@@ -554,6 +560,7 @@ fn check(config: &Config) -> Result<(), Wrong> {
             return wrong(&["serve", "agents", name, "no_tools"], "contradicts allow_write and allow_shell");
         }
     }
+    config.sandbox.check()?;
     retention::check(&config.retention)?;
     config.serve.tokens.iter().try_for_each(|(name, token)| check_serve_token(name, token))?;
     if config.trusted_folders.iter().any(|folder| !layers::is_absolute(folder)) {

@@ -222,6 +222,7 @@ impl Watched {
             ("limits.fair_by", is_news(&|a, b| a.limits.fair_by == b.limits.fair_by)),
             ("limits.spending_by", is_news(&|a, b| a.limits.spending_by == b.limits.spending_by)),
             ("retention", is_news(&|a, b| a.retention == b.retention)),
+            ("sandbox", is_news(&|a, b| a.sandbox == b.sandbox)),
             ("serve", is_news(&|a, b| a.serve == b.serve)),
             ("telemetry", is_news(&|a, b| a.telemetry == b.telemetry)),
             ("trusted_folders", is_news(&|a, b| a.trusted_folders == b.trusted_folders)),

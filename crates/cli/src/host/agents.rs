@@ -82,12 +82,12 @@ impl Definition {
     /// The digested form names no field of ours, so renaming a field changes no stored fingerprint.
     pub(super) fn fingerprint(&self) -> String {
         let Self { surroundings, config, settings, model, held: _, checks_server: _ } = self;
-        let ModelArgs { server, workspace, no_tools, allow_write, allow_shell, simulate, .. } = &**model;
+        let ModelArgs { server, workspace, no_tools, allow_write, allow_shell, sandbox, simulate, .. } = &**model;
         let ServerArgs { provider, base_url, api_key_env } = server;
         let matters = |name: &str| {
             !HARMLESS.contains(&name) && !name.starts_with("GREENROOM_HOST_") && name != "GREENROOM_MODEL"
         };
-        let parts = serde_json::json!([
+        let mut parts = serde_json::json!([
             surroundings.folder,
             surroundings.variables_that(matters),
             config,
@@ -96,6 +96,10 @@ impl Definition {
             workspace,
             [no_tools, allow_write, allow_shell, simulate],
         ]);
+        // Without the flag the digest is that of versions without it.
+        if let (Some(mode), Some(parts)) = (sandbox, parts.as_array_mut()) {
+            parts.push(serde_json::json!({ "sandbox": mode }));
+        }
         let digest = ring::digest::digest(&ring::digest::SHA256, parts.to_string().as_bytes());
         digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
     }

@@ -81,6 +81,8 @@ fn flags_of(config: &AgentConfig, command: &ModelArgs, surroundings: &Surroundin
         allow_write,
         allow_shell,
         simulate: command.simulate,
+        // An agent of the configuration can loosen it by its own `settings`.
+        sandbox: command.sandbox,
         ..ModelArgs::bare()
     }
 }

@@ -49,7 +49,7 @@ pub(crate) fn hint(sandbox: &Sandbox, protection: &Protection, output: &str) -> 
          hooks and configuration nor greenroom.yaml; ask the user to allow a folder with `sandbox.writable`"
             .to_owned()
     } else if has(&PROCESSES) {
-        "this command runs in a sandbox with limits and without privileges; ask the user to change `sandbox.limits`, or \
+        "this command runs in a sandbox with limits and without privileges; ask the user to change a limit in `sandbox`, or \
          to run it themselves"
             .to_owned()
     } else {

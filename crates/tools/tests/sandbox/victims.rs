@@ -78,6 +78,11 @@ impl Victims {
         Self { base, process, tcp, udp, sockets, terminal, terminal_path, abstract_name, mark }
     }
 
+    /// Returns what the arguments of processes end with that must not be left.
+    pub(crate) fn mark(&self) -> &str {
+        &self.mark
+    }
+
     pub(crate) fn workspace(&self) -> PathBuf {
         self.base.join("ws")
     }

@@ -66,6 +66,7 @@ fn tables() -> String {
             let may = match rule(&setting.key) {
                 Rule::Choose => "sets",
                 Rule::Lower => "lowers",
+                Rule::Restrict => "restricts",
                 Rule::Text => "if trusted",
                 Rule::UsersAlone => "",
             };

@@ -11,6 +11,7 @@ use serde_norway::Value;
 use super::Source;
 use super::errors::at;
 use super::read::own_file_shown;
+use crate::config::sandbox::restricted;
 use crate::config::surroundings::Surroundings;
 use crate::config::{Config, FILE_NAME};
 use crate::error::usage;
@@ -30,6 +31,8 @@ pub(crate) enum Rule {
     Choose,
     /// Lower it, but not remove it.
     Lower,
+    /// Restrict it: for what it is, `sandbox` says what that means.
+    Restrict,
     /// Set it if the user trusts the folder.
     Text,
     /// Nothing.
@@ -72,13 +75,26 @@ pub(crate) fn rule(key: &str) -> Rule {
         | "compaction.context_window"
         | "compaction.auto_compact_token_limit"
         | "compaction.unknown_window"
-        | "compaction.max_request_bytes" => Rule::Lower,
+        | "compaction.max_request_bytes"
+        | "sandbox.memory_mib_max"
+        | "sandbox.processes_max"
+        | "sandbox.file_mib_max"
+        | "sandbox.open_files_max"
+        | "sandbox.cpu_s_max" => Rule::Lower,
+        "sandbox.mode" | "sandbox.network" | "sandbox.writable" | "sandbox.read_only" | "sandbox.hidden" => {
+            Rule::Restrict
+        }
         "compaction.compact_prompt"
         | "compaction.compact_instructions"
         | "system_prompt"
         | "append_system_prompt" => Rule::Text,
         _ => Rule::UsersAlone,
     }
+}
+
+/// Whether a section's settings have rules of their own.
+pub(crate) fn is_section(key: &str) -> bool {
+    matches!(key, "limits" | "compaction" | "sandbox")
 }
 
 /// How a project's edit may change a setting while a session is open.
@@ -94,9 +110,11 @@ pub(crate) enum Tighter {
 /// settings of the file apply from the next start.
 pub(crate) fn tighter(key: &str) -> Option<Tighter> {
     match (key, rule(key)) {
+        // The sandbox is made with the agent.
+        (key, _) if key.starts_with("sandbox.") => None,
         ("compaction.threshold", _) | (_, Rule::Lower) => Some(Tighter::Lower),
         ("compaction.reserve_tokens", _) => Some(Tighter::Raise),
-        (_, Rule::Choose | Rule::Text | Rule::UsersAlone) => None,
+        (_, Rule::Choose | Rule::Restrict | Rule::Text | Rule::UsersAlone) => None,
     }
 }
 
@@ -118,13 +136,17 @@ impl Over<'_> {
             let Some(name) = name.as_str() else { continue };
             let key = format!("{section}{name}");
             match (rule(&key), base.get_mut(name)) {
-                (_, Some(known)) if matches!(key.as_str(), "limits" | "compaction") => {
+                (_, Some(known)) if is_section(&key) => {
                     self.put(known, value, &format!("{key}."))?;
                 }
                 (Rule::Choose, Some(known)) => *known = value,
                 // A model's window is not a limit of cost or time; `null` selects the model's own window.
                 (Rule::Lower, Some(known)) if value.is_null() && name == "context_window" => *known = value,
                 (Rule::Lower, Some(known)) => self.lower(known, value, &key),
+                (Rule::Restrict, Some(known)) => match restricted(&key, known, &value) {
+                    Some(value) => *known = value,
+                    None => self.notes.push(format!("{key} stays as it is: {FILE_NAME} can only restrict it")),
+                },
                 (Rule::Text, Some(known)) => self.text(known, value, &key),
                 (Rule::UsersAlone, _) | (_, None) => {
                     let reason = format!(
