@@ -20,7 +20,9 @@ const NETWORKS: [&str; 9] = [
 ];
 const PROCESSES: [&str; 3] =
     ["operation not permitted", "resource temporarily unavailable", "cannot allocate memory"];
-const PROXY: &str = "not in sandbox.network";
+/// Refusals of the proxy, as it says them and as programs do.
+const PROXY: [&str; 5] =
+    ["not in sandbox.network", "403 from proxy", "error: 403", "response 403", "403 forbidden"];
 
 /// Returns the line for a command that failed with this output.
 pub(crate) fn hint(sandbox: &Sandbox, protection: &Protection, output: &str) -> Option<String> {
@@ -29,7 +31,8 @@ pub(crate) fn hint(sandbox: &Sandbox, protection: &Protection, output: &str) -> 
     }
     let output = output.to_lowercase();
     let has = |texts: &[&str]| texts.iter().any(|text| output.contains(text));
-    let text = if has(&[PROXY]) || (has(&NETWORKS) && sandbox.network != Network::All) {
+    let is_list = matches!(sandbox.network, Network::Hosts(_));
+    let text = if (has(&PROXY) && is_list) || (has(&NETWORKS) && sandbox.network != Network::All) {
         match &sandbox.network {
             Network::None | Network::All => {
                 "this command runs in a sandbox without network; ask the user to allow hosts with `sandbox.network`"

@@ -27,8 +27,7 @@ fn server(count: &Arc<AtomicUsize>) -> u16 {
             while !head.windows(4).any(|four| four == b"\r\n\r\n") {
                 match stream.read(&mut bytes) {
                     Ok(read @ 1..) => head.extend_from_slice(&bytes[..read]),
-                    Ok(0) | Err(_) => break,
-                    Ok(_) => {}
+                    Ok(_) | Err(_) => break,
                 }
             }
             let body = String::from_utf8_lossy(&head).into_owned();

@@ -19,7 +19,11 @@ enum End {
     /// Its output contains this.
     Says(&'static str),
     TimesOut,
+    /// In one way or the other.
+    Anyhow,
 }
+
+const GIGABYTE: &str = "it writes a gigabyte";
 
 const UNRULY: &[(&str, &str, End)] = &[
     ("it ignores every signal", "trap '' $(seq 1 64); exec -a s.$MARK sleep 1000.$MARK", End::TimesOut),
@@ -32,8 +36,8 @@ const UNRULY: &[(&str, &str, End)] = &[
     ("its input is empty", "cat; echo code $?", End::Says("code 0")),
     ("its output is closed", "exec 1>&- 2>&-; sleep 1000.$MARK", End::TimesOut),
     ("it keeps the output open", "sleep 1000.$MARK & echo started", End::Says("started")),
-    ("it ends its helper", "kill -9 $PPID; kill -9 -1; sleep 1000.$MARK; sleep 1000.$MARK", End::Says("")),
-    ("it writes a gigabyte", "head -c 1073741824 /dev/zero | tr '\\0' 'x' | fold -w 100; echo; echo over", End::Says("over")),
+    ("it ends its helper", "kill -9 $PPID; kill -9 -1; sleep 1000.$MARK; sleep 1000.$MARK", End::Anyhow),
+    (GIGABYTE, "yes 0123456789012345678901234567890123456789012345678901234567890 | head -c 1073741824; echo; echo over", End::Says("over")),
 ];
 
 pub(crate) fn commands() {
@@ -45,16 +49,20 @@ pub(crate) fn commands() {
             let mark = victims.mark().to_owned();
             for (name, command, end) in UNRULY {
                 let timeout_ms = match end {
-                    End::TimesOut => 400,
+                    End::TimesOut | End::Anyhow => 400,
                     End::Says(_) => 120_000,
                 };
-                let (result, output) = call(&registry, &command.replace("$MARK", &mark), timeout_ms).await;
+                // Once is enough for what does not depend on the protection, and takes long in a debug build.
+                if *name == GIGABYTE && environment != Environment::Bubblewrap {
+                    continue;
+                }
+                let (_, output) = call(&registry, &command.replace("$MARK", &mark), timeout_ms).await;
                 match end {
                     End::TimesOut => assert!(output.contains("timed out"), "{environment:?} {name}: {output}"),
+                    End::Anyhow => {}
                     End::Says(text) => assert!(output.contains(text), "{environment:?} {name}: {output}"),
                 }
                 assert!(output.len() < 60_000, "{environment:?} {name}: {}", output.len());
-                let _ = result.status;
                 assert_eq!(left(&mark), Vec::<String>::new(), "{environment:?} {name}");
             }
             assert_eq!(victims.harm(""), Vec::<String>::new(), "{environment:?}");

@@ -8,7 +8,7 @@ use greenroom_kernel::{Block, ToolStatus, Touch};
 use serde_json::json;
 
 use super::{Fixture, context, touched};
-use crate::builtin::{bash, files_and_shell};
+use crate::builtin::files_and_shell;
 use crate::{Progress, ToolContext, Workspace};
 
 #[tokio::test]
