@@ -169,9 +169,11 @@ impl Sandbox {
             )
         })?;
         if let (Network::Hosts(_), Way::Landlock | Way::Off) = (&self.network, &way) {
-            return Err("a list of hosts in `sandbox.network` needs bubblewrap: install it, or choose `none` or \
+            return Err(
+                "a list of hosts in `sandbox.network` needs bubblewrap: install it, or choose `none` or \
                         `all`"
-                .to_owned());
+                    .to_owned(),
+            );
         }
         if let (Network::Hosts(_), false) = (&self.network, has_helper) {
             return Err("a list of hosts needs a helper, which this program does not offer".to_owned());

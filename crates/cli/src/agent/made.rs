@@ -119,7 +119,8 @@ impl Made {
         let file_warnings = [loaded.warnings.clone(), of_skills, prompt.warnings(config)].concat();
         let mut agent = Agent::new(model);
         if let Some(workspace) = tools {
-            agent = agent.tools(&registry(workspace, global, args, config, surroundings, &mut warnings).await?);
+            agent =
+                agent.tools(&registry(workspace, global, args, config, surroundings, &mut warnings).await?);
         }
         if let Some(skills) = skills {
             agent = agent.add_tool(skills.tool());

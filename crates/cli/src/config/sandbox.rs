@@ -92,7 +92,8 @@ const MIB: u64 = 1024 * 1024;
 
 impl Default for SandboxConfig {
     fn default() -> Self {
-        let Limits { memory_bytes_max, processes_max, file_bytes_max, files_max, cpu_s_max } = Limits::default();
+        let Limits { memory_bytes_max, processes_max, file_bytes_max, files_max, cpu_s_max } =
+            Limits::default();
         Self {
             mode: ModeConfig::Auto,
             network: NetworkConfig::Word(NetworkWord::None),
@@ -195,13 +196,18 @@ pub(super) fn restricted(key: &str, held: &Value, asked: &Value) -> Option<Value
             let read = |value: &Value| serde_norway::from_value(value.clone()).ok();
             let (held, wanted): (NetworkConfig, NetworkConfig) = (read(held)?, read(asked)?);
             let is_within = match (&wanted, &held) {
-                (NetworkConfig::Word(NetworkWord::None), _) | (_, NetworkConfig::Word(NetworkWord::All)) => true,
-                (NetworkConfig::Word(NetworkWord::All), _) | (_, NetworkConfig::Word(NetworkWord::None)) => false,
+                (NetworkConfig::Word(NetworkWord::None), _) | (_, NetworkConfig::Word(NetworkWord::All)) => {
+                    true
+                }
+                (NetworkConfig::Word(NetworkWord::All), _) | (_, NetworkConfig::Word(NetworkWord::None)) => {
+                    false
+                }
                 (NetworkConfig::Hosts(wanted), NetworkConfig::Hosts(held)) => {
                     let held: Vec<HostPattern> = held.iter().filter_map(|host| host.parse().ok()).collect();
-                    wanted.iter().filter_map(|host| host.parse::<HostPattern>().ok()).all(|host| {
-                        held.iter().any(|held| host.is_within(held))
-                    })
+                    wanted
+                        .iter()
+                        .filter_map(|host| host.parse::<HostPattern>().ok())
+                        .all(|host| held.iter().any(|held| host.is_within(held)))
                 }
             };
             is_within.then(|| asked.clone())
@@ -213,7 +219,9 @@ pub(super) fn restricted(key: &str, held: &Value, asked: &Value) -> Option<Value
         "sandbox.read_only" | "sandbox.hidden" => {
             let mut all = texts(held)?;
             let wanted = texts(asked)?;
-            all.extend(wanted.into_iter().filter(|path| !texts(held).is_some_and(|held| held.contains(path))));
+            all.extend(
+                wanted.into_iter().filter(|path| !texts(held).is_some_and(|held| held.contains(path))),
+            );
             serde_norway::to_value(all).ok()
         }
         _ => None,

@@ -82,7 +82,8 @@ impl Definition {
     /// The digested form names no field of ours, so renaming a field changes no stored fingerprint.
     pub(super) fn fingerprint(&self) -> String {
         let Self { surroundings, config, settings, model, held: _, checks_server: _ } = self;
-        let ModelArgs { server, workspace, no_tools, allow_write, allow_shell, sandbox, simulate, .. } = &**model;
+        let ModelArgs { server, workspace, no_tools, allow_write, allow_shell, sandbox, simulate, .. } =
+            &**model;
         let ServerArgs { provider, base_url, api_key_env } = server;
         let matters = |name: &str| {
             !HARMLESS.contains(&name) && !name.starts_with("GREENROOM_HOST_") && name != "GREENROOM_MODEL"

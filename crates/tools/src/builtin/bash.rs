@@ -14,8 +14,8 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use parking_lot::Mutex;
 use greenroom_kernel::{Block, ToolStatus};
+use parking_lot::Mutex;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use tokio::io::AsyncReadExt;
@@ -202,9 +202,8 @@ async fn run(
 /// Returns what protects the command, or why it is refused.
 async fn protection(options: &Options) -> Result<(Protection, Containment), ToolError> {
     let given = options.containment;
-    let found = tokio::task::spawn_blocking(move || {
-        (Found::detect(), given.unwrap_or_else(Containment::detect))
-    });
+    let found =
+        tokio::task::spawn_blocking(move || (Found::detect(), given.unwrap_or_else(Containment::detect)));
     let (found, containment) = found.await?;
     let protection = options.sandbox.choose(found, containment, options.helper.is_some());
     Ok((protection.map_err(ToolsError::Refused)?, containment))
@@ -272,7 +271,12 @@ fn proxy_variables() -> impl Iterator<Item = (OsString, OsString)> {
 }
 
 /// Appends what the model should know about the sandbox.
-fn remark(output: &mut ToolOutput, options: &Options, protection: &(Protection, Containment), removed: &[PathBuf]) {
+fn remark(
+    output: &mut ToolOutput,
+    options: &Options,
+    protection: &(Protection, Containment),
+    removed: &[PathBuf],
+) {
     let mut remarks = Vec::new();
     if !removed.is_empty() {
         let paths: Vec<String> = removed.iter().map(|path| path.display().to_string()).collect();

@@ -89,7 +89,8 @@ fn start_loopback() {
     if let Some(program) = program.into_iter().find(|path| std::path::Path::new(path).exists()) {
         let mut command = Command::new(program);
         // Without it, commands have no network at all.
-        let _ = command.args(["link", "set", "lo", "up"]).stdout(Stdio::null()).stderr(Stdio::null()).status();
+        let _ =
+            command.args(["link", "set", "lo", "up"]).stdout(Stdio::null()).stderr(Stdio::null()).status();
     }
 }
 

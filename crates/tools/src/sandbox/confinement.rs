@@ -61,7 +61,10 @@ impl Confinement {
     pub(crate) fn to_argument(&self) -> Result<OsString> {
         let text = serde_json::to_string(self);
         let text = text.map_err(|_| {
-            Error::new(ErrorKind::InvalidInput, "a path to protect is not UTF-8; rename it, or turn the sandbox off")
+            Error::new(
+                ErrorKind::InvalidInput,
+                "a path to protect is not UTF-8; rename it, or turn the sandbox off",
+            )
         })?;
         Ok(text.into())
     }
@@ -382,9 +385,9 @@ mod linux {
                 if confinement.has_internet {
                     allowed.extend([libc::AF_INET, libc::AF_INET6]);
                 }
-                let conditions = allowed.into_iter().map(|family| {
-                    differs(0, u64::try_from(family).map_err(Error::other)?).map_err(wrong)
-                });
+                let conditions = allowed
+                    .into_iter()
+                    .map(|family| differs(0, u64::try_from(family).map_err(Error::other)?).map_err(wrong));
                 let rule = SeccompRule::new(conditions.collect::<Result<_>>()?).map_err(wrong)?;
                 rules.insert(libc::SYS_socket, vec![rule]);
             }

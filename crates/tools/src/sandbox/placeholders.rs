@@ -83,9 +83,9 @@ fn is_file(path: &Path) -> bool {
 }
 
 fn is_folder(path: &Path) -> bool {
-    let is_marked = path.symlink_metadata().is_ok_and(|metadata| {
-        metadata.is_dir() && metadata.permissions().mode() & 0o7777 == FOLDER_MODE
-    });
+    let is_marked = path
+        .symlink_metadata()
+        .is_ok_and(|metadata| metadata.is_dir() && metadata.permissions().mode() & 0o7777 == FOLDER_MODE);
     is_marked && std::fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_none())
 }
 

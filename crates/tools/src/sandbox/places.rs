@@ -257,7 +257,8 @@ fn sockets(places: &Places, own: &Path) -> Vec<PathBuf> {
     let is_gone = |path: &Path| {
         let replaced = places.replaced.iter().map(|(_, at)| at);
         let is_back = places.writable.iter().any(|folder| path.starts_with(folder));
-        !is_back && replaced.chain(&places.covered).chain(&places.empty).any(|folder| path.starts_with(folder))
+        !is_back
+            && replaced.chain(&places.covered).chain(&places.empty).any(|folder| path.starts_with(folder))
     };
     let mut found: Vec<PathBuf> = table
         .lines()

@@ -351,7 +351,9 @@ impl Request {
         for header in headers.split("\r\n").take_while(|header| !header.is_empty()) {
             let name = header.split(':').next().unwrap_or_default().trim().to_ascii_lowercase();
             // One request per connection: the next one may be for another host.
-            if !matches!(&*name, "host" | "connection" | "keep-alive" | "upgrade") && !name.starts_with("proxy-") {
+            if !matches!(&*name, "host" | "connection" | "keep-alive" | "upgrade")
+                && !name.starts_with("proxy-")
+            {
                 forwarded.push_str(header);
                 forwarded.push_str("\r\n");
             }

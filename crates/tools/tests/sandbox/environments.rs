@@ -16,7 +16,7 @@ use serde_json::json;
 
 use crate::probes::{Harm, PROBES, Stopped};
 use crate::victims::Victims;
-use crate::{costs, network, say, unruly};
+use crate::{network, say, unruly};
 
 /// The variable with the folder for the files of tests.
 pub(crate) const FOLDER: &str = "GREENROOM_TEST_FOLDER";
@@ -54,7 +54,6 @@ pub(crate) fn tests() -> Vec<Test> {
         test("limits", unruly::limits),
         test("hosts_by_proxy", network::hosts_by_proxy),
         test("hosts_by_proxy_as_a_user", || as_nobody("hosts_by_proxy")),
-        test("cost", costs::cost),
     ]
 }
 
@@ -228,11 +227,17 @@ fn work_goes_on() {
         ("echo x > $TMPDIR/kept && cat $TMPDIR/kept", "x"),
         ("cat $TMPDIR/kept", "x"),
         ("echo $TMPDIR", "/tmp"),
-        ("git --version > /dev/null 2>&1 || { echo ok; exit; }; git -c init.defaultBranch=m -c core.hooksPath=/dev/null status > /dev/null; test ! -e greenroom.yaml -o -c greenroom.yaml && echo ok", "ok"),
+        (
+            "git --version > /dev/null 2>&1 || { echo ok; exit; }; git -c init.defaultBranch=m -c core.hooksPath=/dev/null status > /dev/null; test ! -e greenroom.yaml -o -c greenroom.yaml && echo ok",
+            "ok",
+        ),
         ("(sleep 0.01 & wait) && echo ok", "ok"),
         ("echo a | tr a b", "b"),
         ("head -c 8 /dev/urandom | wc -c; echo > /dev/null", "8"),
-        ("python3 -c 'import socket; a,b=socket.socketpair(); a.send(b\"k\"); print(b.recv(1).decode())' 2>&1 || echo k", "k"),
+        (
+            "python3 -c 'import socket; a,b=socket.socketpair(); a.send(b\"k\"); print(b.recv(1).decode())' 2>&1 || echo k",
+            "k",
+        ),
         ("ls / > /dev/null && bash --version > /dev/null && echo ok", "ok"),
     ];
     for environment in Environment::SANDBOXES {
@@ -245,7 +250,8 @@ fn work_goes_on() {
                 assert!(output.trim_end().ends_with(expect), "{environment:?} {command}: {output}");
             }
             // Several at once: what the last one needs is there until it ends.
-            let many = (0..8).map(|_| call(&registry, "sleep 0.05; echo x > greenroom.yaml; ls .git/hooks", 20_000));
+            let many =
+                (0..8).map(|_| call(&registry, "sleep 0.05; echo x > greenroom.yaml; ls .git/hooks", 20_000));
             for (_, output) in futures_util::future::join_all(many).await {
                 assert!(output.contains("pre-commit"), "{output}");
             }
@@ -272,7 +278,9 @@ fn refusals() {
         let chosen = sandbox.choose(&none, Containment::ProcessTree, true);
         match (chosen, expect) {
             (Ok(protection), None) => assert!(!protection.gaps().is_empty()),
-            (Err(text), Some(expect)) => assert!(text.contains(expect) && text.contains("off") || text.contains("none"), "{text}"),
+            (Err(text), Some(expect)) => {
+                assert!(text.contains(expect) && text.contains("off") || text.contains("none"), "{text}")
+            }
             (other, _) => panic!("{mode:?}: {other:?}"),
         }
     }

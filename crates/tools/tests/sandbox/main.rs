@@ -5,8 +5,6 @@
 //! environment a second time as an ordinary user. What a machine does not offer is skipped, and named.
 
 #[cfg(target_os = "linux")]
-mod costs;
-#[cfg(target_os = "linux")]
 mod environments;
 #[cfg(target_os = "linux")]
 mod network;
@@ -51,7 +49,9 @@ fn main() -> ExitCode {
     let wanted: Vec<&String> = arguments.iter().filter(|argument| !argument.starts_with('-')).collect();
     let is_wanted = |name: &str| {
         wanted.is_empty()
-            || wanted.iter().any(|wanted| if has("--exact") { name == *wanted } else { name.contains(&**wanted) })
+            || wanted
+                .iter()
+                .any(|wanted| if has("--exact") { name == *wanted } else { name.contains(&**wanted) })
     };
     let mut failed = Vec::new();
     for test in tests.iter().filter(|test| is_wanted(test.name)) {

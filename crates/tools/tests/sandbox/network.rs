@@ -31,7 +31,10 @@ fn server(count: &Arc<AtomicUsize>) -> u16 {
                 }
             }
             let body = String::from_utf8_lossy(&head).into_owned();
-            let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}", body.len());
+            let answer = format!(
+                "HTTP/1.1 200 OK\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}",
+                body.len()
+            );
             let _ = stream.write_all(answer.as_bytes());
         }
     });
@@ -42,7 +45,8 @@ pub(crate) fn hosts_by_proxy() {
     let (allowed_count, other_count) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let (allowed, other) = (server(&allowed_count), server(&other_count));
     let victims = Victims::new();
-    let hosts = [format!("127.0.0.1:{allowed}"), format!("localtest.example:{other}"), format!("localhost:{other}")];
+    let hosts =
+        [format!("127.0.0.1:{allowed}"), format!("localtest.example:{other}"), format!("localhost:{other}")];
     let hosts = hosts.iter().map(|host| host.parse().expect("a host")).collect();
     let sandbox = Sandbox { network: Network::Hosts(hosts), ..sandbox(&victims) };
     let Some(options) = Environment::Bubblewrap.options(sandbox) else { return };
@@ -56,7 +60,10 @@ pub(crate) fn hosts_by_proxy() {
         for (command, expect) in [
             // By plain HTTP, with a head that is made for the server.
             (format!("{curl} http://127.0.0.1:{allowed}/a?b=c"), "GET /a?b=c HTTP/1.1\r\nHost: 127.0.0.1"),
-            (format!("{curl} -H 'Proxy-Secret: x' http://127.0.0.1:{allowed}/ | grep -ci proxy; true"), "0\n"),
+            (
+                format!("{curl} -H 'Proxy-Secret: x' http://127.0.0.1:{allowed}/ | grep -ci proxy; true"),
+                "0\n",
+            ),
             // By a tunnel.
             (format!("{curl} -p http://127.0.0.1:{allowed}/tunnel"), "GET /tunnel"),
             (format!("{curl} -p http://127.0.0.1:{other}/"), "response 403"),
@@ -64,14 +71,23 @@ pub(crate) fn hosts_by_proxy() {
             (format!("{curl} http://127.0.0.2:{allowed}/"), "is not in sandbox.network"),
             // A name that leads to an address that is not public.
             (format!("{curl} http://localhost:{other}/"), "which is not public"),
-            ("curl -sS --max-time 20 http://example.org/; true".to_owned(), "example.org:80 is not in sandbox.network"),
+            (
+                "curl -sS --max-time 20 http://example.org/; true".to_owned(),
+                "example.org:80 is not in sandbox.network",
+            ),
             // Around the proxy.
-            (format!("curl -sS --max-time 5 --noproxy '*' http://127.0.0.1:{allowed}/ ; echo code $?"), "code 7"),
+            (
+                format!("curl -sS --max-time 5 --noproxy '*' http://127.0.0.1:{allowed}/ ; echo code $?"),
+                "code 7",
+            ),
             (format!("exec 3<>/dev/tcp/127.0.0.1/{allowed}; echo code $?"), "code 1"),
             ("curl -sS --noproxy '*' --max-time 5 http://192.0.2.1/; echo code $?".to_owned(), "code 7"),
             ("echo x > /dev/udp/192.0.2.1/53; echo code $?".to_owned(), "code 1"),
             // What the model reads then.
-            (format!("{curl} -f http://127.0.0.1:{other}/"), "ask the user to add a host to `sandbox.network`"),
+            (
+                format!("{curl} -f http://127.0.0.1:{other}/"),
+                "ask the user to add a host to `sandbox.network`",
+            ),
         ] {
             let (_, output) = call(&registry, &command, 60_000).await;
             assert!(output.contains(expect), "{command}: {output}");

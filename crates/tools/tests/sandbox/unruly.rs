@@ -27,17 +27,33 @@ const GIGABYTE: &str = "it writes a gigabyte";
 
 const UNRULY: &[(&str, &str, End)] = &[
     ("it ignores every signal", "trap '' $(seq 1 64); exec -a s.$MARK sleep 1000.$MARK", End::TimesOut),
-    ("its children ignore every signal", "for i in 1 2 3; do (trap '' HUP INT TERM QUIT PIPE; sleep 1000.$MARK) & done; wait", End::TimesOut),
+    (
+        "its children ignore every signal",
+        "for i in 1 2 3; do (trap '' HUP INT TERM QUIT PIPE; sleep 1000.$MARK) & done; wait",
+        End::TimesOut,
+    ),
     ("it stops itself", "kill -STOP $$; sleep 1000.$MARK", End::TimesOut),
-    ("it leaves its session", "setsid sh -c 'setsid sleep 1001.$MARK & sleep 1002.$MARK' > /dev/null 2>&1 & echo started", End::Says("started")),
-    ("it is an orphan without our marker", "(env -i setsid sleep 1003.$MARK > /dev/null 2>&1 &); echo started", End::Says("started")),
+    (
+        "it leaves its session",
+        "setsid sh -c 'setsid sleep 1001.$MARK & sleep 1002.$MARK' > /dev/null 2>&1 & echo started",
+        End::Says("started"),
+    ),
+    (
+        "it is an orphan without our marker",
+        "(env -i setsid sleep 1003.$MARK > /dev/null 2>&1 &); echo started",
+        End::Says("started"),
+    ),
     ("it forks while it is ended", "f() { sleep 1000.$MARK & sleep 0.01; f; }; f", End::TimesOut),
     ("its input is closed", "exec 0<&-; cat; echo code $?", End::Says("code 1")),
     ("its input is empty", "cat; echo code $?", End::Says("code 0")),
     ("its output is closed", "exec 1>&- 2>&-; sleep 1000.$MARK", End::TimesOut),
     ("it keeps the output open", "sleep 1000.$MARK & echo started", End::Says("started")),
     ("it ends its helper", "kill -9 $PPID; kill -9 -1; sleep 1000.$MARK; sleep 1000.$MARK", End::Anyhow),
-    (GIGABYTE, "yes 0123456789012345678901234567890123456789012345678901234567890 | head -c 1073741824; echo; echo over", End::Says("over")),
+    (
+        GIGABYTE,
+        "yes 0123456789012345678901234567890123456789012345678901234567890 | head -c 1073741824; echo; echo over",
+        End::Says("over"),
+    ),
 ];
 
 pub(crate) fn commands() {
@@ -58,7 +74,9 @@ pub(crate) fn commands() {
                 }
                 let (_, output) = call(&registry, &command.replace("$MARK", &mark), timeout_ms).await;
                 match end {
-                    End::TimesOut => assert!(output.contains("timed out"), "{environment:?} {name}: {output}"),
+                    End::TimesOut => {
+                        assert!(output.contains("timed out"), "{environment:?} {name}: {output}")
+                    }
                     End::Anyhow => {}
                     End::Says(text) => assert!(output.contains(text), "{environment:?} {name}: {output}"),
                 }
@@ -109,7 +127,8 @@ pub(crate) fn long_output() {
             assert_eq!(result.touched, [], "it is no file of the workspace");
             let (_, text) = call(&registry, &format!("sed -n 15000p {path}"), 60_000).await;
             assert_eq!(text, "15000\n", "{environment:?}");
-            let (_, text) = call(&registry, &format!("echo x > {path}; rm -f {path}; wc -l < {path}"), 60_000).await;
+            let (_, text) =
+                call(&registry, &format!("echo x > {path}; rm -f {path}; wc -l < {path}"), 60_000).await;
             if environment != Environment::Off {
                 assert!(text.contains("20000\n"), "{environment:?}: {text}");
             }

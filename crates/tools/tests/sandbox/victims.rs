@@ -8,8 +8,8 @@ use std::io::Read;
 use std::net::{TcpListener, UdpSocket};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
-use std::os::unix::process::CommandExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -90,9 +90,8 @@ impl Victims {
     /// The variables with which commands find the victims.
     pub(crate) fn variables(&self) -> Vec<(String, String)> {
         let at = |part: &str| self.base.join(part).display().to_string();
-        let port = |address: std::io::Result<std::net::SocketAddr>| {
-            address.expect("it is bound").port().to_string()
-        };
+        let port =
+            |address: std::io::Result<std::net::SocketAddr>| address.expect("it is bound").port().to_string();
         [
             ("BASE", self.base.display().to_string()),
             ("WS", at("ws")),
@@ -249,9 +248,9 @@ fn tree(base: &Path) -> BTreeMap<String, String> {
                 "a folder".to_owned()
             } else if metadata.is_file() {
                 let content = std::fs::read(&path).unwrap_or_default();
-                let old = metadata.modified().is_ok_and(|time| {
-                    time.elapsed().is_ok_and(|age| age.as_secs() > 10 * 24 * 3_600)
-                });
+                let old = metadata
+                    .modified()
+                    .is_ok_and(|time| time.elapsed().is_ok_and(|age| age.as_secs() > 10 * 24 * 3_600));
                 let mode = metadata.permissions().mode() & 0o7777;
                 let age = if old { " old" } else { "" };
                 format!("{mode:o}{age} {:?}", String::from_utf8_lossy(&content))

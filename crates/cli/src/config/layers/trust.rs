@@ -145,7 +145,9 @@ impl Over<'_> {
                 (Rule::Lower, Some(known)) => self.lower(known, value, &key),
                 (Rule::Restrict, Some(known)) => match restricted(&key, known, &value) {
                     Some(value) => *known = value,
-                    None => self.notes.push(format!("{key} stays as it is: {FILE_NAME} can only restrict it")),
+                    None => {
+                        self.notes.push(format!("{key} stays as it is: {FILE_NAME} can only restrict it"))
+                    }
                 },
                 (Rule::Text, Some(known)) => self.text(known, value, &key),
                 (Rule::UsersAlone, _) | (_, None) => {

@@ -85,7 +85,8 @@ impl<'a> Collector<'a> {
             self.report_line();
         }
         let how = self.spill.and_then(Spill::finish);
-        let how = how.unwrap_or_else(|| "write the output to a file, or filter it, to see the rest".to_owned());
+        let how =
+            how.unwrap_or_else(|| "write the output to a file, or filter it, to see the rest".to_owned());
         self.clip.finish(&how)
     }
 }
@@ -153,7 +154,10 @@ impl Spill {
         let (path, _) = self.file.filter(|_| !self.is_broken)?;
         let path = path.display();
         Some(if self.bytes_total > OUTPUT_BYTES_MAX {
-            format!("the first {} MiB are in {path}; `read` it, or search it with a command", OUTPUT_BYTES_MAX >> 20)
+            format!(
+                "the first {} MiB are in {path}; `read` it, or search it with a command",
+                OUTPUT_BYTES_MAX >> 20
+            )
         } else {
             format!("all of it is in {path}; `read` it, or search it with a command")
         })

@@ -35,9 +35,14 @@ fn what_every_sandbox_has() {
     for (network, has_none) in [(Network::None, true), (hosts, true), (Network::All, false)] {
         let found = line(&[], &network);
         assert_eq!(found.contains("--unshare-net"), has_none, "{found}");
-        for part in
-            ["--unshare-pid", "--unshare-ipc", "--new-session", "--die-with-parent", "--ro-bind / /", "--dev /dev"]
-        {
+        for part in [
+            "--unshare-pid",
+            "--unshare-ipc",
+            "--new-session",
+            "--die-with-parent",
+            "--ro-bind / /",
+            "--dev /dev",
+        ] {
             assert!(found.contains(part), "{part}: {found}");
         }
     }

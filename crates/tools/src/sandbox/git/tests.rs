@@ -43,12 +43,29 @@ fn check(entries: &[&str], existing: &str, files: &str, folders: &str, forbidden
 fn what_is_protected() {
     let swept = ".git/commondir .git/config.worktree";
     check(&["a=1"], "", "greenroom.yaml", ".git", "");
-    check(&["greenroom.yaml=x", ".git/config=", ".git/hooks/"], ".git/config .git/hooks greenroom.yaml", "", "", swept);
+    check(
+        &["greenroom.yaml=x", ".git/config=", ".git/hooks/"],
+        ".git/config .git/hooks greenroom.yaml",
+        "",
+        "",
+        swept,
+    );
     check(&[".git/HEAD=x"], "", ".git/config greenroom.yaml", ".git/hooks", swept);
-    check(&[".git/commondir=x", ".git/config=", ".git/hooks/"], ".git/commondir .git/config .git/hooks", "greenroom.yaml", "", ".git/config.worktree");
+    check(
+        &[".git/commondir=x", ".git/config=", ".git/hooks/"],
+        ".git/commondir .git/config .git/hooks",
+        "greenroom.yaml",
+        "",
+        ".git/config.worktree",
+    );
     // A folder of hooks of its own, and a file that is included.
     check(
-        &[".git/config=[core]\n hooksPath = .husky\n[include]\n path = ../extra", ".git/hooks/", ".husky/x=1", "extra=1"],
+        &[
+            ".git/config=[core]\n hooksPath = .husky\n[include]\n path = ../extra",
+            ".git/hooks/",
+            ".husky/x=1",
+            "extra=1",
+        ],
         ".git/config .git/hooks .husky extra",
         "greenroom.yaml",
         "",
@@ -58,7 +75,13 @@ fn what_is_protected() {
     check(&[".git/config=", ".git/hooks->../h", "h/"], ".git .git/config", "greenroom.yaml", "", swept);
     // Submodules, worktrees, and nested repositories.
     check(
-        &[".git/config=", ".git/hooks/", ".git/modules/a/b/HEAD=x", ".git/worktrees/w/gitdir=x", "s/.git=gitdir: ../.git/modules/a/b"],
+        &[
+            ".git/config=",
+            ".git/hooks/",
+            ".git/modules/a/b/HEAD=x",
+            ".git/worktrees/w/gitdir=x",
+            "s/.git=gitdir: ../.git/modules/a/b",
+        ],
         ".git/config .git/hooks .git/worktrees/w/gitdir s/.git",
         ".git/modules/a/b/config greenroom.yaml",
         ".git/modules/a/b/hooks",
@@ -76,7 +99,8 @@ fn what_is_protected() {
 /// The main repository of a worktree can be changed, if it names the worktree; no other folder can.
 #[test]
 fn a_worktree_belongs_to_its_repository() {
-    let place = workspace(&["main/.git/HEAD=x", "main/.git/config=", "main/.git/hooks/", "ws/a=1", "other/HEAD=x"]);
+    let place =
+        workspace(&["main/.git/HEAD=x", "main/.git/config=", "main/.git/hooks/", "ws/a=1", "other/HEAD=x"]);
     let root = place.path().canonicalize().expect("it exists");
     let of_worktree = root.join("main/.git/worktrees/ws");
     std::fs::create_dir_all(&of_worktree).expect("folders are made");

@@ -27,7 +27,9 @@ fn what_was_in_the_way_is_said() {
             let protection = Protection { way, has_mounts: true, is_namespace: true };
             let found = hint(&sandbox, &protection, output);
             match expect.filter(|_| is_sandbox) {
-                Some(text) => assert!(found.as_ref().is_some_and(|found| found.contains(text)), "{output}: {found:?}"),
+                Some(text) => {
+                    assert!(found.as_ref().is_some_and(|found| found.contains(text)), "{output}: {found:?}")
+                }
                 None => assert_eq!(found, None, "{output}"),
             }
         }

@@ -36,7 +36,13 @@ fn places_become_mounts() {
     check("/w", "", "", "", "rw /w");
     check("/w /w/a /v", "", "", "", "rw /v, rw /w");
     // What is on the way to a protected place stays where it is.
-    check("/w", "/w/.git/hooks /w/.git/config", "", "", "rw /w, rw /w/.git, ro /w/.git/config, ro /w/.git/hooks");
+    check(
+        "/w",
+        "/w/.git/hooks /w/.git/config",
+        "",
+        "",
+        "rw /w, rw /w/.git, ro /w/.git/config, ro /w/.git/hooks",
+    );
     check("/w", "/w/a/b/.git", "", "", "rw /w, rw /w/a, rw /w/a/b, ro /w/a/b/.git");
     check("/w", "/w/a /w/a/b/c", "", "", "rw /w, rw /w/a/b, ro /w/a, ro /w/a/b/c");
     check("/w", "/x", "", "", "rw /w, ro /x");

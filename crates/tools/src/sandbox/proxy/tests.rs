@@ -80,11 +80,19 @@ fn requests_are_read() {
         ("CONNECT [::1]:443 HTTP/1.1\r\n\r\n", Some(("::1", 443, None))),
         (
             "GET http://a.example/x?y HTTP/1.1\r\nHost: b.example\r\nProxy-Connection: keep-alive\r\nConnection: keep-alive\r\nA: b\r\n\r\n",
-            Some(("a.example", 80, Some("GET /x?y HTTP/1.1\r\nHost: a.example\r\nA: b\r\nConnection: close\r\n\r\n"))),
+            Some((
+                "a.example",
+                80,
+                Some("GET /x?y HTTP/1.1\r\nHost: a.example\r\nA: b\r\nConnection: close\r\n\r\n"),
+            )),
         ),
         (
             "GET http://a.example:81?q HTTP/1.0\r\n\r\n",
-            Some(("a.example", 81, Some("GET /?q HTTP/1.0\r\nHost: a.example:81\r\nConnection: close\r\n\r\n"))),
+            Some((
+                "a.example",
+                81,
+                Some("GET /?q HTTP/1.0\r\nHost: a.example:81\r\nConnection: close\r\n\r\n"),
+            )),
         ),
         ("GET / HTTP/1.1\r\nHost: a.example\r\n\r\n", None),
         ("GET http://user@a.example/ HTTP/1.1\r\n\r\n", None),
@@ -95,9 +103,9 @@ fn requests_are_read() {
         ("nonsense\r\n\r\n", None),
     ] {
         let found = Request::parse(head).ok();
-        let found = found.as_ref().map(|request| {
-            (request.target.host.as_str(), request.target.port, request.forwarded.as_deref())
-        });
+        let found = found
+            .as_ref()
+            .map(|request| (request.target.host.as_str(), request.target.port, request.forwarded.as_deref()));
         assert_eq!(found, expect, "{head:?}");
     }
 }

@@ -1,2 +1,0 @@
-//! todo
-pub(crate) fn cost() {}
