@@ -21,6 +21,7 @@ pub mod proxy;
 use std::path::PathBuf;
 
 pub use self::found::Found;
+pub use self::placeholders::is_placeholder;
 pub use self::proxy::HostPattern;
 use crate::process::Containment;
 

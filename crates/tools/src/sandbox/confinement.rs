@@ -216,6 +216,8 @@ mod linux {
                 bind(path, path)?;
                 read_only(path, false)
             }
+            // The socket of a program that has ended meanwhile.
+            Mount::Blank(path) if !path.exists() => Ok(()),
             Mount::Blank(path) => {
                 bind(Path::new("/dev/null"), path)?;
                 read_only(path, true)

@@ -46,7 +46,8 @@ pub(crate) fn protected(root: &Path, configurations: &[PathBuf]) -> Protected {
         found.missing_folders.push(root.join(".git"));
     }
     if kind(&root.join(OWN_CONFIGURATION)).is_none() {
-        found.missing_files.push(root.join(OWN_CONFIGURATION));
+        // An empty folder in its place is what git ignores, whatever a command adds.
+        found.missing_folders.push(root.join(OWN_CONFIGURATION));
     }
     for configuration in configurations {
         found.named_by(configuration, root, root);

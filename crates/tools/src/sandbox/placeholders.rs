@@ -71,8 +71,9 @@ impl Drop for Placeholders {
     }
 }
 
-/// Whether a path is a placeholder for a file, or for a folder.
-pub(crate) fn is_placeholder(path: &Path) -> bool {
+/// Whether a path is a placeholder: it exists only while a command runs, so that the command cannot create
+/// something there.
+pub fn is_placeholder(path: &Path) -> bool {
     is_file(path) || is_folder(path)
 }
 

@@ -114,11 +114,7 @@ fn sandboxed(
     if let Network::Hosts(_) = sandbox.network {
         places.read_only.push(private.proxy());
     }
-    // An empty file of ours is one that cannot be opened, so that git does not see it.
-    let (of_git, ours): (Vec<PathBuf>, Vec<PathBuf>) =
-        placeholders.files().iter().cloned().partition(|path| path.iter().any(|part| part == ".git"));
-    places.read_only.extend(of_git);
-    places.blank.extend(ours);
+    places.read_only.extend_from_slice(placeholders.files());
     hide(&hidden, &mut places);
     hide(placeholders.folders(), &mut places);
     let sockets = sockets(&places, &private.proxy());

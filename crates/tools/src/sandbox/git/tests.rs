@@ -42,7 +42,7 @@ fn check(entries: &[&str], existing: &str, files: &str, folders: &str, forbidden
 #[test]
 fn what_is_protected() {
     let swept = ".git/commondir .git/config.worktree";
-    check(&["a=1"], "", "greenroom.yaml", ".git", "");
+    check(&["a=1"], "", "", ".git greenroom.yaml", "");
     check(
         &["greenroom.yaml=x", ".git/config=", ".git/hooks/"],
         ".git/config .git/hooks greenroom.yaml",
@@ -50,12 +50,12 @@ fn what_is_protected() {
         "",
         swept,
     );
-    check(&[".git/HEAD=x"], "", ".git/config greenroom.yaml", ".git/hooks", swept);
+    check(&[".git/HEAD=x"], "", ".git/config", ".git/hooks greenroom.yaml", swept);
     check(
         &[".git/commondir=x", ".git/config=", ".git/hooks/"],
         ".git/commondir .git/config .git/hooks",
-        "greenroom.yaml",
         "",
+        "greenroom.yaml",
         ".git/config.worktree",
     );
     // A folder of hooks of its own, and a file that is included.
@@ -67,12 +67,12 @@ fn what_is_protected() {
             "extra=1",
         ],
         ".git/config .git/hooks .husky extra",
-        "greenroom.yaml",
         "",
+        "greenroom.yaml",
         swept,
     );
     // A link could be replaced, so what it is in stays as it is.
-    check(&[".git/config=", ".git/hooks->../h", "h/"], ".git .git/config", "greenroom.yaml", "", swept);
+    check(&[".git/config=", ".git/hooks->../h", "h/"], ".git .git/config", "", "greenroom.yaml", swept);
     // Submodules, worktrees, and nested repositories.
     check(
         &[
@@ -83,15 +83,15 @@ fn what_is_protected() {
             "s/.git=gitdir: ../.git/modules/a/b",
         ],
         ".git/config .git/hooks .git/worktrees/w/gitdir s/.git",
-        ".git/modules/a/b/config greenroom.yaml",
-        ".git/modules/a/b/hooks",
+        ".git/modules/a/b/config",
+        ".git/modules/a/b/hooks greenroom.yaml",
         &format!("{swept} .git/modules/a/b/commondir .git/modules/a/b/config.worktree"),
     );
     check(
         &["x/y/.git/config=", "x/y/.git/hooks/", "node_modules/z/.git/config=", "x/greenroom.yaml=1"],
         "x/greenroom.yaml x/y/.git/config x/y/.git/hooks",
-        "greenroom.yaml",
-        ".git",
+        "",
+        ".git greenroom.yaml",
         "x/y/.git/commondir x/y/.git/config.worktree",
     );
 }
