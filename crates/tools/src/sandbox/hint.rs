@@ -6,7 +6,8 @@
 use super::{Network, Protection, Sandbox, Way};
 
 /// Texts of programs that were refused something, in lower case.
-const FILES: [&str; 4] = ["read-only file system", "is a directory", "permission denied", "device or resource busy"];
+const FILES: [&str; 4] =
+    ["read-only file system", "is a directory", "permission denied", "device or resource busy"];
 const NETWORKS: [&str; 9] = [
     "network is unreachable",
     "could not resolve host",

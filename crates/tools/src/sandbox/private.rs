@@ -24,7 +24,8 @@ impl PrivateFolder {
     /// Creates the folder.
     pub(crate) fn create() -> std::io::Result<Self> {
         let builder = |path: &Path| DirBuilder::new().mode(0o700).create(path);
-        let parent = std::env::temp_dir().canonicalize()?;
+        // `TMPDIR` may name a folder that is not there.
+        let parent = std::env::temp_dir().canonicalize().or_else(|_| Path::new("/tmp").canonicalize())?;
         let path = parent.join(format!("greenroom-tools-{}", crate::process::command_id()));
         builder(&path)?;
         let folder = Self { path, outputs: AtomicU64::new(0) };
