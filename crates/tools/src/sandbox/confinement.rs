@@ -142,7 +142,7 @@ mod linux {
             }
         }
         // The folder of this process is still the one below the mounts.
-        std::env::set_current_dir(here)
+        Ok(rustix::process::chdir(here)?)
     }
 
     /// Makes all file systems read-only, except those in writable folders.

@@ -54,9 +54,10 @@ fn landlock() -> Option<i32> {
     let works = |abi: ABI| {
         let ruleset = Ruleset::default().set_compatibility(CompatLevel::HardRequirement);
         let ruleset = ruleset.handle_access(AccessFs::from_all(abi)).ok();
-        let ruleset = match abi {
-            ABI::V6 => ruleset.and_then(|ruleset| ruleset.scope(Scope::from_all(abi)).ok()),
-            _ => ruleset,
+        let ruleset = if abi == ABI::V6 {
+            ruleset.and_then(|ruleset| ruleset.scope(Scope::from_all(abi)).ok())
+        } else {
+            ruleset
         };
         // It restricts nobody until it is applied.
         ruleset.and_then(|ruleset| ruleset.create().ok()).is_some_and(|_: RulesetCreated| true)

@@ -42,18 +42,18 @@ pub(super) fn serve(arguments: &[OsString]) -> Result<Infallible> {
         let Ok((client, _)) = listener.accept() else { continue };
         let socket = Arc::clone(&socket);
         // If there are too many threads, the client sees a closed connection.
-        let _ = std::thread::Builder::new().spawn(move || pass_on(client, &socket));
+        let _ = std::thread::Builder::new().spawn(move || pass_on(&client, &socket));
     }
 }
 
-fn pass_on(client: TcpStream, socket: &OsString) {
+fn pass_on(client: &TcpStream, socket: &OsString) {
     let Ok(proxy) = UnixStream::connect(socket) else { return };
     let (Ok(client_again), Ok(proxy_again)) = (client.try_clone(), proxy.try_clone()) else { return };
     let back = std::thread::Builder::new().spawn(move || {
         copy(&proxy_again, &client_again);
         let _ = client_again.shutdown(Shutdown::Write);
     });
-    copy(&client, &proxy);
+    copy(client, &proxy);
     let _ = proxy.shutdown(Shutdown::Write);
     if let Ok(back) = back {
         let _ = back.join();
