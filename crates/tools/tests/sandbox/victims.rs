@@ -182,7 +182,7 @@ fn bound(base: &Path, path: &str) -> UnixListener {
 
 /// The folder for victims: not in `/tmp`, which a sandbox replaces.
 fn folder() -> PathBuf {
-    std::env::var_os(crate::environments::FOLDER)
+    greenroom_tools::privacy::variable(crate::environments::FOLDER)
         .map_or_else(|| PathBuf::from(env!("CARGO_TARGET_TMPDIR")), PathBuf::from)
         .canonicalize()
         .expect("the folder exists")
