@@ -93,7 +93,13 @@ async fn cancelled(dir: &std::path::Path, prompt: &str, event: &str, cancels: us
     let workspace = Workspace::open(std::env::temp_dir()).expect("a folder");
     let agent = Agent::new("simulated")
         .context_window(100_000)
-        .tools(&builtin::files_and_shell(workspace, builtin::bash::Options::default()))
+        .tools(&builtin::files_and_shell(
+            workspace,
+            builtin::bash::Options {
+                sandbox: greenroom_tools::sandbox::Sandbox::off(),
+                ..Default::default()
+            },
+        ))
         .add_tool(tool("wait", |_: Wait, context: ToolContext| {
             context.progress.report("waits");
             std::future::pending::<std::result::Result<String, ToolError>>()

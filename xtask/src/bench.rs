@@ -37,6 +37,7 @@ const BENCHES: &[(&str, &str)] = &[
     ("plan_cost", "planning and opening, by the length of the history"),
     ("recall", "searches in a session, by its length"),
     ("run_cost", "one run, by the length of the history"),
+    ("sandbox", "a command in the sandbox, and without"),
     ("spans", "spans and log lines"),
     ("start", "opening a store of 100,000 sessions"),
     ("store", "durable appends"),

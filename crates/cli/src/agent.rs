@@ -62,12 +62,7 @@ pub(crate) fn data_dir(global: &Global) -> Result<PathBuf> {
 /// Returns the folder for file tools, excluding our own files: the store with its token, and the user's
 /// configuration, which says where keys are sent and what a run may do.
 pub(crate) fn workspace(global: &Global, folder: &Path, surroundings: &Surroundings) -> Result<Workspace> {
-    let data_dir = data_dir(global)?;
-    // Each part is excluded separately, because it may be a link to another disk.
-    let parts = ["journal", "index", TOKEN_FILE].map(|part| data_dir.join(part));
-    let configuration = users_places(global.config.as_deref(), surroundings);
-    let workspace =
-        Workspace::open_without(folder, configuration.into_iter().chain(parts).chain([data_dir]))?;
+    let workspace = Workspace::open_without(folder, closed(global, surroundings)?)?;
     Ok(match surroundings.umask() {
         Some(umask) => workspace.with_umask(umask),
         None => workspace,
@@ -86,6 +81,15 @@ pub(crate) fn keep_files(global: &Global, builder: RuntimeBuilder) -> Result<Run
     let dir = data_dir(global)?;
     let kept = rewind.of_runtime(builder, &dir, closed);
     kept.with_context(|| format!("cannot keep the files that tools change, in {}", dir.display()))
+}
+
+/// Returns our own files: the store with its token, and the user's configuration.
+pub(crate) fn closed(global: &Global, surroundings: &Surroundings) -> Result<Vec<PathBuf>> {
+    let data_dir = data_dir(global)?;
+    // Each part is excluded separately, because it may be a link to another disk.
+    let parts = ["journal", "index", TOKEN_FILE].map(|part| data_dir.join(part));
+    let configuration = users_places(global.config.as_deref(), surroundings);
+    Ok(configuration.into_iter().chain(parts).chain([data_dir]).collect())
 }
 
 /// Returns the user's configuration folder.

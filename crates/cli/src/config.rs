@@ -17,6 +17,7 @@ pub(crate) mod place;
 pub(crate) mod redact;
 mod retention;
 mod rewind;
+pub(crate) mod sandbox;
 pub(crate) mod stamp;
 pub(crate) mod surroundings;
 mod telemetry;
@@ -47,6 +48,7 @@ pub(crate) use self::permissions::PermissionsConfig;
 use self::redact::RedactConfig;
 pub(crate) use self::retention::{DAY_S, RetentionConfig};
 pub(crate) use self::rewind::RewindConfig;
+pub(crate) use self::sandbox::SandboxConfig;
 use self::telemetry::TelemetryConfig;
 use crate::error::usage;
 
@@ -107,6 +109,9 @@ pub(crate) struct Config {
     /// Commands that decide.
     #[serde(deserialize_with = "or_default")]
     pub(crate) hooks: HooksConfig,
+    /// What commands may reach, with `--allow-shell`.
+    #[serde(deserialize_with = "or_default")]
+    pub(crate) sandbox: SandboxConfig,
     /// The server of `serve`.
     #[serde(deserialize_with = "or_default")]
     pub(crate) serve: ServeConfig,
@@ -159,6 +164,7 @@ impl Default for Config {
             limits: LimitsConfig::default(),
             compaction: CompactionSettings::default(),
             hooks: HooksConfig::default(),
+            sandbox: SandboxConfig::default(),
             serve: ServeConfig::default(),
             host: HostConfig::default(),
             telemetry: TelemetryConfig::default(),
@@ -585,6 +591,7 @@ fn check(config: &Config) -> Result<(), Wrong> {
         }
     }
     permissions::check(&config.permissions)?;
+    config.sandbox.check()?;
     retention::check(&config.retention)?;
     rewind::check(&config.rewind)?;
     config.serve.tokens.iter().try_for_each(|(name, token)| check_serve_token(name, token))?;

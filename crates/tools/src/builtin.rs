@@ -11,12 +11,24 @@ mod list;
 mod read;
 mod write;
 
+use std::sync::Arc;
+
 use crate::{FunctionTool, Registry, Workspace};
 
 /// Returns the file tools plus `bash`, which runs any command with the rights of this process.
+///
+/// Its commands share a folder for temporary files, and one for output that is too long for a result, which `read`
+/// can reach; both are removed with the registry.
 pub fn files_and_shell(workspace: Workspace, shell: bash::Options) -> Registry {
-    let mut registry = files(workspace.clone());
-    add(&mut registry, bash::tool(workspace, shell));
+    let shared = Arc::new(bash::Shared::default());
+    let mut registry = Registry::new();
+    let outputs = Arc::clone(&shared);
+    add(&mut registry, read::tool(workspace.clone(), Some(Box::new(move || outputs.output()))));
+    add(&mut registry, list::tool(workspace.clone()));
+    add(&mut registry, grep::tool(workspace.clone()));
+    add(&mut registry, write::tool(workspace.clone()));
+    add(&mut registry, edit::tool(workspace.clone()));
+    add(&mut registry, bash::tool(workspace, shell, shared));
     registry
 }
 
@@ -31,7 +43,7 @@ pub fn files(workspace: Workspace) -> Registry {
 /// `read`, `list` and `grep` only.
 pub fn read_only(workspace: Workspace) -> Registry {
     let mut registry = Registry::new();
-    add(&mut registry, read::tool(workspace.clone()));
+    add(&mut registry, read::tool(workspace.clone(), None));
     add(&mut registry, list::tool(workspace.clone()));
     add(&mut registry, grep::tool(workspace));
     registry

@@ -8,7 +8,7 @@
 //! Invariants: a helper reads nothing but its arguments, and its environment is the command's. A command that
 //! it starts can gain no privilege, and keeps none that concerns other processes or the system. When the
 //! process that requested the command dies, for whatever reason, the command and all processes it started are
-//! ended. Every process can be recognised as started by a helper ([`origin`](crate::origin)).
+//! ended. A part of the sandbox that cannot be applied keeps the command from starting. Every process can be recognised as started by a helper ([`origin`](crate::origin)).
 
 #[cfg(target_os = "linux")]
 mod roles;
@@ -55,18 +55,31 @@ pub(crate) enum Role {
     /// Detach from the terminal, start the command, and end all processes it started when it or the parent
     /// ends.
     Guard,
-    /// Drop privileges and become the command.
+    /// Apply the confinement that is the first argument, drop privileges and become the command.
     Confine,
+    /// Pass connections on from standard input, a listening socket, to the proxy of a sandbox.
+    Forward,
 }
 
 impl Role {
-    const ALL: [(Self, &str); 3] = [(Self::Lead, "lead"), (Self::Guard, "guard"), (Self::Confine, "confine")];
+    const ALL: [(Self, &str); 4] = [
+        (Self::Lead, "lead"),
+        (Self::Guard, "guard"),
+        (Self::Confine, "confine"),
+        (Self::Forward, "forward"),
+    ];
 
     /// Returns the command line that starts a helper in this role; the command's own arguments follow it.
     /// `parent` is 0 for the first process of a PID namespace.
     pub(crate) fn command_line(self, parent: u32) -> [OsString; 4] {
+        let [mode, name, parent] = self.arguments(parent);
+        [PROGRAM.into(), mode, name, parent]
+    }
+
+    /// Returns the arguments of a helper in this role, without the program.
+    fn arguments(self, parent: u32) -> [OsString; 3] {
         let (_, name) = Self::ALL.into_iter().find(|(role, _)| *role == self).expect("all are named");
-        [PROGRAM.into(), HELPER_ARGUMENT.into(), name.into(), parent.to_string().into()]
+        [HELPER_ARGUMENT.into(), name.into(), parent.to_string().into()]
     }
 }
 

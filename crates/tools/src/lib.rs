@@ -29,6 +29,7 @@ mod questions;
 mod registry;
 #[cfg(feature = "command-tools")]
 pub mod rewind;
+pub mod sandbox;
 mod schema;
 mod similar;
 mod state;

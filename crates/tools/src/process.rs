@@ -25,6 +25,7 @@ use parking_lot::Mutex;
 use tokio::process::{Child, ChildStdout, Command};
 
 use crate::helper::{Helper, Role};
+use crate::sandbox::confinement::Confinement;
 
 /// Ends all descendants of this process: for the helper, whose descendants are those of a command.
 #[cfg(target_os = "linux")]
@@ -64,16 +65,6 @@ impl Containment {
         }
     }
 
-    /// Returns the script that runs its arguments with both outputs merged into one.
-    fn script(self) -> &'static str {
-        match self {
-            // The first process of a namespace ignores signals and must reap orphans: this shell is that
-            // process.
-            Self::PidNamespace | Self::UserNamespace => r#""$@" 2>&1; exit $?"#,
-            Self::ProcessTree => r#"exec "$@" 2>&1"#,
-        }
-    }
-
     /// Returns the best method that works here, found by trying; blocks for some milliseconds the first time.
     pub fn detect() -> Self {
         static BEST: OnceLock<Containment> = OnceLock::new();
@@ -86,7 +77,7 @@ impl Containment {
         })
     }
 
-    fn is_namespace(self) -> bool {
+    pub(crate) fn is_namespace(self) -> bool {
         match self {
             Self::PidNamespace | Self::UserNamespace => true,
             Self::ProcessTree => false,
@@ -113,39 +104,77 @@ pub(crate) struct Launch {
     pub(crate) umask: Option<u32>,
     pub(crate) containment: Containment,
     pub(crate) helper: Option<Helper>,
+    /// bubblewrap and its arguments, in place of the containment's own namespace.
+    pub(crate) bubblewrap: Option<(PathBuf, Vec<OsString>)>,
+    /// What the helper applies.
+    pub(crate) confinement: Confinement,
 }
 
 impl Launch {
+    /// Whether the first process ends all others of the command by its own end.
+    fn has_namespace(&self) -> bool {
+        self.bubblewrap.is_some() || self.containment.is_namespace()
+    }
+
+    /// Returns the program that makes the namespaces, with its arguments.
+    fn prefix(&self) -> Vec<OsString> {
+        if let Some((program, arguments)) = &self.bubblewrap {
+            return [program.as_os_str().to_owned()].into_iter().chain(arguments.iter().cloned()).collect();
+        }
+        let mut prefix: Vec<OsString> = self.containment.prefix().iter().map(OsString::from).collect();
+        let mut options: Vec<&str> = Vec::new();
+        if self.confinement.has_own_loopback {
+            options.extend(["--net", "--ipc", "--uts"]);
+        }
+        if self.containment == Containment::UserNamespace && self.helper.is_some() {
+            // The helper makes mounts, and then drops them.
+            options.push("--keep-caps");
+        }
+        if let Some(program) = prefix.first_mut().filter(|_| !options.is_empty()) {
+            let rest: Vec<OsString> = options.into_iter().map(OsString::from).collect();
+            let program = std::mem::take(program);
+            prefix.splice(..1, [program].into_iter().chain(rest));
+        }
+        prefix
+    }
+
     /// Returns the whole command line, and whether its first process detaches from the terminal itself.
-    fn command_line(&self) -> (Vec<OsString>, bool) {
+    fn command_line(&self) -> std::io::Result<(Vec<OsString>, bool)> {
         let mut line: Vec<OsString> = Vec::new();
-        let prefix = self.containment.prefix().iter().map(OsString::from);
-        let leaves = match (&self.helper, self.containment.is_namespace()) {
+        let leaves = match (&self.helper, self.has_namespace()) {
             (Some(_), true) => {
                 line.extend(Role::Lead.command_line(std::process::id()));
-                line.extend(prefix);
+                line.extend(self.prefix());
                 line.extend(Role::Confine.command_line(0));
+                line.push(self.confinement.to_argument()?);
                 true
             }
             (Some(_), false) => {
                 line.extend(Role::Guard.command_line(std::process::id()));
+                line.push(self.confinement.to_argument()?);
                 true
             }
             (None, _) => {
                 // In its own session it cannot ask questions on the user's terminal.
                 line.extend(setsid().map(|path| path.as_os_str().to_owned()));
                 let leaves = !line.is_empty();
-                line.extend(prefix);
+                line.extend(self.prefix());
                 leaves
             }
         };
         let umask = self.umask.map(|umask| format!("umask {:03o}; ", umask & 0o777)).unwrap_or_default();
-        let script = umask + self.containment.script();
+        let script = umask + if self.has_namespace() { IN_NAMESPACE } else { IN_TREE };
         line.extend(["/bin/sh", "-c", &script, "greenroom"].map(OsString::from));
         line.extend(self.argv.iter().cloned());
-        (line, leaves)
+        Ok((line, leaves))
     }
 }
+
+/// Runs its arguments with both outputs merged into one. The first process of a namespace ignores signals and
+/// must reap orphans: this shell is that process.
+const IN_NAMESPACE: &str = r#""$@" 2>&1; exit $?"#;
+/// Becomes its arguments, with both outputs merged into one.
+const IN_TREE: &str = r#"exec "$@" 2>&1"#;
 
 /// A running command. It has no input; standard output and standard error are one stream.
 pub(crate) struct Running {
@@ -179,7 +208,7 @@ impl Running {
 
     fn start_here(launch: &Launch) -> std::io::Result<(Self, ChildStdout)> {
         let id = command_id();
-        let (argv, leaves_terminal) = launch.command_line();
+        let (argv, leaves_terminal) = launch.command_line()?;
         let mut command = Command::new(&argv[0]);
         command.args(&argv[1..]).current_dir(&launch.directory).env_clear();
         command.envs(launch.environment.iter().cloned()).env(MARKER, &id).kill_on_drop(true);
@@ -195,7 +224,7 @@ impl Running {
         let marker = format!("{MARKER}={id}");
         // It has not been reaped, so it is in the process table even if it has ended; no descendant is older.
         let since = tree::started(root);
-        let root_is_guard = launch.helper.is_some() || launch.containment.is_namespace();
+        let root_is_guard = launch.helper.is_some() || launch.has_namespace();
         Ok((Self { child, root, marker, since, root_is_guard, ended: false }, output))
     }
 
@@ -248,7 +277,7 @@ fn on_lasting_thread(task: Task) -> std::io::Result<()> {
 }
 
 /// Returns an identifier that is unique across processes.
-fn command_id() -> String {
+pub(crate) fn command_id() -> String {
     use std::hash::{BuildHasher, Hasher};
     let random = || std::hash::RandomState::new().build_hasher().finish();
     format!("{:016x}{:016x}", random(), random())

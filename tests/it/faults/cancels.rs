@@ -122,7 +122,10 @@ async fn five_hundred_cancels_leave_no_task_and_no_process() {
     let model = simulator(ByPurpose::new(Function(model), Summariser::Obedient), 200_000);
     let runtime = builder(&model).start().await.unwrap();
     let workspace = Workspace::open(dir.path()).unwrap();
-    let tools = builtin::files_and_shell(workspace, builtin::bash::Options::default());
+    let tools = builtin::files_and_shell(
+        workspace,
+        builtin::bash::Options { sandbox: greenroom_tools::sandbox::Sandbox::off(), ..Default::default() },
+    );
     let agent = agent(200_000).tools(&tools).tool("wait", |wait: Wait| async move {
         tokio::time::sleep(Duration::from_millis(wait.ms)).await;
         Ok("waited")

@@ -12,6 +12,7 @@ use greenroom_kernel::{Block, ToolStatus};
 use greenroom_server::operations::ImageData;
 use greenroom_terminal::files;
 use greenroom_tools::builtin::bash::{self, Containment, Helper};
+use greenroom_tools::sandbox::Sandbox;
 use greenroom_tools::{Progress, Registry, ToolContext, Workspace, builtin};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
@@ -98,7 +99,8 @@ impl Local {
     pub(crate) async fn run(&self, command: &str, cancel: CancellationToken, progress: Progress) -> String {
         let containment = tokio::task::spawn_blocking(Containment::detect).await.ok();
         let options =
-            bash::Options { containment, helper: Helper::this_program().ok(), ..Default::default() };
+            // It is the user's own command.
+            bash::Options { containment, helper: Helper::this_program().ok(), sandbox: Sandbox::off(), ..Default::default() };
         let tools = builtin::files_and_shell(self.workspace.clone(), options);
         let mut context = ToolContext::new("chat", "own");
         (context.cancel, context.progress) = (cancel, progress);

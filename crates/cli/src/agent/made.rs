@@ -12,6 +12,7 @@ use greenroom::provider::HttpProvider;
 use greenroom_simulator::Pace;
 use greenroom_tools::builtin::bash::{self, Containment, Helper};
 use greenroom_tools::privacy::Hidden;
+use greenroom_tools::sandbox::{Sandbox, SandboxMode};
 use greenroom_tools::{Workspace, builtin};
 
 use super::ask_user::ask_user;
@@ -22,7 +23,7 @@ use super::server::{Server, check_cost};
 use super::settings::Settings;
 use super::simulated::{MODEL, Simulated};
 use super::skills::Skills;
-use super::{data_dir, folder_of, load_config_or, named_model, own_skills, workspace};
+use super::{closed, data_dir, folder_of, load_config_or, named_model, own_skills, workspace};
 use crate::args::{Answers, Global, ModelArgs};
 use crate::config::surroundings::Surroundings;
 use crate::config::trusted::FolderTrust;
@@ -126,7 +127,7 @@ impl Made {
         let file_warnings = [loaded.warnings.clone(), of_skills, prompt.warnings(config)].concat();
         let mut agent = Agent::new(model);
         if let Some((workspace, granted)) = tools.zip(granted) {
-            let tools = registry(workspace, offered, surroundings, &mut warnings).await?;
+            let tools = registry(workspace, offered, global, args, config, surroundings, &mut warnings).await?;
             agent = agent.tools(&tools).permissions(granted.permissions);
             warnings.extend(granted.warning);
         }
@@ -187,18 +188,39 @@ pub(crate) fn skills(
 async fn registry(
     workspace: Workspace,
     offered: Offered,
+    global: &Global,
+    args: &ModelArgs,
+    config: &Config,
     surroundings: &Surroundings,
     warnings: &mut Vec<String>,
 ) -> Result<greenroom_tools::Registry> {
     Ok(match offered {
-        Offered::All => builtin::files_and_shell(workspace, shell(surroundings, warnings).await?),
+        Offered::All => {
+            let closed = commands_closed(global, surroundings)?;
+            let sandbox = config.sandbox.sandbox(args.sandbox, workspace.root(), closed, surroundings);
+            builtin::files_and_shell(workspace, shell(sandbox, surroundings, warnings).await?)
+        }
         Offered::Files => builtin::files(workspace),
         Offered::Reading => builtin::read_only(workspace),
     })
 }
 
+/// Returns our own files and sockets, which no command may reach.
+fn commands_closed(global: &Global, surroundings: &Surroundings) -> Result<Vec<PathBuf>> {
+    let mut closed = closed(global, surroundings)?;
+    // The socket of a host may be elsewhere if the store's path is long.
+    if let Ok(elsewhere) = std::fs::read_link(data_dir(global)?.join("host.sock")) {
+        closed.push(elsewhere);
+    }
+    Ok(closed)
+}
+
 /// Returns the options for running commands. Missing protections of the user are warnings.
-async fn shell(surroundings: &Surroundings, warnings: &mut Vec<String>) -> Result<bash::Options> {
+async fn shell(
+    sandbox: Sandbox,
+    surroundings: &Surroundings,
+    warnings: &mut Vec<String>,
+) -> Result<bash::Options> {
     if let Some(Hidden::NotAll(reason)) = HIDDEN.get() {
         warnings.push(format!(
             "commands can read the environment variables of greenroom, including keys: {reason}"
@@ -208,8 +230,21 @@ async fn shell(surroundings: &Surroundings, warnings: &mut Vec<String>) -> Resul
     if let Err(error) = &helper {
         warnings.push(format!("commands keep all of your rights, and survive a killed greenroom: {error}"));
     }
-    let containment = tokio::task::spawn_blocking(Containment::detect).await?;
-    if containment == Containment::ProcessTree {
+    let (checked, has_helper) = (sandbox.clone(), helper.is_ok());
+    let (containment, protection) =
+        tokio::task::spawn_blocking(move || (Containment::detect(), checked.check(has_helper))).await?;
+    let is_isolated = match &protection {
+        Ok(protection) => {
+            warnings.extend(protection.gaps().into_iter().map(str::to_owned));
+            protection.mode() == SandboxMode::Bubblewrap
+        }
+        // Each command is refused with this.
+        Err(reason) => {
+            warnings.push(reason.clone());
+            true
+        }
+    };
+    if !is_isolated && containment == Containment::ProcessTree {
         warnings.push(
             "this system grants no PID namespace (`unshare --pid`), so commands see your other programs: \
             they can end them, and read their environment variables, including keys"
@@ -223,6 +258,7 @@ async fn shell(surroundings: &Surroundings, warnings: &mut Vec<String>) -> Resul
         inherits_environment: environment.is_none(),
         environment: environment.unwrap_or_default(),
         umask: surroundings.umask(),
+        sandbox,
         ..bash::Options::default()
     })
 }

@@ -10,6 +10,8 @@ use greenroom::{ModelSettings, ReasoningEffort, ToolChoice};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::config::sandbox::ModeConfig;
+
 /// The server of the model.
 #[derive(Debug, Clone, Default, Args, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct ServerArgs {
@@ -91,7 +93,7 @@ pub(crate) struct ModelArgs {
     #[arg(long, help_heading = "What the agent may do")]
     #[serde(default)]
     pub(crate) allow_write: bool,
-    /// Enable the bash tool, which runs any command with your rights, and the tools that change files
+    /// Enable the bash tool, which runs any command in a sandbox, and the tools that change files
     #[arg(long, help_heading = "What the agent may do")]
     #[serde(default)]
     pub(crate) allow_shell: bool,
@@ -113,6 +115,10 @@ pub(crate) struct ModelArgs {
     #[arg(long, value_name = "RULE", help_heading = "What the agent may do")]
     #[serde(default)]
     pub(crate) deny: Vec<String>,
+    /// Sandbox of commands: auto, bubblewrap, landlock or off [default: the configuration's sandbox.mode, else auto]
+    #[arg(long, value_name = "MODE", conflicts_with = "no_tools", help_heading = "What the agent may do")]
+    #[serde(default)]
+    pub(crate) sandbox: Option<ModeConfig>,
     /// Use a simulated model in this process, over HTTP: no key, no server, no cost
     #[arg(long, conflicts_with_all = ["provider", "base_url", "api_key_env"])]
     #[serde(default)]

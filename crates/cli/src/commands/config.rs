@@ -8,7 +8,7 @@ use serde_json::json;
 use serde_norway::Value;
 
 use crate::config::keys::{self, Setting};
-use crate::config::layers::{Rule, get, leaves, own_file_shown, rule};
+use crate::config::layers::{Rule, get, is_section, leaves, own_file_shown, rule};
 use crate::config::overrides::variable_of;
 use crate::config::{Config, FILE_NAME, Loaded, shown_url};
 
@@ -207,7 +207,7 @@ fn explained(setting: &Setting) -> String {
 /// Whether only the user's own file may set it.
 fn is_users(key: &str) -> bool {
     // A section of settings that have rules of their own has none.
-    !matches!(key, "limits" | "compaction") && rule(key) == Rule::UsersAlone
+    !is_section(key) && rule(key) == Rule::UsersAlone
 }
 
 /// Returns the meaning of a setting, with its possible words.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use serde_norway::Value;
 
 use super::layers::{Author, Files, Source, assemble, leaves, load, merge};
-use super::layers::{Rule, rule};
+use super::layers::{Rule, is_section, rule};
 use super::overrides::variable_of;
 use super::{Config, Overrides, keys};
 
@@ -160,7 +160,7 @@ fn every_setting_has_a_rule_for_files_of_projects() {
     let Value::Mapping(defaults) = serde_norway::to_value(Config::default()).expect("YAML") else { return };
     for (name, value) in &defaults {
         let name = name.as_str().expect("a name");
-        if matches!(name, "limits" | "compaction" | "permissions") {
+        if is_section(name) {
             for key in value.as_mapping().expect("a section").keys() {
                 let key = format!("{name}.{}", key.as_str().expect("a name"));
                 if of_the_process.contains(&key.as_str()) {

@@ -21,6 +21,7 @@ pub(super) fn plain(message: &str) -> String {
 
 fn in_general(message: &str) -> String {
     match message.split_once("data did not match any variant of untagged enum ") {
+        Some((key, "NetworkConfig")) => format!("{key}must be `none`, `all`, or a list of hosts"),
         Some((key, "UnknownWindowText")) => format!("{key}must be a number of tokens, or `disable`"),
         Some((key, _)) => format!("{key}has an invalid form"),
         None if message.contains("duplicate entry with key ") => {

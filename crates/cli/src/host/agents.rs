@@ -82,13 +82,14 @@ impl Definition {
     /// The digested form names no field of ours, so renaming a field changes no stored fingerprint.
     pub(super) fn fingerprint(&self) -> String {
         let Self { surroundings, config, settings, model, held: _, checks_server: _ } = self;
-        let ModelArgs { server, workspace, no_tools, allow_write, allow_shell, simulate, .. } = &**model;
+        let ModelArgs { server, workspace, no_tools, allow_write, allow_shell, sandbox, simulate, .. } =
+            &**model;
         let ModelArgs { mode, allow, ask, deny, answers, .. } = &**model;
         let ServerArgs { provider, base_url, api_key_env } = server;
         let matters = |name: &str| {
             !HARMLESS.contains(&name) && !name.starts_with("GREENROOM_HOST_") && name != "GREENROOM_MODEL"
         };
-        let mut parts = vec![serde_json::json!([
+        let mut parts = serde_json::json!([
             surroundings.folder,
             surroundings.variables_that(matters),
             config,
@@ -96,13 +97,16 @@ impl Definition {
             [provider, base_url, api_key_env],
             workspace,
             [no_tools, allow_write, allow_shell, simulate],
-        ])];
-        // Without them, the fingerprint is that of earlier versions.
-        if mode.is_some() || [allow, ask, deny].iter().any(|rules| !rules.is_empty()) {
-            parts.push(serde_json::json!([mode, allow, ask, deny, answers]));
+        ]);
+        // Without these flags the digest is that of versions without them.
+        if let (Some(mode), Some(parts)) = (sandbox, parts.as_array_mut()) {
+            parts.push(serde_json::json!({ "sandbox": mode }));
         }
-        let parts: Vec<String> = parts.iter().map(Value::to_string).collect();
-        let digest = ring::digest::digest(&ring::digest::SHA256, parts.concat().as_bytes());
+        let has_rules = [allow, ask, deny].iter().any(|rules| !rules.is_empty());
+        if let (true, Some(parts)) = (mode.is_some() || has_rules, parts.as_array_mut()) {
+            parts.push(serde_json::json!({ "permissions": [mode, allow, ask, deny, answers] }));
+        }
+        let digest = ring::digest::digest(&ring::digest::SHA256, parts.to_string().as_bytes());
         digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
     }
 }

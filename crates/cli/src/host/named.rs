@@ -83,6 +83,8 @@ fn flags_of(config: &AgentConfig, command: &ModelArgs, surroundings: &Surroundin
         allow_shell,
         mode,
         simulate: command.simulate,
+        // An agent of the configuration can loosen it by its own `settings`.
+        sandbox: command.sandbox,
         ..ModelArgs::bare()
     }
 }

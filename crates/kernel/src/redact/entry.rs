@@ -175,7 +175,8 @@ impl Redactor {
         }
     }
 
-    fn question(&self, question: &mut Question) {
+    /// Replaces the known values in a question.
+    pub fn question(&self, question: &mut Question) {
         self.values_in(&mut question.text);
         question.details.iter_mut().for_each(|text| self.values_in(text));
         match &mut question.kind {

@@ -2,29 +2,39 @@
 //!
 //! Invariants: the command has no input and no terminal, sees only the allowed part of the environment (no
 //! keys), and leaves no process behind, whether it exits, times out, is cancelled, or is dropped. Its output
-//! takes bounded memory. Files that tools had touched before and that changed while it ran are declared as
+//! takes bounded memory; what exceeds a result goes to a file. Files that tools had touched before and that changed while it ran are declared as
 //! modified; no other file is examined.
 //!
-//! This tool is not confined to the workspace. Approvals are decided before the registry runs a call;
-//! [`Options::sandbox`] restricts what a command can reach.
+//! Approvals are decided before the registry runs a call; [`Options::sandbox`] restricts what a command can reach.
 
 use std::ffi::OsString;
+use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
-use std::time::{Duration, Instant};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use futures_util::FutureExt;
 use greenroom_kernel::{Block, ToolStatus};
+use parking_lot::Mutex;
 use schemars::JsonSchema;
 use serde::Deserialize;
-use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::io::AsyncReadExt;
 
 pub use crate::helper::Helper;
-use crate::output::{BODY_BYTES_MAX, BODY_LINES_MAX, Clip, cap_line};
 use crate::privacy::variable;
 pub use crate::process::Containment;
 use crate::process::{Launch, Running};
 use crate::rewind::CommandFiles;
-use crate::{FunctionTool, Progress, ToolContext, ToolError, ToolOutput, ToolsError, Workspace};
+use crate::sandbox::confinement::Forward;
+use crate::sandbox::places::{Ready, prepare};
+use crate::sandbox::private::PrivateFolder;
+use crate::sandbox::proxy::Proxy;
+use crate::sandbox::{Found, HostPattern, Network, Protection, Sandbox, Way, bubblewrap, hint};
+use crate::{FunctionTool, ToolContext, ToolError, ToolOutput, ToolsError, Workspace};
+
+use self::collector::{Collector, Spill};
+
+mod collector;
 
 /// The variables that commands inherit.
 const INHERITED: [&str; 6] = ["PATH", "HOME", "LANG", "TERM", "TMPDIR", "USER"];
@@ -52,9 +62,8 @@ pub struct Options {
     /// The permission bits that files created by commands do not get (`umask`). `None`: the `umask` of this
     /// process.
     pub umask: Option<u32>,
-    /// A program and its arguments that run the shell, appended after them, inside a sandbox. Empty: no
-    /// sandbox.
-    pub sandbox: Vec<OsString>,
+    /// What commands can reach. If the system cannot enforce it, commands are refused.
+    pub sandbox: Sandbox,
     /// How the command's processes are contained. `None`: the best way available on this system.
     pub containment: Option<Containment>,
     /// The program that starts commands, drops their privileges and ends them together with this process.
@@ -69,7 +78,7 @@ impl Default for Options {
             inherits_environment: true,
             environment: Vec::new(),
             umask: None,
-            sandbox: Vec::new(),
+            sandbox: Sandbox::default(),
             containment: None,
             helper: None,
         }
@@ -87,10 +96,43 @@ struct Bash {
     timeout_ms: Option<u64>,
 }
 
-pub(super) fn tool(workspace: Workspace, options: Options) -> FunctionTool {
+/// What the commands of one agent share.
+#[derive(Debug, Default)]
+pub(super) struct Shared {
+    // Dropped before the folder with its socket.
+    proxy: Mutex<Option<Proxy>>,
+    private: OnceLock<PrivateFolder>,
+}
+
+impl Shared {
+    /// Returns the private folder, which is created when it is needed.
+    fn private(&self) -> std::io::Result<&PrivateFolder> {
+        if self.private.get().is_none() {
+            // Of two that were created at once, one is removed.
+            let _ = self.private.set(PrivateFolder::create()?);
+        }
+        Ok(self.private.get().expect("it was set"))
+    }
+
+    /// Returns the folder with output that was too long for results, if there is some.
+    pub(super) fn output(&self) -> Option<PathBuf> {
+        self.private.get().map(PrivateFolder::output)
+    }
+
+    /// Starts the proxy for these hosts, if it does not run.
+    fn start_proxy(&self, socket: &Path, hosts: &[HostPattern]) -> std::io::Result<()> {
+        let mut proxy = self.proxy.lock();
+        if proxy.is_none() {
+            *proxy = Some(Proxy::start(socket, hosts.to_vec())?);
+        }
+        Ok(())
+    }
+}
+
+pub(super) fn tool(workspace: Workspace, options: Options, shared: Arc<Shared>) -> FunctionTool {
     crate::tool("bash", move |arguments: Bash, context: ToolContext| {
-        let (workspace, options) = (workspace.clone(), options.clone());
-        async move { run(&workspace, &options, &arguments, &context).await }
+        let (workspace, options, shared) = (workspace.clone(), options.clone(), Arc::clone(&shared));
+        async move { run(&workspace, &options, &shared, &arguments, &context).await }
     })
     .grace(GRACE)
 }
@@ -105,6 +147,7 @@ enum End {
 async fn run(
     workspace: &Workspace,
     options: &Options,
+    shared: &Arc<Shared>,
     arguments: &Bash,
     context: &ToolContext,
 ) -> Result<ToolOutput, ToolError> {
@@ -118,10 +161,7 @@ async fn run(
     if context.cancel.is_cancelled() {
         return Ok(ToolOutput::interrupted("cancelled; it took no effect"));
     }
-    let containment = match options.containment {
-        Some(containment) => containment,
-        None => tokio::task::spawn_blocking(Containment::detect).await?,
-    };
+    let protection = protection(options).await?;
     let files = context.files.clone();
     let before = off_thread(workspace, move |workspace| {
         let snapshot = workspace.snapshot();
@@ -130,17 +170,10 @@ async fn run(
     let (before, files) = before.await?.map_err(|error| {
         ToolError::new(format!("the command was not run: files could not be kept for rewinding: {error}"))
     })?;
-    let launch = Launch {
-        argv: argv(options, &arguments.command),
-        directory: workspace.root().to_owned(),
-        environment: environment(options),
-        umask: options.umask,
-        containment,
-        helper: options.helper.clone(),
-    };
+    let (launch, ready) = launch(workspace, options, shared, &protection, &arguments.command).await?;
     let (mut running, mut output) = Running::start(launch)
         .map_err(|error| ToolError::new(format!("cannot start the command: {error}")))?;
-    let mut collector = Collector::new(&context.progress);
+    let mut collector = Collector::new(&context.progress, Some(Spill::new(Arc::clone(shared))));
     let end = tokio::select! {
         biased;
         () = context.cancel.cancelled() => End::Cancelled,
@@ -167,7 +200,10 @@ async fn run(
             running.end().await;
         }
     }
-    let output = report(end, timeout, collector.finish());
+    // Removes files, and all processes that could see them have ended.
+    let removed = tokio::task::spawn_blocking(|| ready.end()).await?;
+    let mut output = report(end, timeout, collector.finish());
+    remark(&mut output, options, &protection, &removed);
     off_thread(workspace, move |workspace| {
         if let Err(error) = files.after(workspace, &before) {
             tracing::warn!(%error, "what a command changed could not be recorded for rewinding");
@@ -175,6 +211,97 @@ async fn run(
         workspace.changed_since(&before, output)
     })
     .await
+}
+
+/// Returns what protects the command, or why it is refused.
+async fn protection(options: &Options) -> Result<(Protection, Containment), ToolError> {
+    let given = options.containment;
+    let found =
+        tokio::task::spawn_blocking(move || (Found::detect(), given.unwrap_or_else(Containment::detect)));
+    let (found, containment) = found.await?;
+    let protection = options.sandbox.choose(found, containment, options.helper.is_some());
+    Ok((protection.map_err(ToolsError::Refused)?, containment))
+}
+
+/// Prepares the sandbox and the command line.
+async fn launch(
+    workspace: &Workspace,
+    options: &Options,
+    shared: &Arc<Shared>,
+    (protection, containment): &(Protection, Containment),
+    command: &str,
+) -> Result<(Launch, Ready), ToolError> {
+    let (root, sandbox) = (workspace.root().to_owned(), options.sandbox.clone());
+    let mut environment = environment(options);
+    let home = environment.iter().rev().find(|(name, _)| name == "HOME").map(|(_, home)| PathBuf::from(home));
+    let (protection, shared) = (protection.clone(), Arc::clone(shared));
+    let way = protection.way.clone();
+    let prepared = tokio::task::spawn_blocking(move || {
+        let private = shared.private()?;
+        let ready = prepare(&sandbox, &protection, &root, private, home.as_deref())?;
+        Ok::<_, std::io::Error>((ready, private.proxy().join("http.sock"), shared))
+    });
+    let wrong = |error: std::io::Error| ToolError::new(format!("cannot prepare the sandbox: {error}"));
+    let (mut ready, socket, shared) = prepared.await?.map_err(wrong)?;
+    if let Some(tmp) = ready.tmp.take() {
+        environment.push(("TMPDIR".into(), tmp.into()));
+    }
+    let mut confinement = std::mem::take(&mut ready.confinement);
+    if let Network::Hosts(hosts) = &options.sandbox.network {
+        shared.start_proxy(&socket, hosts).map_err(wrong)?;
+        confinement.forward = Some(Forward { socket, port: PROXY_PORT });
+        environment.extend(proxy_variables());
+    }
+    let bubblewrap = match way {
+        Way::Bubblewrap(program) => {
+            let mounts = std::mem::take(&mut confinement.mounts);
+            let arguments = bubblewrap::arguments(&mounts, &options.sandbox.network, workspace.root());
+            Some((program, arguments))
+        }
+        Way::Landlock | Way::Off => None,
+    };
+    let launch = Launch {
+        argv: argv(command),
+        directory: workspace.root().to_owned(),
+        environment,
+        umask: options.umask,
+        containment: *containment,
+        helper: options.helper.clone(),
+        bubblewrap,
+        confinement,
+    };
+    Ok((launch, ready))
+}
+
+/// The port of the proxy in a sandbox, whose ports are its own.
+const PROXY_PORT: u16 = 3_128;
+
+/// Returns the variables that name the proxy; programs differ in which ones they read.
+fn proxy_variables() -> impl Iterator<Item = (OsString, OsString)> {
+    let address = format!("http://127.0.0.1:{PROXY_PORT}");
+    let names = ["http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"];
+    let direct = ["no_proxy", "NO_PROXY"].map(|name| (name.into(), "localhost,127.0.0.1,::1".into()));
+    names.into_iter().map(move |name| (name.into(), address.clone().into())).chain(direct)
+}
+
+/// Appends what the model should know about the sandbox.
+fn remark(
+    output: &mut ToolOutput,
+    options: &Options,
+    protection: &(Protection, Containment),
+    removed: &[PathBuf],
+) {
+    let mut remarks = Vec::new();
+    if !removed.is_empty() {
+        let paths: Vec<String> = removed.iter().map(|path| path.display().to_string()).collect();
+        remarks.push(format!("removed, since commands may not create it: {}", paths.join(", ")));
+    }
+    if output.status == ToolStatus::Error {
+        remarks.extend(hint::hint(&options.sandbox, &protection.0, &output.content_text()));
+    }
+    if let Some(Block::Text(text)) = output.content.last_mut() {
+        text.extend(remarks.into_iter().map(|remark| format!("[{remark}]\n")));
+    }
 }
 
 /// Examines files outside the asynchronous threads. It does not wait for a slot, and completes even if the
@@ -187,13 +314,10 @@ async fn off_thread<T: Send + 'static>(
     Ok(tokio::task::spawn_blocking(move || work(&workspace)).await?)
 }
 
-/// Returns the shell and the command, preceded by the sandbox program.
-fn argv(options: &Options, command: &str) -> Vec<OsString> {
-    let bash = std::path::Path::new("/bin/bash");
-    let shell = if bash.exists() { "/bin/bash" } else { "/bin/sh" };
-    let mut argv = options.sandbox.clone();
-    argv.extend([shell, "-c", command].map(OsString::from));
-    argv
+/// Returns the shell and the command.
+fn argv(command: &str) -> Vec<OsString> {
+    let shell = if Path::new("/bin/bash").exists() { "/bin/bash" } else { "/bin/sh" };
+    [shell, "-c", command].map(OsString::from).to_vec()
 }
 
 fn environment(options: &Options) -> Vec<(OsString, OsString)> {
@@ -259,72 +383,3 @@ fn signal(number: i32) -> String {
     };
     format!("{number}, {name}")
 }
-
-/// Collects the output: head and tail for the model, lines for people.
-struct Collector<'a> {
-    clip: Clip,
-    progress: &'a Progress,
-    /// The current incomplete line, up to the length that is shown.
-    line: Vec<u8>,
-    /// How many lines were shown to people, and since when.
-    shown: (usize, Instant),
-}
-
-impl<'a> Collector<'a> {
-    /// The longest part of a line that is shown to people, in bytes.
-    const LINE_BYTES_MAX: usize = 500;
-    /// The most lines shown to people in [`Self::PERIOD`]: nobody reads more, and the consumer needs time for
-    /// other work, such as handling interrupts.
-    const LINES_MAX: usize = 50;
-    const PERIOD: Duration = Duration::from_millis(250);
-
-    fn new(progress: &'a Progress) -> Self {
-        Self {
-            clip: Clip::new(BODY_BYTES_MAX, BODY_LINES_MAX),
-            progress,
-            line: Vec::new(),
-            shown: (0, Instant::now()),
-        }
-    }
-
-    /// Reads to the end of the stream. Dropping the future loses nothing.
-    async fn read_all(&mut self, output: &mut (impl AsyncRead + Unpin)) {
-        let mut buffer = vec![0; 32 * 1024];
-        while let Ok(count @ 1..) = output.read(&mut buffer).await {
-            self.take(&buffer[..count]);
-        }
-    }
-
-    fn take(&mut self, bytes: &[u8]) {
-        self.clip.push(bytes);
-        if self.shown.1.elapsed() >= Self::PERIOD {
-            self.shown = (0, Instant::now());
-        }
-        for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
-            let room = (2 * Self::LINE_BYTES_MAX).saturating_sub(self.line.len()).min(piece.len());
-            self.line.extend_from_slice(&piece[..room]);
-            if piece.ends_with(b"\n") {
-                if self.shown.0 < Self::LINES_MAX {
-                    self.shown.0 += 1;
-                    self.report_line();
-                }
-                self.line.clear();
-            }
-        }
-    }
-
-    fn report_line(&self) {
-        let line = String::from_utf8_lossy(&self.line);
-        self.progress.report(cap_line(line.trim_end_matches(['\n', '\r']), Self::LINE_BYTES_MAX));
-    }
-
-    fn finish(self) -> String {
-        if !self.line.is_empty() {
-            self.report_line();
-        }
-        self.clip.finish("write the output to a file, or filter it, to see the rest")
-    }
-}
-
-#[cfg(test)]
-mod tests;

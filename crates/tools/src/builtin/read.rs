@@ -4,6 +4,7 @@
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read as _};
+use std::path::{Path, PathBuf};
 
 use greenroom_kernel::image::media_type;
 use greenroom_kernel::{Image, Touch};
@@ -13,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::encoding::{self, Encoding};
 use crate::output::{BODY_BYTES_MAX, BODY_LINES_MAX};
-use crate::{FunctionTool, ToolContext, ToolOutput, ToolsError, Workspace};
+use crate::{FunctionTool, ToolContext, ToolError, ToolOutput, ToolsError, Workspace};
 
 /// The longest part of a line that is shown, in bytes.
 const LINE_BYTES_MAX: usize = 2_000;
@@ -39,12 +40,25 @@ struct Read {
     limit: Option<usize>,
 }
 
-pub(super) fn tool(workspace: Workspace) -> FunctionTool {
+/// Returns a further folder that can be read, if there is one now.
+pub(super) type Further = Box<dyn Fn() -> Option<PathBuf> + Send + Sync>;
+
+pub(super) fn tool(workspace: Workspace, further: Option<Further>) -> FunctionTool {
     crate::tool("read", move |arguments: Read, context: ToolContext| {
-        let workspace = workspace.clone();
+        let folder = further.as_ref().and_then(|further| further());
+        let folder = folder.filter(|folder| Path::new(&arguments.path).starts_with(folder));
+        let other = folder.and_then(|folder| Workspace::open(folder).ok());
+        let is_other = other.is_some();
+        let workspace = other.unwrap_or_else(|| workspace.clone());
         async move {
             let cancel = context.cancel.clone();
-            workspace.blocking(&cancel, move |w, cancel| read(w, &arguments, cancel, &context)).await
+            let mut output =
+                workspace.blocking(&cancel, move |w, cancel| read(w, &arguments, cancel, &context)).await?;
+            if is_other {
+                // It is no file of the project.
+                output.touched.clear();
+            }
+            Ok::<_, ToolError>(output)
         }
     })
     .read_only()

@@ -13,6 +13,7 @@ use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
 
 use super::{bash, files_and_shell};
+use crate::sandbox::Sandbox;
 use crate::{Registry, ToolContext, Workspace};
 
 /// A workspace with files in it, and the built-in tools over it.
@@ -23,7 +24,7 @@ struct Fixture {
 
 impl Fixture {
     fn new(files: &[(&str, &str)]) -> Self {
-        Self::with_shell(files, bash::Options::default())
+        Self::with_shell(files, bare())
     }
 
     fn with_shell(files: &[(&str, &str)], shell: bash::Options) -> Self {
@@ -72,6 +73,11 @@ impl Fixture {
     }
 }
 
+/// Commands without a sandbox.
+fn bare() -> bash::Options {
+    bash::Options { sandbox: Sandbox::off(), ..bash::Options::default() }
+}
+
 fn context() -> ToolContext {
     ToolContext::new("s", "c")
 }
@@ -108,7 +114,7 @@ fn only_one_set_has_the_shell() {
     };
     assert_eq!(names(super::read_only(workspace.clone())), "read list grep");
     assert_eq!(names(super::files(workspace.clone())), "read list grep write edit");
-    let shell = bash::Options::default();
+    let shell = bare();
     assert_eq!(names(files_and_shell(workspace, shell)), "read list grep write edit bash");
 }
 

@@ -7,13 +7,13 @@ use std::ffi::OsString;
 use std::io::{Error, ErrorKind, Result};
 use std::os::fd::{OwnedFd, RawFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::{Command, ExitStatus};
+use std::process::{Command, ExitStatus, Stdio};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::process::{
-    Pid, PidfdFlags, Resource, Rlimit, Signal, WaitOptions, getpid, getppid, getrlimit, pidfd_open,
-    set_child_subreaper, set_parent_process_death_signal, setrlimit, setsid,
+    Pid, PidfdFlags, Signal, WaitOptions, getpid, getppid, pidfd_open, set_child_subreaper,
+    set_parent_process_death_signal, setsid,
 };
 use rustix::thread::{
     CapabilitySet, CapabilitySets, capabilities, clear_ambient_capability_set,
@@ -22,6 +22,9 @@ use rustix::thread::{
 
 use super::Role;
 use crate::process::end_descendants;
+use crate::sandbox::confinement::{Confinement, filter, mount_all, restrict_files, set_limits};
+
+mod forward;
 
 /// The capabilities that `root` keeps in a command: those that manage files and users of a system. All others
 /// concern other processes, devices, or the system as a whole. Other users have no capabilities anyway.
@@ -34,9 +37,6 @@ const KEPT: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::SETGID)
     .union(CapabilitySet::SETUID);
 
-/// The most processes and threads of a command: enough for a parallel build on a large machine.
-const PROCESSES_MAX: u64 = 8_192;
-
 /// Performs a role; returns the exit code of the command when it ends.
 pub(super) fn act(role: Role, parent: i32, command: &[OsString]) -> Result<u8> {
     crate::origin::mark()?;
@@ -44,6 +44,7 @@ pub(super) fn act(role: Role, parent: i32, command: &[OsString]) -> Result<u8> {
         Role::Guard => return guard(parent, command),
         Role::Lead => lead(parent, command),
         Role::Confine => confine(parent, command),
+        Role::Forward => forward::serve(command),
     };
     never.map(|never| match never {})
 }
@@ -54,13 +55,43 @@ fn lead(parent: i32, command: &[OsString]) -> Result<Infallible> {
     execute(command)
 }
 
-fn confine(parent: i32, command: &[OsString]) -> Result<Infallible> {
+fn confine(parent: i32, arguments: &[OsString]) -> Result<Infallible> {
+    let (confinement, command) = arguments.split_first().ok_or(ErrorKind::InvalidInput)?;
+    let confinement = Confinement::of_argument(confinement)?;
     end_with(parent)?;
     close_files()?;
-    limit_processes()?;
+    mount_all(&confinement.mounts)?;
+    if confinement.has_own_loopback {
+        start_loopback();
+    }
+    if let Some(target) = &confinement.forward {
+        forward::start(target)?;
+    }
+    // In its own namespace, an ordinary user's processes are counted separately. Elsewhere a limit would count
+    // all processes of the user, and it does not apply to `root`.
+    let counts_processes = getppid().is_none() && !rustix::process::geteuid().is_root();
+    set_limits(&confinement.limits, counts_processes)?;
     give_up_privileges()?;
-    rustix::stdio::dup2_stdin(std::fs::File::open("/dev/null")?)?;
+    forget_input()?;
+    restrict_files(&confinement)?;
+    match filter(&confinement) {
+        Ok(filter) => seccompiler::apply_filter(&filter).map_err(Error::other)?,
+        Err(error) if confinement.has_filter => return Err(error),
+        // Without a sandbox it is one protection among others, which an unusual processor does not have.
+        Err(_) => {}
+    }
     execute(command)
+}
+
+/// Starts the loopback interface of a new network namespace, if there is a program that can.
+fn start_loopback() {
+    let program = ["/usr/sbin/ip", "/sbin/ip", "/usr/bin/ip", "/bin/ip"].into_iter();
+    if let Some(program) = program.into_iter().find(|path| std::path::Path::new(path).exists()) {
+        let mut command = Command::new(program);
+        // Without it, commands have no network at all.
+        let _ =
+            command.args(["link", "set", "lo", "up"]).stdout(Stdio::null()).stderr(Stdio::null()).status();
+    }
 }
 
 /// Makes orphaned descendants of the command children of this process, so that none is ever lost.
@@ -144,18 +175,6 @@ fn close_files() -> Result<()> {
     Ok(())
 }
 
-/// Limits the number of processes. In its own namespace, an ordinary user's processes are counted separately.
-/// Elsewhere a limit would count all processes of the user, and it does not apply to `root`.
-fn limit_processes() -> Result<()> {
-    if getppid().is_some() || rustix::process::geteuid().is_root() {
-        return Ok(());
-    }
-    let limit = getrlimit(Resource::Nproc);
-    let least = |known: Option<u64>| Some(known.map_or(PROCESSES_MAX, |known| known.min(PROCESSES_MAX)));
-    let limit = Rlimit { current: least(limit.current), maximum: least(limit.maximum) };
-    Ok(setrlimit(Resource::Nproc, limit)?)
-}
-
 /// Drops privileges. The order matters: without the privilege no capability set can be changed.
 fn give_up_privileges() -> Result<()> {
     // No program that the command executes gets more privileges than this process, not even a set-user-ID
@@ -177,10 +196,18 @@ fn give_up_privileges() -> Result<()> {
         Ok(()) | Err(Errno::INVAL) => {}
         Err(error) => return Err(error.into()),
     }
-    let kept = capabilities(None)?.permitted & KEPT;
+    let permitted = capabilities(None)?.permitted;
+    // An ordinary user has capabilities only in a namespace, where they were needed for mounts.
+    let is_root = rustix::process::geteuid().is_root();
+    let kept = if is_root { permitted & KEPT } else { CapabilitySet::empty() };
     let none = CapabilitySet::empty();
     set_capabilities(None, CapabilitySets { effective: kept, permitted: kept, inheritable: none })?;
     Ok(())
+}
+
+/// Forgets what this process still holds of the program that started it.
+fn forget_input() -> Result<()> {
+    Ok(rustix::stdio::dup2_stdin(std::fs::File::open("/dev/null")?)?)
 }
 
 fn execute(command: &[OsString]) -> Result<Infallible> {

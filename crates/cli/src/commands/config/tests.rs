@@ -68,6 +68,7 @@ fn tables() -> String {
                 Rule::Lower => "lowers",
                 Rule::Add => "adds",
                 Rule::Stricter => "tightens",
+                Rule::Restrict => "restricts",
                 Rule::Text => "if trusted",
                 Rule::UsersAlone => "",
             };

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use anyhow::Result;
 use serde_norway::Value;
 
-use super::trust::{Rule, rule};
+use super::trust::{Rule, is_section, rule};
 use crate::config::Config;
 use crate::config::words::plain;
 use crate::error::usage;
@@ -69,7 +69,7 @@ pub(crate) fn settings_of(value: &Value) -> Vec<(String, &Value)> {
     for (name, value) in map {
         let Some(name) = name.as_str() else { continue };
         match (name, value) {
-            ("limits" | "compaction", Value::Mapping(section)) => {
+            (section_name, Value::Mapping(section)) if is_section(section_name) => {
                 let named = section.iter().filter_map(|(key, value)| Some((key.as_str()?, value)));
                 settings.extend(named.map(|(key, value)| (format!("{name}.{key}"), value)));
             }

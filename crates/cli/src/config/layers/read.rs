@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use greenroom_kernel::settings::COMPACT_PROMPT_BYTES_MAX;
 use greenroom_terminal::files::{self, FileError};
+use greenroom_tools::sandbox::is_placeholder;
 use serde_norway::Value;
 
 use super::Source;
@@ -79,6 +80,8 @@ pub(super) fn project_source(
     let (file, metadata) = match files::open(path, false) {
         Ok(opened) => opened,
         Err(error) if error.is_not_found() => return Ok(None),
+        // A command of an agent runs here, and is kept from creating the file.
+        Err(FileError::NotRegular) if is_placeholder(path) => return Ok(None),
         Err(error @ (FileError::NotRegular | FileError::Link)) => {
             warnings.push(format!("./{FILE_NAME} is not read: {error}"));
             return Ok(None);

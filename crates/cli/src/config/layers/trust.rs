@@ -13,6 +13,7 @@ use super::Source;
 use super::errors::at;
 use super::read::own_file_shown;
 use crate::config::FILE_NAME;
+use crate::config::sandbox::restricted;
 use crate::config::surroundings::Surroundings;
 use crate::error::usage;
 /// The author of a configuration file, which decides what the file may set.
@@ -35,6 +36,8 @@ pub(crate) enum Rule {
     Add,
     /// Choose a stricter mode.
     Stricter,
+    /// Restrict it: for what it is, `sandbox` says what that means.
+    Restrict,
     /// Set it if the user trusts the folder.
     Text,
     /// Nothing.
@@ -77,15 +80,28 @@ pub(crate) fn rule(key: &str) -> Rule {
         | "compaction.context_window"
         | "compaction.auto_compact_token_limit"
         | "compaction.unknown_window"
-        | "compaction.max_request_bytes" => Rule::Lower,
+        | "compaction.max_request_bytes"
+        | "sandbox.memory_mib_max"
+        | "sandbox.processes_max"
+        | "sandbox.file_mib_max"
+        | "sandbox.open_files_max"
+        | "sandbox.cpu_s_max" => Rule::Lower,
         "permissions.ask" | "permissions.deny" => Rule::Add,
         "permissions.mode" => Rule::Stricter,
+        "sandbox.mode" | "sandbox.network" | "sandbox.writable" | "sandbox.read_only" | "sandbox.hidden" => {
+            Rule::Restrict
+        }
         "compaction.compact_prompt"
         | "compaction.compact_instructions"
         | "system_prompt"
         | "append_system_prompt" => Rule::Text,
         _ => Rule::UsersAlone,
     }
+}
+
+/// Whether a section's settings have rules of their own.
+pub(crate) fn is_section(key: &str) -> bool {
+    matches!(key, "limits" | "compaction" | "permissions" | "sandbox")
 }
 
 /// How a project's edit may change a setting while a session is open.
@@ -101,9 +117,11 @@ pub(crate) enum Tighter {
 /// settings of the file apply from the next start.
 pub(crate) fn tighter(key: &str) -> Option<Tighter> {
     match (key, rule(key)) {
+        // The sandbox is made with the agent.
+        (key, _) if key.starts_with("sandbox.") => None,
         ("compaction.threshold", _) | (_, Rule::Lower) => Some(Tighter::Lower),
         ("compaction.reserve_tokens", _) => Some(Tighter::Raise),
-        (_, Rule::Choose | Rule::Add | Rule::Stricter | Rule::Text | Rule::UsersAlone) => None,
+        (_, Rule::Choose | Rule::Add | Rule::Stricter | Rule::Restrict | Rule::Text | Rule::UsersAlone) => None,
     }
 }
 
@@ -125,7 +143,7 @@ impl Over<'_> {
             let Some(name) = name.as_str() else { continue };
             let key = format!("{section}{name}");
             match (rule(&key), base.get_mut(name)) {
-                (_, Some(known)) if matches!(key.as_str(), "limits" | "compaction" | "permissions") => {
+                (_, Some(known)) if is_section(&key) => {
                     self.put(known, value, &format!("{key}."))?;
                 }
                 (Rule::Choose, Some(known)) => *known = value,
@@ -138,6 +156,12 @@ impl Over<'_> {
                     }
                 }
                 (Rule::Stricter, Some(known)) => self.stricter(known, value, &key),
+                (Rule::Restrict, Some(known)) => match restricted(&key, known, &value) {
+                    Some(value) => *known = value,
+                    None => {
+                        self.notes.push(format!("{key} stays as it is: {FILE_NAME} can only restrict it"))
+                    }
+                },
                 (Rule::Text, Some(known)) => self.text(known, value, &key),
                 (Rule::UsersAlone, _) | (_, None) => {
                     let reason = format!(

@@ -139,7 +139,9 @@ async fn what_tools_make_has_the_umask_and_the_environment_of_who_asked() {
     for (name, umask, tmpdir) in
         [("hers", "022", Some("/hers")), ("his", "077", None), ("both", "002", Some("/b"))]
     {
-        let arguments = ["run", "--window", "100000", "--allow-shell", "--session", name, "-p", name];
+        // A sandbox has a TMPDIR of its own.
+        let arguments =
+            ["run", "--window", "100000", "--allow-shell", "--sandbox", "off", "--session", name, "-p", name];
         let mut command = hosted.command(&arguments);
         match tmpdir {
             Some(tmpdir) => command.env("TMPDIR", tmpdir),

@@ -122,6 +122,8 @@ impl SessionState {
             let _ = reply.send(Err(self.shared.gone()));
             return;
         }
+        // A repeated question is compared with the recorded one, which has no secrets.
+        self.deps.redactor.question(&mut question);
         let known = self.log.questions().of_call(&call_id).find(|known| known.asked.ordinal == ordinal);
         if let Some(known) = known {
             if !known.asked.question.is_same(&question) || known.asked.asker != asker {

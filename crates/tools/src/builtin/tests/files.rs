@@ -8,7 +8,7 @@ use greenroom_kernel::{Block, ToolStatus, Touch};
 use serde_json::json;
 
 use super::{Fixture, context, touched};
-use crate::builtin::{bash, files_and_shell};
+use crate::builtin::files_and_shell;
 use crate::{Progress, ToolContext, Workspace};
 
 #[tokio::test]
@@ -168,7 +168,7 @@ async fn new_files_may_have_the_permissions_of_somebody_else() {
         std::fs::write(&kept, "old").expect("written");
         std::fs::set_permissions(&kept, std::fs::Permissions::from_mode(0o644)).expect("permissions are set");
         let workspace = Workspace::open(folder.path()).expect("the folder exists").with_umask(umask);
-        let fixture = Fixture { registry: files_and_shell(workspace, bash::Options::default()), folder };
+        let fixture = Fixture { registry: files_and_shell(workspace, super::bare()), folder };
         for path in ["x/y/new", "kept"] {
             let result = fixture.call("write", json!({"path": path, "content": "new"})).await;
             assert_eq!(result.status, ToolStatus::Ok, "{result:?}");

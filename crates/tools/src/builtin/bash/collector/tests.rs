@@ -5,6 +5,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::*;
 
+/// What is read of an endless output.
+const PIPE_BYTES: u64 = 64 * 1024;
+
 #[tokio::test]
 async fn a_command_that_writes_without_end_keeps_nobody() {
     let shown = Arc::new(AtomicUsize::new(0));
@@ -12,7 +15,7 @@ async fn a_command_that_writes_without_end_keeps_nobody() {
     let progress = Progress::new(move |_| {
         count.fetch_add(1, Ordering::Relaxed);
     });
-    let mut collector = Collector::new(&progress);
+    let mut collector = Collector::new(&progress, None);
     // Like `yes`: there is always more to read.
     let endless = tokio::io::repeat(b'\n');
     collector.read_all(&mut endless.take(PIPE_BYTES)).await;

@@ -1,0 +1,253 @@
+//! The files of git repositories, and of our own configuration, through which a command could have programs run
+//! outside the sandbox later.
+//!
+//! Invariants: nothing here runs git, and nothing that a repository says makes a folder writable, unless the main
+//! repository, which commands cannot change, confirms it.
+
+use std::fs::Metadata;
+use std::path::{Component, Path, PathBuf};
+
+use super::placeholders::is_placeholder;
+
+/// The name of a project's configuration.
+const OWN_CONFIGURATION: &str = "greenroom.yaml";
+/// How deep nested repositories are searched for, in folders below the workspace.
+const DEPTH_MAX: usize = 4;
+/// How many entries of folders are examined for nested repositories.
+const ENTRIES_MAX: usize = 20_000;
+/// How deep the repositories of submodules are nested in `.git/modules`.
+const MODULES_DEPTH_MAX: usize = 4;
+/// The most of a file of git that is read, in bytes.
+const FILE_BYTES_MAX: u64 = 256 * 1024;
+/// Folders with many entries that hold no repositories of the user's.
+const SKIPPED: [&str; 3] = ["node_modules", "target", ".venv"];
+
+/// What to protect in a workspace.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Protected {
+    /// Existing files and folders that must not be changed.
+    pub(crate) existing: Vec<PathBuf>,
+    /// Files that must not be created.
+    pub(crate) missing_files: Vec<PathBuf>,
+    /// Folders that must not be created.
+    pub(crate) missing_folders: Vec<PathBuf>,
+    /// Files that must not be there afterwards, and cannot be covered meanwhile, because git would not work.
+    pub(crate) forbidden: Vec<PathBuf>,
+    /// Folders outside the workspace that belong to its repository.
+    pub(crate) writable: Vec<PathBuf>,
+}
+
+/// Returns what to protect in a workspace; `configurations` are the user's own files of git.
+pub(crate) fn protected(root: &Path, configurations: &[PathBuf]) -> Protected {
+    let mut found = Protected::default();
+    let mut entries_left = ENTRIES_MAX;
+    search(root, 0, &mut entries_left, &mut found);
+    if kind(&root.join(".git")).is_none() {
+        found.missing_folders.push(root.join(".git"));
+    }
+    if kind(&root.join(OWN_CONFIGURATION)).is_none() {
+        // An empty folder in its place is what git ignores, whatever a command adds.
+        found.missing_folders.push(root.join(OWN_CONFIGURATION));
+    }
+    for configuration in configurations {
+        found.named_by(configuration, root, root);
+    }
+    found
+}
+
+fn search(folder: &Path, depth: usize, entries_left: &mut usize, found: &mut Protected) {
+    let Ok(entries) = std::fs::read_dir(folder) else { return };
+    for entry in entries.filter_map(Result::ok) {
+        if *entries_left == 0 {
+            return;
+        }
+        *entries_left -= 1;
+        let (path, name) = (entry.path(), entry.file_name());
+        if name == ".git" {
+            found.repository(&path, folder);
+        } else if name == OWN_CONFIGURATION {
+            found.file(&path);
+        } else if depth < DEPTH_MAX
+            && entry.file_type().is_ok_and(|kind| kind.is_dir())
+            && !SKIPPED.iter().any(|skipped| name == *skipped)
+        {
+            search(&path, depth + 1, entries_left, found);
+        }
+    }
+}
+
+/// Returns what a path itself is, without following it. A placeholder of another command counts as nothing.
+fn kind(path: &Path) -> Option<Metadata> {
+    path.symlink_metadata().ok().filter(|_| !is_placeholder(path))
+}
+
+fn text(path: &Path) -> Option<String> {
+    let metadata = kind(path)?;
+    if !metadata.is_file() || metadata.len() > FILE_BYTES_MAX {
+        return None;
+    }
+    String::from_utf8(std::fs::read(path).ok()?).ok()
+}
+
+impl Protected {
+    /// A file that must not be changed. A link could be replaced, so the folder with the link must not be
+    /// changed either.
+    fn file(&mut self, path: &Path) {
+        match (kind(path), path.parent()) {
+            (Some(metadata), Some(parent)) if metadata.is_symlink() => {
+                self.existing.push(parent.to_owned());
+            }
+            (Some(_), _) => self.existing.push(path.to_owned()),
+            (None, _) => {}
+        }
+    }
+
+    fn file_or_none(&mut self, path: &Path) {
+        match kind(path) {
+            Some(_) => self.file(path),
+            None => self.missing_files.push(path.to_owned()),
+        }
+    }
+
+    fn folder_or_none(&mut self, path: &Path) {
+        match kind(path) {
+            Some(_) => self.file(path),
+            None => self.missing_folders.push(path.to_owned()),
+        }
+    }
+
+    /// `.git` in a working folder.
+    fn repository(&mut self, git: &Path, folder: &Path) {
+        let Some(metadata) = kind(git) else { return };
+        if metadata.is_dir() {
+            self.git_folder(git, folder, 0);
+            return;
+        }
+        self.file(git);
+        if let Some(main) = main_repository(git) {
+            self.git_folder(&main, folder, 0);
+            self.writable.push(main);
+        }
+    }
+
+    /// A folder of git; `folder` is its working folder.
+    fn git_folder(&mut self, git: &Path, folder: &Path, depth: usize) {
+        self.folder_or_none(&git.join("hooks"));
+        self.file_or_none(&git.join("config"));
+        self.named_by(&git.join("config"), git, folder);
+        for name in ["commondir", "config.worktree"] {
+            let path = git.join(name);
+            match kind(&path) {
+                Some(_) => self.file(&path),
+                None => self.forbidden.push(path),
+            }
+        }
+        for worktree in folders(&git.join("worktrees")) {
+            for name in ["commondir", "gitdir", "config.worktree"] {
+                self.file(&worktree.join(name));
+            }
+        }
+        self.modules(&git.join("modules"), folder, depth);
+    }
+
+    fn modules(&mut self, modules: &Path, folder: &Path, depth: usize) {
+        if depth >= MODULES_DEPTH_MAX {
+            return;
+        }
+        for module in folders(modules) {
+            match kind(&module.join("HEAD")) {
+                Some(_) => self.git_folder(&module, folder, depth + 1),
+                // The name of a submodule may have several components.
+                None => self.modules(&module, folder, depth + 1),
+            }
+        }
+    }
+
+    /// What a configuration of git names: a folder of hooks, relative to the working folder, and further
+    /// configurations, relative to the file's folder.
+    fn named_by(&mut self, configuration: &Path, base: &Path, folder: &Path) {
+        let Some(text) = text(configuration) else { return };
+        for named in named(&text) {
+            let (path, is_folder) = match &named {
+                Named::Hooks(path) => (folder.join(path), true),
+                Named::Included(path) => (base.join(path), false),
+            };
+            let Some(path) = plain(&path) else { continue };
+            // What is elsewhere cannot be changed anyway.
+            if path.starts_with(folder) && path != folder {
+                match is_folder {
+                    true => self.folder_or_none(&path),
+                    false => self.file_or_none(&path),
+                }
+            }
+        }
+    }
+}
+
+fn folders(folder: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok);
+    entries
+        .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
+        .map(|entry| entry.path())
+        .collect()
+}
+
+/// Returns the main repository of a worktree whose `.git` is a file, if that repository names this worktree: a
+/// `.git` that came with somebody's files could name any folder.
+fn main_repository(git: &Path) -> Option<PathBuf> {
+    let own = text(git)?;
+    let named = own.strip_prefix("gitdir:")?.trim();
+    let of_worktree = git.parent()?.join(named).canonicalize().ok()?;
+    let back = text(&of_worktree.join("gitdir"))?;
+    if PathBuf::from(back.trim()).canonicalize().ok()? != git.canonicalize().ok()? {
+        return None;
+    }
+    let worktrees = of_worktree.parent().filter(|folder| folder.ends_with("worktrees"))?;
+    let main = worktrees.parent()?.to_owned();
+    (kind(&main.join("HEAD"))?.is_file() && main.ends_with(".git")).then_some(main)
+}
+
+/// A path that a configuration of git names.
+#[derive(Debug, PartialEq, Eq)]
+enum Named {
+    Hooks(PathBuf),
+    Included(PathBuf),
+}
+
+/// Finds paths in the text of a configuration of git. It finds more than git would use, and never less.
+fn named(text: &str) -> Vec<Named> {
+    let mut section = String::new();
+    let mut found = Vec::new();
+    for line in text.lines() {
+        let mut line = line.trim();
+        if let Some(rest) = line.strip_prefix('[') {
+            let Some((name, rest)) = rest.split_once(']') else { continue };
+            section = name.split_whitespace().next().unwrap_or_default().to_ascii_lowercase();
+            line = rest.trim();
+        }
+        let Some((key, value)) = line.split_once('=') else { continue };
+        let value = PathBuf::from(value.trim().trim_matches('"'));
+        match (section.as_str(), key.trim().to_ascii_lowercase().as_str()) {
+            ("core", "hookspath") => found.push(Named::Hooks(value)),
+            ("include" | "includeif", "path") => found.push(Named::Included(value)),
+            _ => {}
+        }
+    }
+    found
+}
+
+/// Removes `.` and `..`; returns `None` for a path that does not stay below the root.
+fn plain(path: &Path) -> Option<PathBuf> {
+    let mut plain = PathBuf::new();
+    for component in path.components() {
+        match component {
+            Component::ParentDir => plain.pop().then_some(())?,
+            Component::CurDir => {}
+            Component::Normal(_) | Component::RootDir | Component::Prefix(_) => plain.push(component),
+        }
+    }
+    Some(plain)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,121 @@
+//! What is protected in some workspaces, each drawn as a list of files.
+
+use super::*;
+
+/// Makes a workspace: `a/` is a folder, `a=text` a file, `a->b` a link.
+fn workspace(entries: &[&str]) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().expect("a folder");
+    for entry in entries {
+        let make = |path: &str| {
+            let path = folder.path().join(path);
+            std::fs::create_dir_all(path.parent().expect("in the folder")).expect("folders are made");
+            path
+        };
+        if let Some((path, target)) = entry.split_once("->") {
+            std::os::unix::fs::symlink(target, make(path)).expect("links are made");
+        } else if let Some((path, text)) = entry.split_once('=') {
+            std::fs::write(make(path), text).expect("files are made");
+        } else {
+            std::fs::create_dir_all(make(entry)).expect("folders are made");
+        }
+    }
+    folder
+}
+
+fn check(entries: &[&str], existing: &str, files: &str, folders: &str, forbidden: &str) {
+    let workspace = workspace(entries);
+    let root = workspace.path().canonicalize().expect("it exists");
+    let found = protected(&root, &[]);
+    let drawn = |paths: &[PathBuf]| {
+        let mut names: Vec<String> =
+            paths.iter().map(|path| path.strip_prefix(&root).unwrap_or(path).display().to_string()).collect();
+        names.sort();
+        names.join(" ")
+    };
+    assert_eq!(drawn(&found.existing), existing, "{entries:?}");
+    assert_eq!(drawn(&found.missing_files), files, "{entries:?}");
+    assert_eq!(drawn(&found.missing_folders), folders, "{entries:?}");
+    assert_eq!(drawn(&found.forbidden), forbidden, "{entries:?}");
+    assert_eq!(found.writable, Vec::<PathBuf>::new(), "{entries:?}");
+}
+
+#[test]
+fn what_is_protected() {
+    let swept = ".git/commondir .git/config.worktree";
+    check(&["a=1"], "", "", ".git greenroom.yaml", "");
+    check(
+        &["greenroom.yaml=x", ".git/config=", ".git/hooks/"],
+        ".git/config .git/hooks greenroom.yaml",
+        "",
+        "",
+        swept,
+    );
+    check(&[".git/HEAD=x"], "", ".git/config", ".git/hooks greenroom.yaml", swept);
+    check(
+        &[".git/commondir=x", ".git/config=", ".git/hooks/"],
+        ".git/commondir .git/config .git/hooks",
+        "",
+        "greenroom.yaml",
+        ".git/config.worktree",
+    );
+    // A folder of hooks of its own, and a file that is included.
+    check(
+        &[
+            ".git/config=[core]\n hooksPath = .husky\n[include]\n path = ../extra",
+            ".git/hooks/",
+            ".husky/x=1",
+            "extra=1",
+        ],
+        ".git/config .git/hooks .husky extra",
+        "",
+        "greenroom.yaml",
+        swept,
+    );
+    // A link could be replaced, so what it is in stays as it is.
+    check(&[".git/config=", ".git/hooks->../h", "h/"], ".git .git/config", "", "greenroom.yaml", swept);
+    // Submodules, worktrees, and nested repositories.
+    check(
+        &[
+            ".git/config=",
+            ".git/hooks/",
+            ".git/modules/a/b/HEAD=x",
+            ".git/worktrees/w/gitdir=x",
+            "s/.git=gitdir: ../.git/modules/a/b",
+        ],
+        ".git/config .git/hooks .git/worktrees/w/gitdir s/.git",
+        ".git/modules/a/b/config",
+        ".git/modules/a/b/hooks greenroom.yaml",
+        &format!("{swept} .git/modules/a/b/commondir .git/modules/a/b/config.worktree"),
+    );
+    check(
+        &["x/y/.git/config=", "x/y/.git/hooks/", "node_modules/z/.git/config=", "x/greenroom.yaml=1"],
+        "x/greenroom.yaml x/y/.git/config x/y/.git/hooks",
+        "",
+        ".git greenroom.yaml",
+        "x/y/.git/commondir x/y/.git/config.worktree",
+    );
+}
+
+/// The main repository of a worktree can be changed, if it names the worktree; no other folder can.
+#[test]
+fn a_worktree_belongs_to_its_repository() {
+    let place =
+        workspace(&["main/.git/HEAD=x", "main/.git/config=", "main/.git/hooks/", "ws/a=1", "other/HEAD=x"]);
+    let root = place.path().canonicalize().expect("it exists");
+    let of_worktree = root.join("main/.git/worktrees/ws");
+    std::fs::create_dir_all(&of_worktree).expect("folders are made");
+    let (git, main) = (root.join("ws/.git"), root.join("main/.git"));
+    let write = |path: &Path, text: String| std::fs::write(path, text).expect("files are made");
+    for (back, own, expect) in [
+        (git.clone(), of_worktree.clone(), vec![main.clone()]),
+        (root.join("elsewhere/.git"), of_worktree.clone(), vec![]),
+        (git.clone(), root.join("other"), vec![]),
+    ] {
+        write(&of_worktree.join("gitdir"), format!("{}\n", back.display()));
+        write(&git, format!("gitdir: {}\n", own.display()));
+        let found = protected(&root.join("ws"), &[]);
+        assert!(found.existing.contains(&git));
+        assert_eq!(found.existing.contains(&main.join("hooks")), !expect.is_empty());
+        assert_eq!(found.writable, expect, "{own:?} {back:?}");
+    }
+}

@@ -1,0 +1,171 @@
+//! Commands that do not end, or take everything: they are bounded, and nothing is left.
+//!
+//! Invariants: no test waits for a fixed time; each command is ended by its own time limit or by itself.
+
+use greenroom_kernel::ToolStatus;
+use greenroom_tools::builtin::bash;
+use greenroom_tools::sandbox::{Limits, Sandbox};
+use serde_json::json;
+
+use crate::environments::{Environment, block_on, call, call_tool, is_root, registry, sandbox};
+use crate::say;
+use crate::victims::{Victims, left};
+
+const ENVIRONMENTS: [Environment; 4] =
+    [Environment::Bubblewrap, Environment::Landlock, Environment::LandlockAlone, Environment::Off];
+
+/// How a command ends.
+enum End {
+    /// Its output contains this.
+    Says(&'static str),
+    TimesOut,
+    /// In one way or the other.
+    Anyhow,
+}
+
+const GIGABYTE: &str = "it writes a gigabyte";
+
+const UNRULY: &[(&str, &str, End)] = &[
+    ("it ignores every signal", "trap '' $(seq 1 64); exec -a s.$MARK sleep 1000.$MARK", End::TimesOut),
+    (
+        "its children ignore every signal",
+        "for i in 1 2 3; do (trap '' HUP INT TERM QUIT PIPE; sleep 1000.$MARK) & done; wait",
+        End::TimesOut,
+    ),
+    ("it stops itself", "kill -STOP $$; sleep 1000.$MARK", End::TimesOut),
+    (
+        "it leaves its session",
+        "setsid sh -c 'setsid sleep 1001.$MARK & sleep 1002.$MARK' > /dev/null 2>&1 & echo started",
+        End::Says("started"),
+    ),
+    (
+        "it is an orphan without our marker",
+        "(env -i setsid sleep 1003.$MARK > /dev/null 2>&1 &); echo started",
+        End::Says("started"),
+    ),
+    ("it forks while it is ended", "f() { sleep 1000.$MARK & sleep 0.01; f; }; f", End::TimesOut),
+    ("its input is closed", "exec 0<&-; cat; echo code $?", End::Says("code 1")),
+    ("its input is empty", "cat; echo code $?", End::Says("code 0")),
+    ("its output is closed", "exec 1>&- 2>&-; sleep 1000.$MARK", End::TimesOut),
+    ("it keeps the output open", "sleep 1000.$MARK & echo started", End::Says("started")),
+    ("it ends its helper", "kill -9 $PPID; kill -9 -1; sleep 1000.$MARK; sleep 1000.$MARK", End::Anyhow),
+    (
+        GIGABYTE,
+        "yes 0123456789012345678901234567890123456789012345678901234567890 | head -c 1073741824; echo; echo over",
+        End::Says("over"),
+    ),
+];
+
+pub(crate) fn commands() {
+    for environment in ENVIRONMENTS {
+        let mut victims = Victims::new();
+        let Some(options) = environment.options(sandbox(&victims)) else { continue };
+        block_on(async {
+            let registry = registry(&victims, options);
+            let mark = victims.mark().to_owned();
+            for (name, command, end) in UNRULY {
+                let timeout_ms = match end {
+                    End::TimesOut | End::Anyhow => 400,
+                    End::Says(_) => 120_000,
+                };
+                // Once is enough for what does not depend on the protection, and takes long in a debug build.
+                if *name == GIGABYTE && environment != Environment::Bubblewrap {
+                    continue;
+                }
+                let (_, output) = call(&registry, &command.replace("$MARK", &mark), timeout_ms).await;
+                match end {
+                    End::TimesOut => {
+                        assert!(output.contains("timed out"), "{environment:?} {name}: {output}")
+                    }
+                    End::Anyhow => {}
+                    End::Says(text) => assert!(output.contains(text), "{environment:?} {name}: {output}"),
+                }
+                assert!(output.len() < 60_000, "{environment:?} {name}: {}", output.len());
+                assert_eq!(left(&mark), Vec::<String>::new(), "{environment:?} {name}");
+            }
+            assert_eq!(victims.harm(""), Vec::<String>::new(), "{environment:?}");
+        });
+    }
+}
+
+/// A fork bomb: it reaches its limit where the system counts, and ends with its time limit anyway.
+pub(crate) fn processes_are_limited() {
+    if is_root() {
+        say("SKIPPED: the system counts no processes of root; the test as an ordinary user does");
+        return;
+    }
+    for environment in [Environment::Bubblewrap, Environment::Landlock] {
+        let victims = Victims::new();
+        let limits = Limits { processes_max: 60, ..Limits::default() };
+        let Some(options) = environment.options(Sandbox { limits, ..sandbox(&victims) }) else { continue };
+        block_on(async {
+            let registry = registry(&victims, options);
+            let mark = victims.mark().to_owned();
+            let bomb = format!("b() {{ sleep 900.{mark} & b | b & }}; b; sleep 1000.{mark}");
+            let (result, output) = call(&registry, &bomb, 3_000).await;
+            assert_eq!(result.status, ToolStatus::Error, "{environment:?}: {output}");
+            assert!(output.contains("fork"), "{environment:?}: {output}");
+            assert_eq!(left(&mark), Vec::<String>::new(), "{environment:?}");
+        });
+    }
+}
+
+/// The rest of a long output is in a file that commands and `read` can read, and nobody can change; it is gone with the
+/// tools.
+pub(crate) fn long_output() {
+    for environment in ENVIRONMENTS {
+        let victims = Victims::new();
+        let Some(options) = environment.options(sandbox(&victims)) else { continue };
+        let path = block_on(async {
+            let registry = registry(&victims, options);
+            let (_, output) = call(&registry, "seq 1 20000", 60_000).await;
+            let path = output.split("all of it is in ").nth(1).and_then(|rest| rest.split("; ").next());
+            let path = path.unwrap_or_else(|| panic!("{environment:?}: {output}")).to_owned();
+            let read = json!({ "path": path, "offset": 10_000, "limit": 1 }).to_string();
+            let (result, text) = call_tool(&registry, "read", read).await;
+            assert!(text.starts_with("10000\t10000\n"), "{environment:?}: {text}");
+            assert_eq!(result.touched, [], "it is no file of the workspace");
+            let (_, text) = call(&registry, &format!("sed -n 15000p {path}"), 60_000).await;
+            assert_eq!(text, "15000\n", "{environment:?}");
+            let (_, text) =
+                call(&registry, &format!("echo x > {path}; rm -f {path}; wc -l < {path}"), 60_000).await;
+            if environment != Environment::Off {
+                assert!(text.contains("20000\n"), "{environment:?}: {text}");
+            }
+            // Only the folder itself is open to `read`.
+            let other = path.replace("output/0.txt", "output/../proxy/x");
+            let (result, text) = call_tool(&registry, "read", json!({ "path": other }).to_string()).await;
+            assert_eq!(result.status, ToolStatus::Error, "{text}");
+            path
+        });
+        assert!(!std::path::Path::new(&path).exists(), "{environment:?}: {path} is left");
+    }
+}
+
+/// Limits that the system keeps, each with what says so.
+pub(crate) fn limits() {
+    let limits = Limits {
+        memory_bytes_max: Some(256 << 20),
+        file_bytes_max: Some(1 << 20),
+        files_max: Some(64),
+        cpu_s_max: Some(1),
+        ..Limits::default()
+    };
+    for environment in ENVIRONMENTS {
+        let victims = Victims::new();
+        let Some(options) = environment.options(Sandbox { limits, ..sandbox(&victims) }) else { continue };
+        let options = bash::Options { ..options };
+        block_on(async {
+            let registry = registry(&victims, options);
+            for (command, expect) in [
+                ("ulimit -c; ulimit -n; ulimit -t", "0\n64\n1\n"),
+                ("head -c 2000000 /dev/zero > $WS/big; stat -c %s $WS/big; rm $WS/big", "1048576\n"),
+                ("head -c 400000000 /dev/zero | tail -c 400000000 | wc -c", "0\n"),
+                ("while :; do :; done", "signal"),
+            ] {
+                let (_, output) = call(&registry, command, 60_000).await;
+                assert!(output.contains(expect), "{environment:?} {command}: {output}");
+            }
+        });
+    }
+}
