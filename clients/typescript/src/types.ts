@@ -2532,6 +2532,40 @@ export interface Replayed {
 export type ResendReasoning = "never" | "reasoning_content" | "reasoning";
 
 /**
+ * What goes back.
+ *
+ * - `both`: The conversation and the files.
+ * - `conversation`: The conversation alone.
+ * - `files`: The files alone.
+ */
+export type RewindScope = "both" | "conversation" | "files";
+
+/**
+ * What was done to a file.
+ *
+ * - `restored`: Its old content was brought back.
+ * - `removed`: It did not exist, and was removed.
+ * - `changed_by_others`: It was left as it is: somebody else changed it, or a command that was interrupted.
+ * - `not_kept`: It was left as it is: its old content was not kept.
+ * - `failed`: It was left as it is: it cannot be changed.
+ */
+export type RewoundAction = "restored" | "removed" | "changed_by_others" | "not_kept" | "failed";
+
+/** A file of a rewind. */
+export interface RewoundFile {
+  /** The folder of the workspace. */
+  root: string;
+  /** The file, relative to it. */
+  path: string;
+  /** What was done to it. */
+  action: RewoundAction;
+  /** Why it was left as it is. */
+  reason?: string | null;
+  /** Whether somebody else's change was overwritten. */
+  overwritten?: boolean;
+}
+
+/**
  * The author of a message.
  *
  * - `user`: The user, or the program in the user's place.
@@ -2726,6 +2760,24 @@ export interface SessionPermissions {
   rules: Array<PermissionRule>;
   /** Why every call is denied, if the permissions could not be read. */
   problem?: string | null;
+}
+
+/** What went back. */
+export interface SessionRewound {
+  /** The session. */
+  session_id: string;
+  /** The prompt that was taken back; absent if an entry was given, or there was no prompt to take back. */
+  prompt_id?: EntryId | null;
+  /** The entry to which the session went back; absent for the beginning. */
+  to?: EntryId | null;
+  /** The last entry of the conversation before: going back to it takes this back. */
+  from?: EntryId | null;
+  /** Whether the conversation went back. */
+  conversation: boolean;
+  /** The files that are not as they were then, and what was done to each. */
+  files: Array<RewoundFile>;
+  /** Whether files are kept at all. */
+  keeps_files: boolean;
 }
 
 /** A stored session's data, whether the session is live or not. */
@@ -3186,6 +3238,21 @@ export interface SessionBranchParams {
    * when it has ended, and `agent/abort` aborts it.
    */
   summary?: boolean;
+}
+
+/** The parameters of `session_rewind`. */
+export interface SessionRewindParams {
+  /** The entry to go back to: the moment when it was the newest. By default, the newest turn is taken back. */
+  entry_id?: EntryId | null;
+  /** What goes back. */
+  scope?: RewindScope;
+  /**
+   * Whether files that somebody else changed since are overwritten, too. Their present content is kept
+   * first.
+   */
+  overwrite?: boolean;
+  /** Whether to change nothing, and answer what would be done. */
+  dry_run?: boolean;
 }
 
 /** The parameters of `session_fork`. */

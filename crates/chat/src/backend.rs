@@ -12,9 +12,10 @@ use greenroom_server::operations::{
     Abort, AnswerQuestion, BranchSession, ClearInbox, CompactSession, ContextParts, ExportSession, FollowUp,
     ForkSession, Forked, ImageData, ListCompactions, ListModels, ListPins, ListSessions, ListTools,
     ListWaiting, ModelsListed, Nothing, Operation, PinEntry, Pinned, PlanSession, Planned, PromptSession,
-    ReadPermissions, Replay, ResumeSession, RewindScope, RewindSession, Said, Sent, SessionContext, SessionInProgress,
-    SessionPage, SessionPermissions, SessionRewound, SessionState, SessionTree, SetPermissions, SetTitle, ShowCompaction,
-    ShowSession, Shown, Speech, StartSession, Steer, ToolsListed, Tree, UndoCompaction, WaitingInput,
+    ReadPermissions, Replay, ResumeSession, RewindScope, RewindSession, Said, Sent, SessionContext,
+    SessionInProgress, SessionPage, SessionPermissions, SessionRewound, SessionState, SessionTree,
+    SetPermissions, SetTitle, ShowCompaction, ShowSession, Shown, Speech, StartSession, Steer, ToolsListed,
+    Tree, UndoCompaction, WaitingInput,
 };
 use greenroom_server::{Client, ClientError, Events, ProblemKind};
 

@@ -1771,6 +1771,45 @@ ResendReasoning = t.Literal["never", "reasoning_content", "reasoning"]
 """
 
 
+RewindScope = t.Literal["both", "conversation", "files"]
+"""What goes back.
+
+- `both`: The conversation and the files.
+- `conversation`: The conversation alone.
+- `files`: The files alone.
+"""
+
+
+RewoundAction = t.Literal["restored", "removed", "changed_by_others", "not_kept", "failed"]
+"""What was done to a file.
+
+- `restored`: Its old content was brought back.
+- `removed`: It did not exist, and was removed.
+- `changed_by_others`: It was left as it is: somebody else changed it, or a command that was interrupted.
+- `not_kept`: It was left as it is: its old content was not kept.
+- `failed`: It was left as it is: it cannot be changed.
+"""
+
+
+class RewoundFile(t.TypedDict):
+    """A file of a rewind."""
+
+    root: str
+    """The folder of the workspace."""
+
+    path: str
+    """The file, relative to it."""
+
+    action: RewoundAction
+    """What was done to it."""
+
+    reason: NotRequired[t.Optional[str]]
+    """Why it was left as it is."""
+
+    overwritten: NotRequired[bool]
+    """Whether somebody else's change was overwritten."""
+
+
 Role = t.Literal["user", "assistant", "tool", "shell", "custom", "branch_summary"]
 """The author of a message.
 
@@ -1910,6 +1949,34 @@ class SessionPermissions(t.TypedDict):
 
     problem: NotRequired[t.Optional[str]]
     """Why every call is denied, if the permissions could not be read."""
+
+
+_SessionRewound = t.TypedDict("_SessionRewound", {
+    # The last entry of the conversation before: going back to it takes this back.
+    "from": "NotRequired[t.Optional[EntryId]]",
+})
+
+
+class SessionRewound(_SessionRewound):
+    """What went back."""
+
+    session_id: str
+    """The session."""
+
+    prompt_id: NotRequired[t.Optional[EntryId]]
+    """The prompt that was taken back; absent if an entry was given, or there was no prompt to take back."""
+
+    to: NotRequired[t.Optional[EntryId]]
+    """The entry to which the session went back; absent for the beginning."""
+
+    conversation: bool
+    """Whether the conversation went back."""
+
+    files: t.List[RewoundFile]
+    """The files that are not as they were then, and what was done to each."""
+
+    keeps_files: bool
+    """Whether files are kept at all."""
 
 
 class SessionSummary(t.TypedDict):

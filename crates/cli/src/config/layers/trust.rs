@@ -121,7 +121,9 @@ pub(crate) fn tighter(key: &str) -> Option<Tighter> {
         (key, _) if key.starts_with("sandbox.") => None,
         ("compaction.threshold", _) | (_, Rule::Lower) => Some(Tighter::Lower),
         ("compaction.reserve_tokens", _) => Some(Tighter::Raise),
-        (_, Rule::Choose | Rule::Add | Rule::Stricter | Rule::Restrict | Rule::Text | Rule::UsersAlone) => None,
+        (_, Rule::Choose | Rule::Add | Rule::Stricter | Rule::Restrict | Rule::Text | Rule::UsersAlone) => {
+            None
+        }
     }
 }
 
