@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use greenroom::RuntimeBuilder;
 use greenroom::provider::{BaseUrl, Proxies};
 use greenroom_kernel::{Failure, FailureClass};
@@ -80,7 +80,10 @@ pub(crate) fn keep_files(global: &Global, builder: RuntimeBuilder) -> Result<Run
     let closed = users_places(global.config.as_deref(), &surroundings);
     let dir = data_dir(global)?;
     let kept = rewind.of_runtime(builder, &dir, closed);
-    kept.with_context(|| format!("cannot keep the files that tools change, in {}", dir.display()))
+    kept.map_err(|error| {
+        let source = Arc::new(error);
+        StoreError::Io { action: "keep the files that tools change in", path: dir, source }.into()
+    })
 }
 
 /// Returns our own files: the store with its token, and the user's configuration.

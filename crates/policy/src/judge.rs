@@ -165,13 +165,19 @@ impl Policy {
 
     fn judge_file(&self, call: &Call<'_>, subject: &Subject) -> Verdict {
         let path = self.folders().absolute(call.path().unwrap_or("."));
-        let part = self.judge_path(&path, call.resolved, subject);
+        let part = self.judge_path(&path, call.resolved, subject, false);
         verdict([(self.folders().shown(&path), part)])
     }
 
-    /// Judges the reading or changing of a file. Rules that object count for the path and for where it leads;
-    /// rules that allow must hold for both.
-    fn judge_path(&self, path: &Path, resolved: Option<&Path>, subject: &Subject) -> Part {
+    /// Judges the reading or changing of a file by a tool, or by the redirection of a command. Rules that object count
+    /// for the path and for where it leads; rules that allow must hold for both.
+    fn judge_path(
+        &self,
+        path: &Path,
+        resolved: Option<&Path>,
+        subject: &Subject,
+        is_redirection: bool,
+    ) -> Part {
         let resolved = resolved.unwrap_or(path);
         let matches = |rule: &Rule, path: &Path| {
             rule.subject() == subject
@@ -193,7 +199,9 @@ impl Policy {
             return Part::Asks { why: Some(asked_by(rule)), offer: None };
         }
         let is_inside = self.folders().holds(path) && self.folders().holds(resolved);
-        let is_free = is_inside && (is_read || self.mode() >= Mode::AcceptEdits);
+        // The file tools refuse what is outside, so nobody need be asked.
+        let is_refused = !is_inside && !is_redirection;
+        let is_free = is_refused || is_inside && (is_read || self.mode() >= Mode::AcceptEdits);
         let is_allowed =
             || [path, resolved].iter().all(|path| self.of(Effect::Allow).any(|rule| matches(rule, path)));
         if is_free || self.mode() == Mode::Everything || is_allowed() {
@@ -276,7 +284,7 @@ impl Policy {
             };
         }
         let path = self.folders().absolute(&word.text);
-        let part = self.judge_path(&path, None, subject);
+        let part = self.judge_path(&path, None, subject, true);
         if is_free && matches!(part, Part::Asks { why: None, .. }) { Part::Allowed } else { part }
     }
 
@@ -477,8 +485,15 @@ fn verdict(parts: impl IntoIterator<Item = (String, Part)>) -> Verdict {
     Verdict::Ask(question)
 }
 
-/// Returns the path of a call as an absolute one, for the caller to resolve.
 impl Policy {
+    /// Whether a rule forbids to read the file or folder with this absolute path, so that a search passes over it.
+    pub fn hides(&self, path: &Path) -> bool {
+        self.of(Effect::Deny).any(|rule| {
+            *rule.subject() == Subject::Read
+                && matches!(rule.pattern(), Pattern::Path(pattern) if pattern.matches(path))
+        })
+    }
+
     /// Returns the absolute path that a call names, as text: links in it are not resolved.
     pub fn path_of(&self, call: &Call<'_>) -> Option<PathBuf> {
         call.path().map(|path| self.folders().absolute(path))

@@ -6,7 +6,8 @@ use crate::mode::Mode;
 use crate::path::Folders;
 use crate::rule::{Effect, InvalidRule, Rule, Subject};
 
-/// The rules and the mode that calls are judged by. Rules of all origins are equal; their order has no meaning.
+/// The rules and the mode that calls are judged by. The file tools are expected to stay in the workspace by themselves,
+/// as the built-in ones do. Rules of all origins are equal; their order has no meaning.
 ///
 /// ```
 /// use greenroom_policy::{Call, Effect, Mode, Policy, Verdict};

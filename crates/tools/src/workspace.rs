@@ -51,6 +51,17 @@ pub struct Workspace {
     inner: Arc<Inner>,
     /// The permission bits that new files and folders do not get. `None`: the `umask` of this process.
     umask: Option<u32>,
+    passed_over: PassedOver,
+}
+
+/// Which files and folders are not listed or searched, by their paths.
+#[derive(Clone, Default)]
+struct PassedOver(Option<Arc<dyn Fn(&Path) -> bool + Send + Sync>>);
+
+impl std::fmt::Debug for PassedOver {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("PassedOver").field(&self.0.is_some()).finish()
+    }
 }
 
 #[derive(Debug)]
@@ -174,7 +185,7 @@ impl Workspace {
             touched: TouchedFiles::default(),
             seen: SeenVersions::default(),
         };
-        Ok(Self { inner: Arc::new(inner), umask: None })
+        Ok(Self { inner: Arc::new(inner), umask: None, passed_over: PassedOver::default() })
     }
 
     /// Sets the `umask`: the permission bits that new files and folders do not get. The default is the
@@ -182,6 +193,13 @@ impl Workspace {
     #[must_use]
     pub fn with_umask(self, umask: u32) -> Self {
         Self { umask: Some(umask & 0o777), ..self }
+    }
+
+    /// Sets which files and folders are passed over by `list` and `grep`, by their absolute paths: those that a rule
+    /// forbids to read. A call that names such a file is the concern of that rule.
+    #[must_use]
+    pub fn passing_over(self, is_passed_over: impl Fn(&Path) -> bool + Send + Sync + 'static) -> Self {
+        Self { passed_over: PassedOver(Some(Arc::new(is_passed_over))), ..self }
     }
 
     /// Returns the folder's absolute path, with links resolved.

@@ -127,6 +127,8 @@ impl Made {
         let file_warnings = [loaded.warnings.clone(), of_skills, prompt.warnings(config)].concat();
         let mut agent = Agent::new(model);
         if let Some((workspace, granted)) = tools.zip(granted) {
+            let rules = granted.permissions.clone();
+            let workspace = workspace.passing_over(move |path| rules.hides(path));
             let tools =
                 registry(workspace, offered, global, args, config, surroundings, &mut warnings).await?;
             agent = agent.tools(&tools).permissions(granted.permissions);

@@ -78,6 +78,35 @@ fn a_run_denies_what_would_ask_and_names_the_rule() {
     }
 }
 
+/// A search of the whole folder does not show what may not be read by its name.
+#[test]
+fn what_may_not_be_read_is_not_listed_or_found() {
+    for (tool, arguments) in [
+        ("grep", json!({ "pattern": "KEY" })),
+        ("grep", json!({ "pattern": "KEY", "path": "secrets" })),
+        ("list", json!({ "path": "." })),
+        ("read", json!({ "path": ".env" })),
+        ("read", json!({ "path": "./secrets/../secrets/deep/b.txt" })),
+    ] {
+        let shown = arguments.to_string();
+        let model = calling(tool, arguments);
+        let place = Place::new();
+        std::fs::create_dir_all(place.work().join("secrets/deep")).unwrap();
+        for file in [".env", "secrets/a.txt", "secrets/deep/b.txt", "open.txt"] {
+            std::fs::write(place.work().join(file), format!("KEY in {file}\n")).unwrap();
+        }
+        let url = model.url();
+        let rules = ["--deny", "read(.env)", "--deny", "read(secrets/**)"];
+        let ran = place.run(&[&["run", "-p", "Look.", "--base-url", &*url], &rules[..]].concat());
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+        for hidden in ["KEY in .env", "KEY in secrets", "a.txt\n"] {
+            assert!(!ran.stdout.contains(hidden), "{tool} {shown}: {hidden:?} in {}", ran.stdout);
+        }
+        let is_open = ran.stdout.contains("open.txt");
+        assert!(is_open || ran.stdout.contains("a rule forbids it"), "{tool} {shown}: {}", ran.stdout);
+    }
+}
+
 #[test]
 fn a_projects_file_only_tightens() {
     let model = calling("bash", json!({ "command": "touch made" }));

@@ -89,6 +89,12 @@ impl Permissions {
         self.0.policy.lock().clone()
     }
 
+    /// Whether a rule of the agent forbids to read the file or folder with this absolute path. A program whose agent
+    /// has the file tools gives this to `Workspace::passing_over`, so that searches pass over what may not be read.
+    pub fn hides(&self, path: &std::path::Path) -> bool {
+        self.0.policy.lock().hides(path)
+    }
+
     /// Replaces the policy, for example when its file has changed. Modes of sessions stay.
     pub fn set_policy(&self, policy: Policy) {
         *self.0.policy.lock() = policy;

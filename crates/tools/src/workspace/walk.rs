@@ -77,7 +77,13 @@ impl Workspace {
             above = join(&above, part);
         }
         let closed = self.inner.closed.now();
-        let mut walk = Walk { ignores, closed: &closed, cancel, visit };
+        let mut permitted = |found: &Found<'_>| match &self.passed_over.0 {
+            Some(is_passed_over) if is_passed_over(&self.inner.root.join(found.path.as_str())) => {
+                Ok(ControlFlow::Continue(()))
+            }
+            Some(_) | None => visit(found),
+        };
+        let mut walk = Walk { ignores, closed: &closed, cancel, visit: &mut permitted };
         walk.folder(&directory, start, depth_max.min(DEPTH_MAX)).map(|_| ())
     }
 

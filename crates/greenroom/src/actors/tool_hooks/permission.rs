@@ -121,7 +121,7 @@ fn text(name: &str, arguments: &Value, parts: &[String]) -> String {
         }
         "write" => format!("Write {shown}?"),
         "edit" => format!("Edit {shown}?"),
-        "read" | "list" | "grep" => format!("Read {shown}, outside the workspace?"),
+        "read" | "list" | "grep" => format!("Read {shown}?"),
         name => format!("Call `{name}`?"),
     }
 }
