@@ -188,8 +188,8 @@ impl Ask {
             QuestionEnd::Answered(answer) => {
                 let value = match &answer.value {
                     Value::String(text) => text.clone(),
-                    value if matches!(self.form, Form::Approval(_)) => {
-                        let words = value.get("no").and_then(Value::as_str).unwrap_or_default();
+                    Value::Object(no) if matches!(self.form, Form::Approval(_)) => {
+                        let words = no.get("no").and_then(Value::as_str).unwrap_or_default();
                         format!("no: {words}")
                     }
                     value @ (Value::Null

@@ -2,6 +2,8 @@
 //!
 //! Invariants: each command writes its words to a file and does nothing else; a difference names its seed.
 
+#![expect(clippy::unwrap_used, reason = "tests end where something is not as it should be")]
+
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};

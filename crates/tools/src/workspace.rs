@@ -54,9 +54,12 @@ pub struct Workspace {
     passed_over: PassedOver,
 }
 
+/// Whether a file or folder with this path is meant.
+type IsMeant = dyn Fn(&Path) -> bool + Send + Sync;
+
 /// Which files and folders are not listed or searched, by their paths.
 #[derive(Clone, Default)]
-struct PassedOver(Option<Arc<dyn Fn(&Path) -> bool + Send + Sync>>);
+struct PassedOver(Option<Arc<IsMeant>>);
 
 impl std::fmt::Debug for PassedOver {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

@@ -175,7 +175,8 @@ async fn prompted(permissions: &Permissions, session_mode: Option<Mode>) -> (Str
 
 #[tokio::test(start_paused = true)]
 async fn where_nobody_is_asked_the_reason_names_the_rule() {
-    let rows: [(Mode, Option<Mode>, &[(Effect, &str)], bool, &str); 6] = [
+    type Rules = &'static [(Effect, &'static str)];
+    let rows: [(Mode, Option<Mode>, Rules, bool, &str); 6] = [
         (
             Mode::Ask,
             None,

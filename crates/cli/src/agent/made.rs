@@ -119,8 +119,10 @@ impl Made {
         let skills = skills.filter(has_some);
         let has_skills = skills.is_some();
         let own_folder = folder_of(surroundings);
-        let granted =
-            root.as_deref().map(|root| granted(args, &loaded, root, own_folder, surroundings)).transpose()?;
+        let granted = root
+            .as_deref()
+            .map(|root| granted(args, &loaded, root, own_folder.as_deref(), surroundings))
+            .transpose()?;
         let offered = granted.as_ref().map_or(Offered::Reading, |granted| granted.offered);
         let prompt = SystemPrompt::new(trust, args, skills.clone(), offered, surroundings)?;
         let prompt = Arc::new(prompt);

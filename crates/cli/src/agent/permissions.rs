@@ -44,7 +44,7 @@ pub(crate) fn granted(
     args: &ModelArgs,
     loaded: &Loaded,
     root: &Path,
-    own_folder: Option<PathBuf>,
+    own_folder: Option<&Path>,
     surroundings: &Surroundings,
 ) -> anyhow::Result<Granted> {
     let config = &loaded.config.permissions;

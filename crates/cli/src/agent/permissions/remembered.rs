@@ -37,7 +37,7 @@ struct Remembered {
 
 impl Answers {
     /// Creates the answers for a workspace.
-    pub(crate) fn new(own_folder: PathBuf, workspace: &Path) -> Self {
+    pub(crate) fn new(own_folder: &Path, workspace: &Path) -> Self {
         Self { path: own_folder.join(FILE), folder: workspace.display().to_string() }
     }
 

@@ -23,7 +23,8 @@ fn the_mode_and_the_tools_at_the_start() {
     let shell: Change = |args| args.allow_shell = true;
     let (edits, everything): (Change, Change) =
         (|args| args.mode = Some(Mode::AcceptEdits), |args| args.mode = Some(Mode::Everything));
-    let rows: &[(Answers, Change, Option<Mode>, &[&str], Mode, Offered)] = &[
+    type Row = (Answers, Change, Option<Mode>, &'static [&'static str], Mode, Offered);
+    let rows: &[Row] = &[
         (Terminal, none, None, &[], Mode::Ask, Offered::All),
         (Terminal, none, Some(Mode::ReadOnly), &[], Mode::ReadOnly, Offered::All),
         (Terminal, write, None, &[], Mode::AcceptEdits, Offered::Files),
@@ -58,8 +59,8 @@ fn the_mode_and_the_tools_at_the_start() {
 fn answers_are_remembered_by_folder() {
     let dir = tempfile::tempdir().expect("a folder");
     let own = dir.path().join("greenroom");
-    let here = remembered::Answers::new(own.clone(), "/work/a".as_ref());
-    let elsewhere = remembered::Answers::new(own.clone(), "/work/b".as_ref());
+    let here = remembered::Answers::new(&own, "/work/a".as_ref());
+    let elsewhere = remembered::Answers::new(&own, "/work/b".as_ref());
     assert_eq!(here.read(), Ok(vec![]));
     let rules = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
     here.add(&rules(&["bash(git commit *)", "write(a 'b': c/**)"])).expect("written");
