@@ -59,7 +59,7 @@ fn fmt() -> Result<Outcome> {
 }
 
 fn features() -> Result<Outcome> {
-    for features in ["", "command-tools", "disk", "http", "metrics"] {
+    for features in ["", "command-tools", "disk", "http", "metrics", "permissions"] {
         println!("-- features {features:?}");
         let choice = ["--no-default-features", "--features", features];
         Cargo::new(

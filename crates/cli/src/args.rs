@@ -1,6 +1,6 @@
 //! The command line: the commands, their flags, and their help.
 //!
-//! May use no other room.
+//! May use `config`, for the types of values.
 //!
 //! Invariants: the meaning of a flag is written once, as its help; nothing here holds state of the running
 //! program.

@@ -181,7 +181,7 @@ pub use {futures_util, schemars, serde, serde_json};
 #[cfg(feature = "permissions")]
 pub mod permissions {
     pub use greenroom_policy::{
-        Call, Effect, InvalidRule, Mode, Policy, Rule, Subject, UnknownMode, Verdict,
+        Call, Effect, InvalidRule, Mode, Policy, PolicyRule, Subject, UnknownMode, Verdict,
     };
 
     pub use crate::agent::permissions::Permissions;

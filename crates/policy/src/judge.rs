@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::mode::Mode;
 use crate::offer;
 use crate::policy::Policy;
-use crate::rule::{Effect, Pattern, Rule, Subject};
+use crate::rule::{Effect, Pattern, PolicyRule, Subject};
 use crate::shell::{self, Script, Simple, Word};
 use crate::words::Match;
 
@@ -179,7 +179,7 @@ impl Policy {
         is_redirection: bool,
     ) -> Part {
         let resolved = resolved.unwrap_or(path);
-        let matches = |rule: &Rule, path: &Path| {
+        let matches = |rule: &PolicyRule, path: &Path| {
             rule.subject() == subject
                 && match rule.pattern() {
                     Pattern::Any => true,
@@ -216,8 +216,9 @@ impl Policy {
 
     fn judge_command(&self, command: Option<&str>) -> Verdict {
         let rules = || self.of(Effect::Deny).chain(self.of(Effect::Ask));
-        let about =
-            |rule: &&Rule| *rule.subject() == Subject::Bash || matches!(rule.pattern(), Pattern::Path(_));
+        let about = |rule: &&PolicyRule| {
+            *rule.subject() == Subject::Bash || matches!(rule.pattern(), Pattern::Path(_))
+        };
         let objects = || rules().any(|rule| about(&rule));
         let every = |effect| {
             self.of(effect)
@@ -273,7 +274,7 @@ impl Policy {
             return Part::Allowed;
         }
         let is_unknown = word.is_dynamic || (script.changes_folder && !word.text.starts_with('/'));
-        let objects = |rule: &Rule| rule.subject() == subject && rule.effect() != Effect::Allow;
+        let objects = |rule: &PolicyRule| rule.subject() == subject && rule.effect() != Effect::Allow;
         if is_unknown {
             return match self.rules().iter().any(objects) || !is_free {
                 true => {
@@ -447,11 +448,11 @@ fn shown(simple: &Simple) -> String {
     words.map(|word| &*word.text).collect::<Vec<_>>().join(" ")
 }
 
-fn denied_by(rule: &Rule) -> String {
+fn denied_by(rule: &PolicyRule) -> String {
     format!("a rule forbids it ({rule})")
 }
 
-fn asked_by(rule: &Rule) -> String {
+fn asked_by(rule: &PolicyRule) -> String {
     format!("a rule asks for it ({rule})")
 }
 

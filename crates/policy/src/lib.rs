@@ -20,5 +20,5 @@ mod words;
 pub use judge::{Call, Question, Verdict};
 pub use mode::{Mode, UnknownMode};
 pub use policy::Policy;
-pub use rule::{Effect, InvalidRule, Rule, Subject};
+pub use rule::{Effect, InvalidRule, PolicyRule, Subject};
 pub use shell::{Script, Simple, Unreadable, Word, parse};

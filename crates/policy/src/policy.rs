@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use crate::mode::Mode;
 use crate::path::Folders;
-use crate::rule::{Effect, InvalidRule, Rule, Subject};
+use crate::rule::{Effect, InvalidRule, PolicyRule, Subject};
 
 /// The rules and the mode that calls are judged by. The file tools are expected to stay in the workspace by themselves,
 /// as the built-in ones do. Rules of all origins are equal; their order has no meaning.
@@ -13,7 +13,7 @@ use crate::rule::{Effect, InvalidRule, Rule, Subject};
 /// use greenroom_policy::{Call, Effect, Mode, Policy, Verdict};
 /// use serde_json::json;
 ///
-/// let mut policy = Policy::new(Mode::Ask, "/work");
+/// let mut policy = Policy::new(Mode::Ask, "/srv");
 /// policy.add(Effect::Allow, "bash(git status *)", "a flag").unwrap();
 /// policy.add(Effect::Deny, "read(.env)", "a flag").unwrap();
 /// let judge = |tool, arguments| policy.judge(&Call::new(tool, &arguments));
@@ -24,7 +24,7 @@ use crate::rule::{Effect, InvalidRule, Rule, Subject};
 #[derive(Debug, Clone)]
 pub struct Policy {
     mode: Mode,
-    rules: Vec<Rule>,
+    rules: Vec<PolicyRule>,
     folders: Folders,
     /// The tools that run in every mode, unless a rule says otherwise.
     trusted: Vec<String>,
@@ -65,8 +65,8 @@ impl Policy {
     /// # Errors
     /// [`InvalidRule`]; the policy is unchanged.
     pub fn add(&mut self, effect: Effect, rule: &str, origin: &str) -> Result<(), InvalidRule> {
-        let rule = Rule::parse(effect, rule, origin, &self.folders)?;
-        let is_same = |known: &Rule| (known.effect(), known.text()) == (rule.effect(), rule.text());
+        let rule = PolicyRule::parse(effect, rule, origin, &self.folders)?;
+        let is_same = |known: &PolicyRule| (known.effect(), known.text()) == (rule.effect(), rule.text());
         if !self.rules.iter().any(is_same) {
             self.rules.push(rule);
         }
@@ -74,7 +74,7 @@ impl Policy {
     }
 
     /// Returns the rules, in the order in which they were added.
-    pub fn rules(&self) -> &[Rule] {
+    pub fn rules(&self) -> &[PolicyRule] {
         &self.rules
     }
 
@@ -105,7 +105,7 @@ impl Policy {
             Subject::Write => self.mode >= Mode::AcceptEdits,
             Subject::Bash | Subject::Tool(_) => self.mode == Mode::Everything,
         };
-        let is_allowed = |rule: &Rule| rule.effect() == Effect::Allow && rule.subject() == subject;
+        let is_allowed = |rule: &PolicyRule| rule.effect() == Effect::Allow && rule.subject() == subject;
         permits || (self.mode > Mode::ReadOnly && self.rules.iter().any(is_allowed))
     }
 
@@ -117,7 +117,7 @@ impl Policy {
         self.trusted.iter().any(|trusted| trusted == tool)
     }
 
-    pub(crate) fn of(&self, effect: Effect) -> impl Iterator<Item = &Rule> {
+    pub(crate) fn of(&self, effect: Effect) -> impl Iterator<Item = &PolicyRule> {
         self.rules.iter().filter(move |rule| rule.effect() == effect)
     }
 }

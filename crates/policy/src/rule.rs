@@ -47,7 +47,7 @@ pub enum Subject {
 
 /// A rule.
 #[derive(Debug, Clone)]
-pub struct Rule {
+pub struct PolicyRule {
     effect: Effect,
     subject: Subject,
     pattern: Pattern,
@@ -73,7 +73,7 @@ pub struct InvalidRule {
     pub problem: String,
 }
 
-impl Rule {
+impl PolicyRule {
     pub(crate) fn parse(
         effect: Effect,
         text: &str,
@@ -150,7 +150,7 @@ impl Rule {
 }
 
 /// `deny bash(rm *), from …`.
-impl fmt::Display for Rule {
+impl fmt::Display for PolicyRule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}, from {}", self.effect.as_str(), self.text, self.origin)
     }

@@ -152,7 +152,7 @@ const BYPASSES: &[&str] = &[
 ];
 
 fn policy(mode: Mode, rules: &[(Effect, &str)]) -> Policy {
-    let mut policy = Policy::new(mode, "/work");
+    let mut policy = Policy::new(mode, "/srv");
     for (effect, rule) in rules {
         policy.add(*effect, rule, "the test").unwrap();
     }
@@ -230,7 +230,7 @@ fn a_forbidden_file_is_reached_in_no_form() {
         "echo >& .env",
         "echo > './.env'",
         "echo > a/../.env",
-        "echo > /work/.env",
+        "echo > /srv/.env",
         "echo > .e\"nv\"",
         "> .env",
         "{ echo; } > .env",
@@ -254,7 +254,7 @@ fn a_forbidden_file_is_reached_in_no_form() {
         let verdict = policy.judge(&Call::new("bash", &arguments));
         assert!(verdict != Verdict::Allow, "{command:?} runs");
     }
-    for path in [".env", "./.env", "a/../.env", "/work/.env", " .env ", "a//.env", "/work/../work/.env"] {
+    for path in [".env", "./.env", "a/../.env", "/srv/.env", " .env ", "a//.env", "/srv/../srv/.env"] {
         let arguments = json!({ "path": path });
         for tool in ["read", "write", "edit", "list", "grep"] {
             let verdict = policy.judge(&Call::new(tool, &arguments));

@@ -5,9 +5,9 @@ use std::path::Path;
 use greenroom_policy::{Call, Effect, Mode, Policy, Subject, Verdict};
 use serde_json::{Value, json};
 
-/// Creates a policy in `/work` from rules such as `deny bash(rm *)`.
+/// Creates a policy in `/srv` from rules such as `deny bash(rm *)`.
 fn policy(mode: Mode, rules: &[&str]) -> Policy {
-    let mut policy = Policy::new(mode, "/work").home(Some("/home/ada".into())).trust(["ask_user"]);
+    let mut policy = Policy::new(mode, "/srv").home(Some("/home/ada".into())).trust(["ask_user"]);
     for rule in rules {
         let (effect, text) = rule.split_once(' ').expect("an effect and a rule");
         let effect =
@@ -51,9 +51,9 @@ fn modes_decide_what_no_rule_does() {
         ("read", "/etc/passwd", ["allow", "allow", "allow", "allow"]),
         ("read", "../other/a", ["allow", "allow", "allow", "allow"]),
         ("write", "src/lib.rs", ["deny", "ask", "allow", "allow"]),
-        ("edit", "/work/a", ["deny", "ask", "allow", "allow"]),
-        ("edit", "/workshop/a", ["deny", "allow", "allow", "allow"]),
-        ("bash", "echo > /workshop/a", ["deny", "ask", "ask", "allow"]),
+        ("edit", "/srv/a", ["deny", "ask", "allow", "allow"]),
+        ("edit", "/srvshop/a", ["deny", "allow", "allow", "allow"]),
+        ("bash", "echo > /srvshop/a", ["deny", "ask", "ask", "allow"]),
         ("bash", "cat < /etc/passwd", ["deny", "ask", "ask", "allow"]),
         ("edit", "a/../../b", ["deny", "allow", "allow", "allow"]),
         ("bash", "cargo test", ["deny", "ask", "ask", "allow"]),
@@ -152,12 +152,12 @@ fn rules_decide_before_the_mode() {
 fn rules_hold_for_where_a_link_leads() {
     let policy = policy(Mode::AcceptEdits, &["deny read(secrets/**)"]);
     let rows = [
-        ("read", "a", "/work/secrets/key", "deny"),
-        ("read", "/data/x", "/work/secrets/key", "deny"),
-        ("read", "a", "/work/open", "allow"),
+        ("read", "a", "/srv/secrets/key", "deny"),
+        ("read", "/data/x", "/srv/secrets/key", "deny"),
+        ("read", "a", "/srv/open", "allow"),
         // The tool refuses it.
         ("write", "a", "/elsewhere/a", "allow"),
-        ("write", "a", "/work/b", "allow"),
+        ("write", "a", "/srv/b", "allow"),
     ];
     for (tool, path, resolved, expected) in rows {
         let arguments = json!({ "path": path });

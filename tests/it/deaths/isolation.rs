@@ -267,6 +267,7 @@ async fn victim(runtime: Runtime, definitions: [Arc<Agent>; 2], strike: Strike, 
     let _ = ask("overflow", session.prompt("too much")).await;
     let _ = ask("branch", session.branch_with_summary(Some(EntryId(3)))).await;
     let _ = ask("branch without a summary", session.branch(Some(EntryId(3)))).await;
+    let _ = ask("rewind", session.rewind(greenroom::files::Rewind::last_turn())).await;
     let _ = ask("context", session.context()).await;
     for run in 0..TURNS {
         let _ = ask("more", session.prompt(format!("more {run} {}", "thing ".repeat(300)))).await;

@@ -16,7 +16,7 @@ use super::{Effects, Home, Refund, asked, cashier, ends, started};
 use crate::support::{drain, quiet_injected_panics};
 
 fn policy(mode: Mode, rules: &[(Effect, &str)]) -> Policy {
-    let mut policy = Policy::new(mode, "/work");
+    let mut policy = Policy::new(mode, "/srv");
     for (effect, rule) in rules {
         policy.add(*effect, rule, "the test").unwrap();
     }
@@ -54,7 +54,7 @@ async fn an_approval_outlives_restarts_and_counts_once() {
             let question = asked(&world.session).await;
             let QuestionKind::Approval { approval } = &question.question.kind else { panic!("{question:?}") };
             assert_eq!((&*approval.tool, &approval.arguments), ("refund", &json!({ "euros": 120 })));
-            assert_eq!(approval.folder.as_deref(), Some("/work"));
+            assert_eq!(approval.folder.as_deref(), Some("/srv"));
             for _ in 0..cuts {
                 // At most three deaths within a minute are tolerated.
                 tokio::time::sleep(Duration::from_secs(60)).await;

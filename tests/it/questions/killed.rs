@@ -69,7 +69,7 @@ fn refunds(dir: &Path, session: &str) -> Agent {
     let dir = dir.to_owned();
     if is_approved(session) {
         let refund = move |args: Refund, cx: ToolContext| pay(args, cx, dir.clone());
-        let permissions = Permissions::new(Policy::new(Mode::Ask, "/work"));
+        let permissions = Permissions::new(Policy::new(Mode::Ask, "/srv"));
         return agent(100_000).add_tool(tool("refund", refund)).permissions(permissions);
     }
     let refund = move |args: Refund, cx: ToolContext| refund(args, cx, dir.clone());

@@ -131,7 +131,7 @@ fn it_fits_in_thirty_columns() {
 fn approval(rules: &[&str]) -> greenroom::Approval {
     let mut approval = greenroom::Approval::new("edit", json!({ "path": "a.rs", "old": "x", "new": "y" }));
     approval.rules = rules.iter().map(|rule| (*rule).to_owned()).collect();
-    approval.folder = Some("/work".to_owned());
+    approval.folder = Some("/srv".to_owned());
     approval.preview =
         Some((0..40).map(|line| format!("-old {line}\n+new {line}")).collect::<Vec<_>>().join("\n"));
     approval
@@ -180,7 +180,7 @@ fn an_approval_shows_what_would_change_and_what_is_left_out() {
         "-old 0",
         "+new 0",
         "⋮ 56 more lines",
-        "in /work",
+        "in /srv",
         "1. Yes",
         "again for write(src/**)",
         "4. No, and tell",

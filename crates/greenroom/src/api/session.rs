@@ -256,7 +256,7 @@ impl SessionHandle {
 
     /// Returns the permissions of the session's agent; `None` if every call runs, or no program has provided an agent.
     #[cfg(feature = "permissions")]
-    pub fn permissions(&self) -> Option<crate::permissions::Permissions> {
+    pub fn permissions(&self) -> Option<crate::agent::permissions::Permissions> {
         self.door.shared.agent()?.permissions.clone()
     }
 

@@ -47,7 +47,7 @@ fn the_mode_and_the_tools_at_the_start() {
     for (number, (answers, change, configured, rules, mode, tools)) in rows.iter().enumerate() {
         let args = args(*answers, change);
         let found = mode_of(&args, *configured, !rules.is_empty());
-        let mut policy = Policy::new(found, "/work");
+        let mut policy = Policy::new(found, "/srv");
         for rule in *rules {
             policy.add(greenroom::permissions::Effect::Allow, rule, "the test").expect("a valid rule");
         }
@@ -59,8 +59,8 @@ fn the_mode_and_the_tools_at_the_start() {
 fn answers_are_remembered_by_folder() {
     let dir = tempfile::tempdir().expect("a folder");
     let own = dir.path().join("greenroom");
-    let here = remembered::Answers::new(&own, "/work/a".as_ref());
-    let elsewhere = remembered::Answers::new(&own, "/work/b".as_ref());
+    let here = remembered::Answers::new(&own, "/srv/a".as_ref());
+    let elsewhere = remembered::Answers::new(&own, "/srv/b".as_ref());
     assert_eq!(here.read(), Ok(vec![]));
     let rules = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
     here.add(&rules(&["bash(git commit *)", "write(a 'b': c/**)"])).expect("written");

@@ -51,7 +51,9 @@ async fn a_run_that_asks_a_person_waits() {
     }))
     .await;
     hosted.start_host();
-    let chat = hosted.client(ClientKind::Chat, json!({ "model": { "asks": true } })).await;
+    let chat = hosted
+        .client(ClientKind::Chat, json!({ "model": { "answers": "terminal", "allow_write": true } }))
+        .await;
     chat.call(StartSession { session_id: "a".to_owned() }).await.unwrap();
     drop(chat.work(PromptSession::new("a", "ask")).await.unwrap());
     let questions = ListQuestions { session_id: Some("a".to_owned()) };
