@@ -29,6 +29,7 @@ mod questions;
 mod registry;
 #[cfg(feature = "command-tools")]
 pub mod rewind;
+#[cfg(feature = "command-tools")]
 pub mod sandbox;
 mod schema;
 mod similar;
