@@ -134,6 +134,9 @@ fn rules_decide_before_the_mode() {
         (Ask, &["allow bash(cat *)"], "bash", "cat <<'EOF'\n$(rm x)\nEOF", "allow"),
         (Ask, &["allow bash(cat *)"], "bash", "cat <<EOF\n$(rm x)\nEOF", "ask"),
         (Everything, &["deny bash"], "bash", "ls", "deny"),
+        // A word that is known only when the command runs may be the one that is denied.
+        (Everything, &["deny bash(git push *)"], "bash", "git $X origin", "ask"),
+        (Everything, &["deny bash(git push)"], "bash", "git push $X", "ask"),
         (Everything, &["ask bash"], "bash", "ls", "ask"),
         // Other tools.
         (Ask, &["allow refund"], "refund", "", "allow"),
