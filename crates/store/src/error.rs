@@ -9,6 +9,8 @@ use std::sync::Arc;
 
 use greenroom_kernel::EntryId;
 
+use crate::engine::Owner;
+
 /// Why a store operation failed. If a whole group fails, each of its callers gets a clone.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
@@ -165,6 +167,47 @@ pub enum StoreError {
         /// Why, and what to do, as the rest of a sentence whose subject is the directory.
         reason: String,
     },
+    /// Another node took the session over, and this one may not write to it any more.
+    #[error("another node took session {session} over; nothing was written")]
+    Fenced {
+        /// The session.
+        session: String,
+    },
+    /// Another node runs the session.
+    #[error("session {session} is run by node {}; send the request there", owner.node)]
+    Elsewhere {
+        /// The session.
+        session: String,
+        /// Its owner.
+        owner: Owner,
+    },
+    /// This node could not renew its lease in time. Everything that it ran may belong to other nodes.
+    #[error("this node has lost its lease; it takes sessions again once it has renewed it")]
+    LeaseLost,
+    /// The storage cannot be reached, or refuses work for now. Nothing was written.
+    #[error("the storage is not available: {detail}; try again in a moment")]
+    Unavailable {
+        /// What happened.
+        detail: String,
+    },
+    /// The connection failed while a batch was written. The same batch with the same key shows whether it was.
+    #[error(
+        "the storage did not answer ({detail}), and the write may have happened; repeat it with the same key"
+    )]
+    InDoubt {
+        /// What happened.
+        detail: String,
+    },
+    /// The storage contradicts what it acknowledged before: it was set back to an older state.
+    #[error(
+        "session {session} has lost acknowledged entries from {from} on: the storage was set back to an older state"
+    )]
+    SetBack {
+        /// The session.
+        session: String,
+        /// The first entry that is gone.
+        from: EntryId,
+    },
     /// A backup was cancelled. Nothing of it remains.
     #[error("it was cancelled")]
     Cancelled,
@@ -197,7 +240,13 @@ impl StoreError {
     /// works again, or a new segment was begun.
     pub fn is_retryable(&self) -> bool {
         match self {
-            Self::InUse { .. } | Self::Full { .. } | Self::Io { .. } | Self::Invariant { .. } => true,
+            Self::InUse { .. }
+            | Self::Full { .. }
+            | Self::Io { .. }
+            | Self::Invariant { .. }
+            | Self::LeaseLost
+            | Self::Unavailable { .. }
+            | Self::InDoubt { .. } => true,
             Self::NotPermitted { .. }
             | Self::Replaced { .. }
             | Self::Sequence { .. }
@@ -212,6 +261,9 @@ impl StoreError {
             | Self::Index { .. }
             | Self::UnknownLoss { .. }
             | Self::Backup { .. }
+            | Self::Fenced { .. }
+            | Self::Elsewhere { .. }
+            | Self::SetBack { .. }
             | Self::Cancelled
             | Self::Closed => false,
         }

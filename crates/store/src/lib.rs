@@ -33,6 +33,7 @@ mod backup;
 mod bytes;
 #[cfg(feature = "disk")]
 mod disk;
+mod engine;
 mod error;
 #[cfg(feature = "disk")]
 mod index;
@@ -74,6 +75,7 @@ use parking_lot::{Mutex, MutexGuard};
 
 #[cfg(feature = "disk")]
 pub use backup::{BackupInfo, Progress, VerifiedBackup, restore_backup, verify_backup};
+pub use engine::{Answer, Claim, Engine, Member, Owner, Placement};
 pub use error::{Notice, StoreError};
 pub use loss::{Loss, Salvaged};
 pub use page::LogPage;
