@@ -241,7 +241,7 @@ async fn counters_agree_with_the_logs() {
 async fn what_a_crash_left_open_is_counted_where_it_is_closed() {
     let model = model();
     let runtime = builder(&model).start().await.unwrap();
-    let store = runtime.store().clone();
+    let store = runtime.store().unwrap().clone();
     let session = runtime.open("a", &agent()).await.unwrap();
     let _running = session.prompt("slow").start().await.unwrap();
     tokio::time::sleep(Duration::from_secs(1)).await;

@@ -99,7 +99,7 @@ async fn ends(runtime: &Runtime, session: &str) -> Vec<QuestionEnd> {
             _ => {}
         }
     }
-    let head = runtime.store().head(session).unwrap().unwrap();
+    let head = runtime.store().unwrap().head(session).unwrap().unwrap();
     assert_eq!(head.questions, questions, "the head knows what is open");
     ends
 }

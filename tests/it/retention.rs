@@ -171,7 +171,7 @@ async fn a_session_with_something_to_do_is_never_deleted() {
     check(&runtime, &Retention { sessions_max: Some(0), ..Retention::default() }, &[]).await;
     assert_eq!(ids(&runtime).await, ["live", "waiting", "working"]);
     // In another process, what was interrupted is unfinished, and what waits still waits.
-    let store = runtime.store().clone();
+    let store = runtime.store().unwrap().clone();
     runtime.shutdown().await.unwrap();
     let next = Runtime::builder().provider(model.provider()).store(store.reopened().unwrap());
     let next = next.clock_from(1_800_000_000_000).start().await.unwrap();
@@ -198,7 +198,7 @@ async fn a_damaged_session_is_never_deleted() {
     std::fs::write(&segment, hurt).unwrap();
     let all = Retention { sessions_max: Some(0), ..Retention::default() };
     let next = start().await.unwrap();
-    assert!(!next.store().check().unwrap().is_empty());
+    assert!(!next.store().unwrap().check().unwrap().is_empty());
     check(&next, &all, &[("whole", DeletionReason::Count)]).await;
     assert_eq!(ids(&next).await, ["damaged"]);
     said(&next, "other").await;
@@ -222,12 +222,12 @@ async fn a_damaged_session_is_never_deleted() {
     hurt[40..100].fill(0);
     std::fs::write(segment.unwrap(), hurt).unwrap();
     let next = start().await.unwrap();
-    let unknown = next.store().unknown_losses();
+    let unknown = next.store().unwrap().unknown_losses();
     assert!(!unknown.is_empty());
     let refused = next.retain(&all).await.unwrap_err().to_string();
     assert!(refused.contains("store accept-loss --segment"), "{refused}");
     for segment in unknown {
-        assert!(next.store().accept_unknown_loss(segment).await.unwrap());
+        assert!(next.store().unwrap().accept_unknown_loss(segment).await.unwrap());
     }
     next.retain(&all).await.unwrap();
     next.shutdown().await.unwrap();
@@ -285,7 +285,7 @@ async fn the_positions_of_a_deleted_session_are_forgotten() {
         consumer.next().await.unwrap();
     }
     consumer.commit().await.unwrap();
-    let stored = || runtime.store().learned_keys("consumer/").unwrap();
+    let stored = || runtime.store().unwrap().learned_keys("consumer/").unwrap();
     assert_eq!(stored().len(), 3);
     check(
         &runtime,

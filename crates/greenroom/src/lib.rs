@@ -158,7 +158,7 @@ pub use greenroom_provider::{ModelPrice, ModelSettings, PriceAbove, ReasoningEff
 pub use greenroom_store::{
     BackupInfo, Progress, StoreOptions, VerifiedBackup, restore_backup, verify_backup,
 };
-pub use greenroom_store::{Notice, Store, StoreError};
+pub use greenroom_store::{Engine, Notice, Store, StoreError};
 pub use greenroom_tools::{
     AppState, AskError, FunctionTool, MissingState, Registry, Tool, ToolContext, ToolError, ToolOutput, tool,
 };

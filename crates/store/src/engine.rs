@@ -18,7 +18,7 @@ use std::pin::Pin;
 
 use greenroom_kernel::{Entry, EntryId, Head};
 
-use crate::{Appended, Batch, Salvaged, Store, StoreError};
+use crate::{Appended, Batch, LogPage, Salvaged, Store, StoreError};
 
 /// A result that is awaited.
 pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
@@ -72,6 +72,22 @@ pub trait Engine: fmt::Debug + Send + Sync + 'static {
     /// # Errors
     /// Those of reading.
     fn page<'a>(&'a self, after: Option<&'a str>, limit: usize) -> Answer<'a, Vec<(String, Head)>>;
+
+    /// Returns the readable ones of this many entries from `from` on, with the session's head and losses; `None` if there
+    /// is no such session.
+    ///
+    /// # Errors
+    /// Those of reading. Damage is not an error here.
+    fn entries<'a>(&'a self, session: &'a str, from: EntryId, limit: u64) -> Answer<'a, Option<LogPage>> {
+        Box::pin(async move {
+            let Some(head) = self.head(session).await? else { return Ok(None) };
+            let until = from.0.saturating_add(limit).min(head.entries);
+            let ids: Vec<EntryId> = (from.0..until).map(EntryId).collect();
+            let entries = self.get(session, &ids).await?;
+            let next = (until < head.entries).then_some(EntryId(until));
+            Ok(Some(LogPage { head, entries, lost: Vec::new(), next }))
+        })
+    }
 
     /// Returns all entries of the session that can be read, and the ids of those that cannot.
     ///
@@ -276,6 +292,11 @@ impl Engine for Store {
     fn page<'a>(&'a self, after: Option<&'a str>, limit: usize) -> Answer<'a, Vec<(String, Head)>> {
         let after = after.map(str::to_owned);
         Box::pin(read(self, move |store| store.page(after.as_deref(), limit)))
+    }
+
+    fn entries<'a>(&'a self, session: &'a str, from: EntryId, limit: u64) -> Answer<'a, Option<LogPage>> {
+        let session = session.to_owned();
+        Box::pin(read(self, move |store| store.entries(&session, from, limit)))
     }
 
     fn salvage<'a>(&'a self, session: &'a str) -> Answer<'a, Salvaged> {

@@ -195,7 +195,7 @@ async fn what_sleeps_is_ended_in_order() {
     for how in ["shutdown", "close", "delete", "drop"] {
         let (model, ended, runs) = (cashier(), Effects::default(), Arc::default());
         let runtime = sleepy(&model).await;
-        let store = runtime.store().clone();
+        let store = runtime.store().unwrap().clone();
         let session = runtime.open("s", &long(5, &runs, &ended)).await.unwrap();
         let reply = started(&session, "work");
         asleep(&session).await;

@@ -13,7 +13,7 @@ use greenroom_kernel::compacting::COMPACT;
 use greenroom_tools::{Tool, ToolContext, ToolOutput};
 use serde::Deserialize;
 
-use crate::core::deps::{Deps, blocking};
+use crate::core::deps::Deps;
 use crate::values::compaction::CompactOptions;
 
 /// The share of the window, in percent, below which nothing is compacted: a compaction keeps a quarter and its summary.
@@ -104,7 +104,6 @@ fn wrong(wanted: &Wanted) -> Option<String> {
 
 /// Returns how much of its window the context of a session fills, in percent; `None` if that is not known.
 async fn percent(deps: &Arc<Deps>, session: &str) -> Option<u64> {
-    let (store, session) = (deps.store.clone(), session.to_owned());
-    let head = blocking(deps, move || Ok(store.head(&session)?)).await.ok()??;
+    let head = deps.store.head(session).await.ok()??;
     (head.context_tokens * 100).checked_div(head.window?)
 }

@@ -4,17 +4,18 @@
 //! Invariants: it reads only the session of the call, and only messages that the current agent may see; one
 //! call returns a bounded part.
 
-use std::sync::{Arc, Weak};
+use std::sync::Weak;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use greenroom_kernel::entry::{Entry, EntryId, EntryKind};
 use greenroom_kernel::message::{Message, ToolResult, blocks_text};
 use greenroom_kernel::{ToolSpec, prune};
+use greenroom_store::{Engine, StoreError};
 use greenroom_tools::{Tool, ToolContext, ToolOutput};
 use serde::Deserialize;
 
-use crate::core::deps::{Deps, blocking};
+use crate::core::deps::Deps;
 use crate::core::searches;
 use crate::values::recalled::Recalled;
 
@@ -83,21 +84,8 @@ impl Tool for Recall {
             let Some(entry) = wanted.entry else {
                 return ToolOutput::error("`entry` or `query` is to be given");
             };
-            let (store, session, id) = (deps.store.clone(), context.session, EntryId(entry));
-            let read = move || {
-                let head = store.head(&session)?.unwrap_or_default();
-                let (entries, hidden_before) = (head.entries, head.hidden_before);
-                let is_there = id.0 < entries && id >= hidden_before;
-                let found = if is_there { store.get(&session, &[id])?.pop() } else { None };
-                let is_shown = |id: &EntryId| found.is_some() && *id >= hidden_before;
-                let before = id.0.checked_sub(1).map(EntryId).filter(is_shown);
-                let before = before
-                    .map(|id| store.get(&session, &[id]))
-                    .transpose()?
-                    .and_then(|mut entries| entries.pop());
-                Ok((found.map(|found| whole_of(found, before)), entries, hidden_before))
-            };
-            match blocking(&deps, read).await {
+            let id = EntryId(entry);
+            match whole(&*deps.store, &context.session, id).await {
                 Ok((Some(entry), ..)) => part(&entry, &wanted),
                 Ok((None, entries, hidden_before)) => ToolOutput::error(match hidden_before {
                     EntryId(0) => format!("there is no entry {id}: this conversation has {entries} of them"),
@@ -112,9 +100,29 @@ impl Tool for Recall {
     }
 }
 
+/// Reads an entry and the one before it. Returns it, the number of entries, and which are hidden.
+async fn whole(
+    store: &dyn Engine,
+    session: &str,
+    id: EntryId,
+) -> Result<(Option<Entry>, u64, EntryId), StoreError> {
+    let head = store.head(session).await?.unwrap_or_default();
+    let (entries, hidden_before) = (head.entries, head.hidden_before);
+    if id.0 >= entries || id < hidden_before {
+        return Ok((None, entries, hidden_before));
+    }
+    let Some(found) = store.get(session, &[id]).await?.pop() else {
+        return Ok((None, entries, hidden_before));
+    };
+    let before = match id.0.checked_sub(1).map(EntryId).filter(|before| *before >= hidden_before) {
+        Some(before) => store.get(session, &[before]).await?.pop(),
+        None => None,
+    };
+    Ok((Some(whole_of(found, before)), entries, hidden_before))
+}
+
 /// Searches what was compacted away.
 async fn search(deps: &Deps, session: String, query: String) -> ToolOutput {
-    let (searches, store) = (Arc::clone(&deps.searches), deps.store.clone());
     let wanted = searches::Wanted {
         words: query,
         limit: FOUND_MAX,
@@ -122,7 +130,7 @@ async fn search(deps: &Deps, session: String, query: String) -> ToolOutput {
         only_compacted: true,
     };
     let words = wanted.words.clone();
-    match blocking(deps, move || searches.find(&store, &session, &wanted)).await {
+    match deps.searches.find(&*deps.store, &session, &wanted).await {
         Ok(found) if found.is_empty() => {
             ToolOutput::text(format!("Nothing that was compacted away has words of {words:?}."))
         }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use crate::api::consumers::{encoded, store_labels, store_positions, stored_labels, stored_position};
 use crate::api::follow::Follow;
 use crate::api::position::Position;
-use crate::core::deps::{Deps, blocking};
+use crate::core::deps::Deps;
 use crate::events::event::Event;
 use crate::values::error::{ConfigError, Result};
 
@@ -85,9 +85,8 @@ impl Consumer {
             return Err(ConfigError::ConsumerInUse { name: name.to_string() }.into());
         }
         let open = Open { deps: Arc::clone(deps), name: Arc::clone(&name) };
-        let (store, of) = (deps.store.clone(), Arc::clone(&name));
-        let stored = move || Ok((stored_position(&store, &of)?, stored_labels(&store, &of)?));
-        let (committed, labels) = blocking(deps, stored).await?;
+        let committed = stored_position(&*deps.store, &name).await?;
+        let labels = stored_labels(&*deps.store, &name).await?;
         let follow = Follow::all(deps, committed.clone()).durable().exact();
         let changed = BTreeSet::new();
         let is_known = labels.is_some_and(|labels| labels.is_empty());

@@ -6,13 +6,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use futures_util::future::join_all;
-use greenroom_store::Store;
+use greenroom_store::Engine;
 use serde::{Deserialize, Serialize};
 
 use crate::api::position::Position;
 use crate::api::runtime::Runtime;
 use crate::api::within::sessions_within;
-use crate::core::deps::{Deps, blocking};
+use crate::core::deps::Deps;
 use crate::values::error::{ConfigError, Error, Result};
 
 /// A stored consumer: see [`Runtime::consumers`].
@@ -37,22 +37,20 @@ impl Runtime {
     /// # Errors
     /// [`Error::Store`].
     pub async fn consumers(&self) -> Result<Vec<ConsumerSummary>> {
-        let deps = Arc::clone(self.deps());
-        blocking(self.deps(), move || {
-            let mut sessions = BTreeMap::new();
-            let mut found = Vec::new();
-            for name in names(&deps.store)? {
-                let labels = stored_labels(&deps.store, &name)?.unwrap_or_default();
-                if !sessions.contains_key(&labels) {
-                    sessions.insert(labels.clone(), sessions_within(&deps.store, &labels)?);
-                }
-                let position = stored_position(&deps.store, &name)?;
-                let lag = sessions[&labels].iter().map(|session| position.behind(session)).sum();
-                found.push(ConsumerSummary { labels, lag, is_open: deps.consumers.is_open(&name), name });
+        let deps = self.deps();
+        let store = &*deps.store;
+        let mut sessions = BTreeMap::new();
+        let mut found = Vec::new();
+        for name in names(store).await? {
+            let labels = stored_labels(store, &name).await?.unwrap_or_default();
+            if !sessions.contains_key(&labels) {
+                sessions.insert(labels.clone(), sessions_within(store, &labels).await?);
             }
-            Ok(found)
-        })
-        .await
+            let position = stored_position(store, &name).await?;
+            let lag = sessions[&labels].iter().map(|session| position.behind(session)).sum();
+            found.push(ConsumerSummary { labels, lag, is_open: deps.consumers.is_open(&name), name });
+        }
+        Ok(found)
     }
 
     /// Forgets what a consumer has committed; `false` if it is not known. A consumer that is opened under the name begins
@@ -73,14 +71,9 @@ impl Runtime {
 }
 
 async fn delete(deps: &Deps, name: &str) -> Result<bool> {
-    let (store, of) = (deps.store.clone(), name.to_owned());
-    let keys = move || {
-        let mut keys = store.learned_keys(&key(&of, ""))?;
-        // Last, so that a deletion that is interrupted can be repeated.
-        keys.extend(stored_labels(&store, &of)?.map(|_| labels_key(&of)));
-        Ok(keys)
-    };
-    let keys = blocking(deps, keys).await?;
+    let mut keys = deps.store.learned_keys(&key(name, "")).await?;
+    // Last, so that a deletion that is interrupted can be repeated.
+    keys.extend(stored_labels(&*deps.store, name).await?.map(|_| labels_key(name)));
     for done in join_all(keys.iter().map(|key| deps.store.learned_put(key, &[]))).await {
         done?;
     }
@@ -89,19 +82,14 @@ async fn delete(deps: &Deps, name: &str) -> Result<bool> {
 
 /// Forgets how far a deleted session was processed. If that fails, a few bytes are left.
 pub(super) async fn forget_session(deps: &Deps, session: &str) {
-    let (store, id) = (deps.store.clone(), session.to_owned());
-    let keys = move || {
+    let forget = async {
         let mut keys = Vec::new();
-        for name in names(&store)? {
-            let key = key(&name, &id);
-            if store.learned_get(&key)?.is_some() {
+        for name in names(&*deps.store).await? {
+            let key = key(&name, session);
+            if deps.store.learned_get(&key).await?.is_some() {
                 keys.push(key);
             }
         }
-        Ok(keys)
-    };
-    let forget = async {
-        let keys = blocking(deps, keys).await?;
         for done in join_all(keys.iter().map(|key| deps.store.learned_put(key, &[]))).await {
             done?;
         }
@@ -125,25 +113,28 @@ fn labels_key(name: &str) -> String {
     format!("consumers/{}", encoded(name))
 }
 
-fn names(store: &Store) -> Result<Vec<String>> {
+async fn names(store: &dyn Engine) -> Result<Vec<String>> {
     let prefix = labels_key("");
-    let keys = store.learned_keys(&prefix)?;
+    let keys = store.learned_keys(&prefix).await?;
     let decoded = keys.iter().flat_map(|key| form_urlencoded::parse(&key.as_bytes()[prefix.len()..]).take(1));
     let names: BTreeSet<String> = decoded.map(|(name, _)| name.into_owned()).collect();
     Ok(names.into_iter().collect())
 }
 
 /// Returns the labels with which a consumer has committed; `None` if it is not known. This blocks on the disk.
-pub(super) fn stored_labels(store: &Store, name: &str) -> Result<Option<BTreeMap<String, String>>> {
-    let value = store.learned_get(&labels_key(name))?;
+pub(super) async fn stored_labels(
+    store: &dyn Engine,
+    name: &str,
+) -> Result<Option<BTreeMap<String, String>>> {
+    let value = store.learned_get(&labels_key(name)).await?;
     Ok(value.and_then(|value| serde_json::from_slice(&value).ok()))
 }
 
 /// Returns what a consumer has committed. This blocks on the disk.
-pub(super) fn stored_position(store: &Store, name: &str) -> Result<Position> {
+pub(super) async fn stored_position(store: &dyn Engine, name: &str) -> Result<Position> {
     let mut position = Position::default();
-    for key in store.learned_keys(&key(name, ""))? {
-        let value = store.learned_get(&key)?.unwrap_or_default();
+    for key in store.learned_keys(&key(name, "")).await? {
+        let value = store.learned_get(&key).await?.unwrap_or_default();
         if let Some(stored) = std::str::from_utf8(&value).ok().and_then(Position::parse) {
             position.name(&stored);
         }

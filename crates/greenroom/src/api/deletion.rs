@@ -6,7 +6,7 @@
 //! crash interrupted; one that may only read leaves it to the next. Callers that wait for one of these sessions
 //! get the error that it was deleted.
 
-use greenroom_store::{Store, StoreError};
+use greenroom_store::{Engine, StoreError};
 
 use crate::api::runtime::Runtime;
 use crate::api::sessions::{children, tree};
@@ -104,11 +104,11 @@ pub(crate) async fn delete_unused(
 ///
 /// # Errors
 /// [`Error::NoSession`], [`Error::Store`].
-async fn delete_stored(store: &Store, id: &str) -> Result<()> {
-    if store.head(id)?.is_none() {
+async fn delete_stored(store: &dyn Engine, id: &str) -> Result<()> {
+    if store.head(id).await?.is_none() {
         return Err(Error::NoSession { session: id.to_owned() });
     }
-    let below = tree(store, id)?;
+    let below = tree(store, id).await?;
     if !below.is_empty() {
         store.learned_put(DELETING, id.as_bytes()).await?;
     }
@@ -123,7 +123,7 @@ async fn delete_stored(store: &Store, id: &str) -> Result<()> {
 }
 
 /// Finishes a deletion that a crash interrupted, if the store may be changed.
-pub(crate) async fn finish(store: &Store) -> Result<()> {
+pub(crate) async fn finish(store: &dyn Engine) -> Result<()> {
     match resume(store).await {
         // The next runtime that may change the store finishes it.
         Err(Error::Store(error)) if matches!(*error, StoreError::NotPermitted { .. }) => Ok(()),
@@ -132,20 +132,20 @@ pub(crate) async fn finish(store: &Store) -> Result<()> {
 }
 
 /// Returns the session that was being deleted, by this key.
-fn interrupted(store: &Store, key: &str) -> Result<Option<String>> {
-    let id = store.learned_get(key)?.filter(|id| !id.is_empty());
+async fn interrupted(store: &dyn Engine, key: &str) -> Result<Option<String>> {
+    let id = store.learned_get(key).await?.filter(|id| !id.is_empty());
     Ok(id.map(|id| String::from_utf8_lossy(&id).into_owned()))
 }
 
-async fn resume(store: &Store) -> Result<()> {
-    if let Some(id) = interrupted(store, DELETING_BELOW)? {
-        if store.head(&id)?.is_none() {
+async fn resume(store: &dyn Engine) -> Result<()> {
+    if let Some(id) = interrupted(store, DELETING_BELOW).await? {
+        if store.head(&id).await?.is_none() {
             delete_children(store, &id).await?;
             tracing::info!(session = %id, "an interrupted deletion was finished");
         }
         store.learned_put(DELETING_BELOW, &[]).await?;
     }
-    let Some(id) = interrupted(store, DELETING)? else { return Ok(()) };
+    let Some(id) = interrupted(store, DELETING).await? else { return Ok(()) };
     match delete_stored(store, &id).await {
         Ok(()) => tracing::info!(session = %id, "an interrupted deletion was finished"),
         Err(Error::NoSession { .. }) => {
@@ -160,15 +160,15 @@ async fn resume(store: &Store) -> Result<()> {
 }
 
 /// Deletes the sessions below one that is gone.
-async fn delete_children(store: &Store, id: &str) -> Result<()> {
-    for (session, _) in children(store, id)? {
+async fn delete_children(store: &dyn Engine, id: &str) -> Result<()> {
+    for (session, _) in children(store, id).await? {
         delete_stored_below(store, &session).await?;
     }
     Ok(())
 }
 
-async fn delete_stored_below(store: &Store, id: &str) -> Result<()> {
-    for (session, _) in tree(store, id)?.iter().rev() {
+async fn delete_stored_below(store: &dyn Engine, id: &str) -> Result<()> {
+    for (session, _) in tree(store, id).await?.iter().rev() {
         store.delete(session).await?;
     }
     Ok(store.delete(id).await?)

@@ -10,13 +10,13 @@ use std::fmt;
 use std::sync::Arc;
 
 use greenroom_kernel::{Entry, EntryId, Head};
-use greenroom_store::Store;
+use greenroom_store::Engine;
 use tokio::sync::oneshot;
 
 use crate::api::position::{From, Position, Seen};
 use crate::api::sessions::{SessionSummary, tree};
 use crate::api::within::{has_labels, is_below, sessions_within};
-use crate::core::deps::{Deps, blocking};
+use crate::core::deps::Deps;
 use crate::core::message::SupervisorMessage;
 use crate::events::activity::InProgress;
 use crate::events::bus::{Delivery, Filter, Subscription};
@@ -84,28 +84,28 @@ impl Scope {
         if self.is_durable { filter.durable() } else { filter }
     }
 
-    /// The stored sessions that are followed. This blocks on the disk.
-    fn sessions(&self, store: &Store) -> Result<Vec<SessionSummary>> {
-        let Some(id) = &self.session else { return sessions_within(store, &self.labels) };
-        if !self.labels.is_empty() && !has_labels(store, id, &self.labels)? {
+    /// The stored sessions that are followed.
+    async fn sessions(&self, store: &dyn Engine) -> Result<Vec<SessionSummary>> {
+        let Some(id) = &self.session else { return sessions_within(store, &self.labels).await };
+        if !self.labels.is_empty() && !has_labels(store, id, &self.labels).await? {
             return Ok(Vec::new());
         }
         let mut heads: Vec<(String, Head)> =
-            store.head(id)?.map(|head| (id.to_string(), head)).into_iter().collect();
+            store.head(id).await?.map(|head| (id.to_string(), head)).into_iter().collect();
         if self.is_tree {
-            heads.extend(tree(store, id)?);
+            heads.extend(tree(store, id).await?);
         }
         Ok(heads.into_iter().map(|(id, head)| SessionSummary::new(id, head)).collect())
     }
 
-    /// Whether a session is followed. This blocks on the disk.
-    fn includes(&self, store: &Store, id: &str) -> Result<bool> {
+    /// Whether a session is followed.
+    async fn includes(&self, store: &dyn Engine, id: &str) -> Result<bool> {
         if let Some(root) = self.session.as_deref().filter(|root| *root != id)
-            && !(self.is_tree && is_below(store, id, root)?)
+            && !(self.is_tree && is_below(store, id, root).await?)
         {
             return Ok(false);
         }
-        Ok(self.labels.is_empty() || has_labels(store, id, &self.labels)?)
+        Ok(self.labels.is_empty() || has_labels(store, id, &self.labels).await?)
     }
 }
 
@@ -309,8 +309,7 @@ impl Follow {
 
     /// The stored sessions that are followed.
     async fn sessions(&self) -> Result<Vec<SessionSummary>> {
-        let (scope, store) = (self.scope.clone(), self.deps.store.clone());
-        blocking(&self.deps, move || scope.sessions(&store)).await
+        self.scope.sessions(&*self.deps.store).await
     }
 
     /// Prepares reading what these sessions have after the position, and what is in progress in them.
@@ -353,13 +352,10 @@ impl Follow {
                 found.flatten().and_then(|shared| shared.in_progress())
             }
         };
-        let (store, stored) = (self.deps.store.clone(), Arc::clone(id));
-        let Some(head) = blocking(&self.deps, move || Ok(store.head(&stored)?)).await? else { return Ok(()) };
+        let Some(head) = self.deps.store.head(id).await? else { return Ok(()) };
         let end = now.as_ref().map_or(head.entries, |now| head.entries.min(now.seq.map_or(0, |seq| seq + 1)));
         let from = self.position.next(&SessionSummary::new(id.to_string(), head.clone()));
-        let (store, stored) = (self.deps.store.clone(), Arc::clone(id));
-        let length = head.entries;
-        let entries = blocking(&self.deps, move || entries(&store, &stored, from, length)).await?;
+        let entries = entries(&*self.deps.store, id, from, head.entries).await?;
         let parent = head.parent_session.map(Arc::from);
         let events =
             entry_events::of_entries(id, parent.as_ref(), head.created_at_ms, &entries, head.open_run);
@@ -407,12 +403,12 @@ impl Follow {
         // In the place of transient events, what is in progress.
         let mut ids = self.live().await;
         ids.extend(sessions.iter().map(|(id, _)| Arc::clone(id)));
-        let (scope, store) = (self.scope.clone(), self.deps.store.clone());
-        let included = move || {
-            let include = |id: Arc<str>| scope.includes(&store, &id).map(|is_in| is_in.then_some(id));
-            ids.into_iter().filter_map(|id| include(id).transpose()).collect::<Result<Vec<_>>>()
-        };
-        let included = blocking(&self.deps, included).await?;
+        let mut included = Vec::new();
+        for id in ids {
+            if self.scope.includes(&*self.deps.store, &id).await? {
+                included.push(id);
+            }
+        }
         self.ready.push_back(Delivery::Gap { from, to, sessions });
         self.steps.extend(included.into_iter().map(Step::Read));
         Ok(())
@@ -435,16 +431,13 @@ impl Follow {
         {
             return Ok(*is_member);
         }
-        let (store, id, labels) =
-            (self.deps.store.clone(), Arc::clone(&event.session), self.scope.labels.clone());
-        let is_exact = self.is_exact;
-        let find = move || {
-            let is_member = has_labels(&store, &id, &labels)?;
-            // If it has just got the label, so have the sub-agents below it.
-            let below = if is_exact && changes && is_member { tree(&store, &id)? } else { Vec::new() };
-            Ok((is_member, below))
+        let (store, is_exact) = (&*self.deps.store, self.is_exact);
+        let is_member = has_labels(store, &event.session, &self.scope.labels).await?;
+        // If it has just got the label, so have the sub-agents below it.
+        let below = match is_exact && changes && is_member {
+            true => tree(store, &event.session).await?,
+            false => Vec::new(),
         };
-        let (is_member, below) = blocking(&self.deps, find).await?;
         self.members.insert(Arc::clone(&event.session), (created_at_ms, is_member));
         if changes && is_member && !is_exact {
             self.position.begin(event);
@@ -459,24 +452,24 @@ impl Follow {
     }
 }
 
-/// Reads a log from a place to an end. This blocks on the disk.
-fn entries(store: &Store, id: &str, from: From, end: u64) -> Result<Vec<Entry>> {
-    let load = |from: u64| -> Result<Vec<Entry>> {
+/// Reads a log from a place to an end.
+async fn entries(store: &dyn Engine, id: &str, from: From, end: u64) -> Result<Vec<Entry>> {
+    let load = async |from: u64| -> Result<Vec<Entry>> {
         if from >= end {
             return Ok(Vec::new());
         }
-        let mut entries = store.load(id, EntryId(from))?;
+        let mut entries = store.load(id, EntryId(from)).await?;
         entries.retain(|entry| entry.id.0 < end);
         Ok(entries)
     };
     match from {
-        From::Event(next) => load(next),
+        From::Event(next) => load(next).await,
         From::Time(at_ms) => {
             // From the end, since little is new.
             let mut tail = TAIL;
             loop {
                 let first = end.saturating_sub(tail);
-                let mut entries = load(first)?;
+                let mut entries = load(first).await?;
                 if first == 0 || entries.first().is_some_and(|entry| entry.at_ms < at_ms) {
                     let newer =
                         entries.iter().position(|entry| entry.at_ms >= at_ms).unwrap_or(entries.len());

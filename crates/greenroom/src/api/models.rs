@@ -78,7 +78,7 @@ pub(crate) async fn models(deps: &Deps, agent: &Agent) -> Result<Models> {
         Err(error) => (Served::default(), Some(error)),
     };
     let provider = lane.provider.name();
-    let learned = deps.learned.limits(lane.origin())?;
+    let learned = deps.learned.limits(lane.origin());
     let mut names: BTreeSet<String> = served.models.iter().map(|model| model.id.clone()).collect();
     names.extend(learned.iter().map(|(model, _)| model.clone()));
     names.insert(agent.model.clone());

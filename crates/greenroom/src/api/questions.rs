@@ -7,10 +7,10 @@ use std::sync::Arc;
 
 use greenroom_kernel::question::{Asker, Question};
 use greenroom_kernel::{EntryId, EntryKind, RunId};
-use greenroom_store::{Store, StoreError};
+use greenroom_store::{Engine, StoreError};
 use serde::{Deserialize, Serialize};
 
-use crate::core::deps::{Deps, blocking};
+use crate::core::deps::Deps;
 use crate::values::error::Result;
 
 /// A question that waits for a person's answer: see [`SessionHandle::answer`](crate::SessionHandle::answer).
@@ -43,19 +43,18 @@ pub struct PendingQuestion {
 
 /// Returns the open questions of one session, oldest first.
 pub(crate) async fn of_session(deps: &Deps, session: &str) -> Result<Vec<PendingQuestion>> {
-    let (store, session, now_ms) = (deps.store.clone(), session.to_owned(), deps.now_ms());
-    blocking(deps, move || Ok(list_stored(&store, &session, now_ms)?)).await
+    Ok(list_stored(&*deps.store, session, deps.now_ms()).await?)
 }
 
 /// Returns the open questions of a stored session at this time, in unix milliseconds, oldest first. The list is
 /// empty if the session does not exist.
-fn list_stored(
-    store: &Store,
+async fn list_stored(
+    store: &dyn Engine,
     session: &str,
     now_ms: u64,
 ) -> std::result::Result<Vec<PendingQuestion>, StoreError> {
-    let Some(head) = store.head(session)? else { return Ok(Vec::new()) };
-    let entries = store.get(session, &head.questions)?;
+    let Some(head) = store.head(session).await? else { return Ok(Vec::new()) };
+    let entries = store.get(session, &head.questions).await?;
     let pending = entries.into_iter().filter_map(|entry| {
         let EntryKind::Question(asked) = &entry.kind else { return None };
         let asked = Arc::clone(asked);

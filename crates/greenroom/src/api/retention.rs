@@ -10,13 +10,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use greenroom_kernel::Head;
-use greenroom_store::Store;
+use greenroom_store::Engine;
 
 use crate::actors::sub_agent;
 use crate::api::deletion;
 use crate::api::runtime::Runtime;
 use crate::api::sessions::{LoggedWork, PAGE, SessionSummary};
-use crate::core::deps::blocking;
+#[cfg(feature = "disk")]
+use crate::values::error::ConfigError;
 use crate::values::error::{Error, Result};
 use crate::values::retention::{DeletionReason, KeptTree, Retention, due};
 
@@ -149,8 +150,7 @@ impl Runtime {
         }
         // Sessions that wake after this have another number of entries when they are deleted, or are live.
         let live = self.at_work().await?;
-        let (store, policy, now_ms) = (self.deps().store.clone(), policy.clone(), self.deps().now_ms());
-        blocking(self.deps(), move || read_due(&store, &policy, &live, now_ms)).await
+        read_due(&*self.deps().store, policy, &live, self.deps().now_ms()).await
     }
 
     async fn delete_due(&self, due: Vec<Due>) -> Result<Retained> {
@@ -166,7 +166,9 @@ impl Runtime {
         }
         let mut not_erased = None;
         if !deleted.is_empty() {
-            not_erased = self.deps().store.reclaim().await.err().map(|error| error.to_string());
+            if let Some(store) = self.deps().store.as_store() {
+                not_erased = store.reclaim().await.err().map(|error| error.to_string());
+            }
             tracing::info!(deleted = deleted.len(), used_again, "retention has ended");
         }
         Ok(Retained { deleted, used_again, not_erased })
@@ -191,20 +193,26 @@ impl Runtime {
         progress: &Arc<greenroom_store::Progress>,
     ) -> Result<greenroom_store::BackupInfo> {
         let deps = self.deps();
-        Ok(deps.store.backup(dir.as_ref(), deps.now_ms(), progress).await?)
+        let store = deps.store.as_store().ok_or(ConfigError::NotInFiles { operation: "backed up" })?;
+        Ok(store.backup(dir.as_ref(), deps.now_ms(), progress).await?)
     }
 }
 
 /// Returns what is due.
-fn read_due(store: &Store, policy: &Retention, live: &HashSet<String>, now_ms: u64) -> Result<Vec<Due>> {
+async fn read_due(
+    store: &dyn Engine,
+    policy: &Retention,
+    live: &HashSet<String>,
+    now_ms: u64,
+) -> Result<Vec<Due>> {
     #[cfg(feature = "disk")]
-    if let Some(segment) = store.unknown_losses().first() {
-        return Err(greenroom_store::StoreError::UnknownLoss { segment: *segment }.into());
+    if let Some(segment) = store.as_store().and_then(|store| store.unknown_losses().first().copied()) {
+        return Err(greenroom_store::StoreError::UnknownLoss { segment }.into());
     }
     let mut known: HashMap<String, Known> = HashMap::new();
     let mut from: Option<String> = None;
     loop {
-        let page = store.page(from.as_deref(), PAGE)?;
+        let page = store.page(from.as_deref(), PAGE).await?;
         let is_last = page.len() < PAGE;
         from = page.last().map(|(id, _)| id.clone());
         for (id, head) in page {

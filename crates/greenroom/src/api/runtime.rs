@@ -10,7 +10,7 @@ use std::time::Duration;
 use greenroom_kernel::compactions::{self, CompactionDetails, CompactionRecord};
 use greenroom_kernel::settings::CompactionSettings;
 use greenroom_kernel::{Entry, EntryId, Head};
-use greenroom_store::{Notice, Store, StoreError};
+use greenroom_store::{Engine, Notice, Store, StoreError};
 use ractor::{ActorRef, ActorStatus};
 use tokio::sync::oneshot;
 
@@ -26,7 +26,7 @@ use crate::api::resume::ResumeAll;
 use crate::api::session::SessionHandle;
 use crate::api::sessions::{self, Order, SessionQuery, SessionSummary};
 use crate::api::spending::SpendingQuery;
-use crate::core::deps::{Deps, blocking};
+use crate::core::deps::Deps;
 use crate::core::door::open;
 use crate::core::message::{OpenReason, SupervisorMessage};
 use crate::core::searches::Wanted;
@@ -323,12 +323,9 @@ impl Runtime {
     /// # Errors
     /// [`Error::NoSession`] if the session has no messages and no handle; [`Error::Store`].
     pub async fn entries(&self, id: &str, from: EntryId) -> Result<Vec<Entry>> {
-        let stored = id.to_owned();
-        match self.read(move |store| store.load(&stored, from)).await {
-            Err(Error::Store(error)) if matches!(*error, StoreError::NotFound { .. }) => {
-                self.none_of_empty(id).await
-            }
-            read => read,
+        match self.deps.store.load(id, from).await {
+            Err(StoreError::NotFound { .. }) => self.none_of_empty(id).await,
+            read => Ok(read?),
         }
     }
 
@@ -343,21 +340,18 @@ impl Runtime {
     /// # Errors
     /// [`Error::Store`].
     pub async fn compactions(&self, id: &str) -> Result<Vec<Entry>> {
-        let id = id.to_owned();
-        self.read(move |store| {
-            let mut chain = Vec::new();
-            let mut next = store.head(&id)?.and_then(|head| head.last_compaction);
-            while let Some(at) = next {
-                let Some(entry) = store.get(&id, &[at])?.pop() else { break };
-                // Each points to an earlier one; a damaged log must not cause an endless loop.
-                let previous = entry.kind.as_compaction().and_then(|compaction| compaction.previous);
-                next = previous.filter(|previous| *previous < at);
-                chain.push(entry);
-            }
-            chain.reverse();
-            Ok(chain)
-        })
-        .await
+        let store = &self.deps.store;
+        let mut chain = Vec::new();
+        let mut next = store.head(id).await?.and_then(|head| head.last_compaction);
+        while let Some(at) = next {
+            let Some(entry) = store.get(id, &[at]).await?.pop() else { break };
+            // Each points to an earlier one; a damaged log must not cause an endless loop.
+            let previous = entry.kind.as_compaction().and_then(|compaction| compaction.previous);
+            next = previous.filter(|previous| *previous < at);
+            chain.push(entry);
+        }
+        chain.reverse();
+        Ok(chain)
     }
 
     /// Returns what each compaction of a session did, oldest first: those that failed, were undone, or are on abandoned
@@ -394,17 +388,14 @@ impl Runtime {
     /// # Errors
     /// [`Error::Store`].
     pub async fn recall(&self, query: &str, limit: usize) -> Result<Vec<Recalled>> {
-        let (deps, query) = (Arc::clone(&self.deps), query.to_owned());
-        blocking(&self.deps, move || {
-            deps.searches.find_in_all(&deps.store, &Wanted::by_program(query, limit))
-        })
-        .await
+        let wanted = Wanted::by_program(query.to_owned(), limit);
+        self.deps.searches.find_in_all(&*self.deps.store, &wanted).await
     }
 
     /// Deletes a session and all its entries, and the sessions of its sub-agents on all levels. They are
     /// closed first. If a crash interrupts this, it is finished when the store is opened again. Remaining
     /// handles get [`Error::Deleted`] from then on, even if the id is used again. The session's bytes remain
-    /// in the store's files until more than half of a file is deleted; `runtime.store().reclaim()` removes
+    /// in the store's files until more than half of a file is deleted; [`Store::reclaim`] removes
     /// them at once.
     ///
     /// # Errors
@@ -443,9 +434,7 @@ impl Runtime {
 
     /// Returns the ids of the sessions below one, callers before their sub-agents.
     pub(crate) async fn stored_tree(&self, id: &str) -> Result<Vec<String>> {
-        let (store, id) = (self.deps.store.clone(), id.to_owned());
-        let read = move || Ok(sessions::tree(&store, &id)?.into_iter().map(|(id, _)| id).collect());
-        blocking(&self.deps, read).await
+        Ok(sessions::tree(&*self.deps.store, id).await?.into_iter().map(|(id, _)| id).collect())
     }
 
     /// Ends a session's actors in order; its run is interrupted. The next request wakes it from its log.
@@ -594,9 +583,14 @@ impl Runtime {
         &self.notices
     }
 
-    /// The store, for tools that inspect it.
-    pub fn store(&self) -> &Store {
+    /// The storage engine, for tools that inspect it.
+    pub fn engine(&self) -> &Arc<dyn Engine> {
         &self.deps.store
+    }
+
+    /// The storage engine as a store of this process, in files or in memory; `None` if it is another one.
+    pub fn store(&self) -> Option<&Store> {
+        self.deps.store.as_store()
     }
 
     /// What removes secrets: see [`RuntimeBuilder::redactor`].
@@ -614,7 +608,7 @@ impl Runtime {
         if self.deps.admission.is_draining() || self.supervisor.get_status() >= ActorStatus::Stopping {
             return Err(Error::Closed);
         }
-        Ok(self.deps.readiness.check(&self.deps.store, self.deps.now_ms()).await?)
+        Ok(self.deps.readiness.check(&*self.deps.store, self.deps.now_ms()).await?)
     }
 
     /// Stops accepting input, and waits up to `at_most` until all accepted input is done, including queued
@@ -655,7 +649,7 @@ impl Runtime {
             tracing::warn!(consumers = ?late, "the runtime ended before these consumers had processed all events");
         }
         self.deps.accounts.end().await;
-        Ok(self.deps.store.clone().close().await?)
+        Ok(self.deps.store.close().await?)
     }
 
     /// Asks the supervisor.
@@ -680,16 +674,7 @@ impl Runtime {
     }
 
     pub(crate) async fn head(&self, id: &str) -> Result<Option<Head>> {
-        let id = id.to_owned();
-        self.read(move |store| store.head(&id)).await
-    }
-
-    async fn read<T: Send + 'static>(
-        &self,
-        read: impl FnOnce(&Store) -> Result<T, StoreError> + Send + 'static,
-    ) -> Result<T> {
-        let store = self.deps.store.clone();
-        blocking(&self.deps, move || Ok(read(&store)?)).await
+        Ok(self.deps.store.head(id).await?)
     }
 }
 

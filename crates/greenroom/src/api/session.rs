@@ -26,7 +26,7 @@ use crate::api::position::Position;
 use crate::api::questions::{self, PendingQuestion};
 use crate::api::request::{RunRequest, SentInput};
 use crate::core::asking;
-use crate::core::deps::{Deps, blocking};
+use crate::core::deps::Deps;
 use crate::core::door::Door;
 use crate::core::message::{SessionMail, SessionMessage};
 use crate::core::searches::Wanted;
@@ -412,14 +412,11 @@ impl SessionHandle {
     /// [`Error::Store`].
     pub async fn pins(&self) -> Result<Vec<Entry>> {
         self.door.check_deleted()?;
-        let (deps, id) = (Arc::clone(&self.door.deps), self.door.shared.id.to_string());
-        blocking(&self.door.deps, move || {
-            let Some(head) = deps.store.head(&id)? else { return Ok(Vec::new()) };
-            let mut pins = head.pins.clone();
-            pins.sort_unstable();
-            Ok(deps.store.get(&id, &pins)?)
-        })
-        .await
+        let (store, id) = (&self.door.deps.store, &self.door.shared.id);
+        let Some(head) = store.head(id).await? else { return Ok(Vec::new()) };
+        let mut pins = head.pins;
+        pins.sort_unstable();
+        Ok(store.get(id, &pins).await?)
     }
 
     /// Continues after another entry: the next prompt starts a branch there. Only while idle.
@@ -544,9 +541,9 @@ impl SessionHandle {
     /// [`Error::Deleted`], [`Error::Store`].
     pub async fn recall(&self, query: &str, limit: usize) -> Result<Vec<Recalled>> {
         self.door.check_deleted()?;
-        let (deps, id) = (Arc::clone(&self.door.deps), Arc::clone(&self.door.shared.id));
+        let (deps, id) = (&self.door.deps, &self.door.shared.id);
         let wanted = Wanted::by_program(query.to_owned(), limit);
-        blocking(&self.door.deps, move || deps.searches.find(&deps.store, &id, &wanted)).await
+        deps.searches.find(&*deps.store, id, &wanted).await
     }
 
     /// Returns the current activity, as published in events. This starts nothing.
@@ -564,8 +561,7 @@ impl SessionHandle {
         if let Some(known) = self.door.shared.in_progress() {
             return Ok(known);
         }
-        let (store, id) = (self.door.deps.store.clone(), Arc::clone(&self.door.shared.id));
-        let head = blocking(&self.door.deps, move || Ok(store.head(&id)?)).await?;
+        let head = self.door.deps.store.head(&self.door.shared.id).await?;
         // The session may have been opened while its log was read.
         Ok(self.door.shared.in_progress().unwrap_or_else(|| InProgress {
             seq: head.and_then(|head| head.entries.checked_sub(1)),

@@ -8,7 +8,6 @@ use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 use std::future::IntoFuture;
 use std::str::FromStr;
-use std::sync::Arc;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
@@ -16,12 +15,11 @@ use greenroom_kernel::bill::{Bill, CompactionBill};
 use greenroom_kernel::entry::EntryId;
 use greenroom_kernel::head::SessionState;
 use greenroom_kernel::{Head, Usage};
-use greenroom_store::Store;
+use greenroom_store::Engine;
 use serde::{Deserialize, Serialize};
 
 use crate::actors::sub_agent;
 use crate::api::runtime::Runtime;
-use crate::core::deps::blocking;
 use crate::values::error::{Result, UnknownName};
 use crate::values::names::names;
 
@@ -392,33 +390,35 @@ impl SessionQuery {
             true => self.runtime.awaited().await?,
             false => HashSet::new(),
         };
-        let deps = Arc::clone(self.runtime.deps());
-        let store = deps.store.clone();
-        blocking(&deps, move || self.read(&store, &live, counts)).await
+        self.read(&*self.runtime.deps().store, &live, counts).await
     }
 
-    fn read(&self, store: &Store, live: &HashSet<String>, counts: bool) -> Result<SessionsFound> {
+    async fn read(&self, store: &dyn Engine, live: &HashSet<String>, counts: bool) -> Result<SessionsFound> {
         let mut page =
             Page { query: self, store, live, selected: BTreeMap::new(), counts: SessionCounts::default() };
         let below = match &self.parent {
             Parent::Any | Parent::None => None,
-            Parent::Is(parent) => Some(children(store, parent)?),
-            Parent::Above(root) => Some(tree(store, root)?),
+            Parent::Is(parent) => Some(children(store, parent).await?),
+            Parent::Above(root) => Some(tree(store, root).await?),
         };
         if let Some(below) = below {
-            below.into_iter().try_for_each(|(id, head)| page.consider(id, head))?;
-            return page.found();
+            for (id, head) in below {
+                page.consider(id, head).await?;
+            }
+            return page.found().await;
         }
         let by_id = |cursor: &Cursor| cursor.id.clone();
         let mut from = self.after.as_ref().filter(|_| self.order == Order::Id && !counts).map(by_id);
         loop {
-            let heads = store.page(from.as_deref(), PAGE)?;
+            let heads = store.page(from.as_deref(), PAGE).await?;
             let is_last = heads.len() < PAGE;
             from = heads.last().map(|(id, _)| id.clone());
-            heads.into_iter().try_for_each(|(id, head)| page.consider(id, head))?;
+            for (id, head) in heads {
+                page.consider(id, head).await?;
+            }
             let is_full = self.order == Order::Id && page.selected.len() >= self.limit;
             if is_last || is_full && !counts {
-                return page.found();
+                return page.found().await;
             }
         }
     }
@@ -467,7 +467,7 @@ pub struct SessionCounts {
 /// A page of a query while heads are read.
 struct Page<'a> {
     query: &'a SessionQuery,
-    store: &'a Store,
+    store: &'a dyn Engine,
     live: &'a HashSet<String>,
     selected: BTreeMap<Place, SessionSummary>,
     counts: SessionCounts,
@@ -475,13 +475,13 @@ struct Page<'a> {
 
 impl Page<'_> {
     /// Counts a session, and adds a selected one if it is among the first.
-    fn consider(&mut self, id: String, head: Head) -> Result<()> {
+    async fn consider(&mut self, id: String, head: Head) -> Result<()> {
         let (query, summary) = (self.query, SessionSummary::new(id, head));
         self.counts.of_sub_agents += usize::from(summary.parent.is_some());
         self.counts.damaged += usize::from(summary.lost_from.is_some());
         let place = query.place(&summary.cursor());
         let is_after = query.after.as_ref().is_none_or(|after| place > query.place(after));
-        if is_after && query.wants(&summary, self.live) && self.has_parent(&summary)? {
+        if is_after && query.wants(&summary, self.live) && self.has_parent(&summary).await? {
             self.counts.matching += 1;
             self.selected.insert(place, summary);
             if self.selected.len() > query.limit {
@@ -492,15 +492,15 @@ impl Page<'_> {
     }
 
     /// Whether the session's caller is one that the query names.
-    fn has_parent(&self, summary: &SessionSummary) -> Result<bool> {
+    async fn has_parent(&self, summary: &SessionSummary) -> Result<bool> {
         Ok(match (&self.query.parent, &summary.parent) {
-            (Parent::None, Some(parent)) => self.query.with_trees && self.store.head(parent)?.is_none(),
+            (Parent::None, Some(parent)) => self.query.with_trees && self.store.head(parent).await?.is_none(),
             // The others were selected when they were read.
             (Parent::None, None) | (Parent::Any | Parent::Is(_) | Parent::Above(_), _) => true,
         })
     }
 
-    fn found(self) -> Result<SessionsFound> {
+    async fn found(self) -> Result<SessionsFound> {
         let is_full = self.selected.len() == self.query.limit;
         let last = self.selected.last_key_value().filter(|_| is_full);
         let next = last.map(|(_, summary)| summary.cursor());
@@ -509,7 +509,7 @@ impl Page<'_> {
             let id = summary.id.clone();
             sessions.push(summary);
             if self.query.with_trees {
-                add_below(self.store, &id, &mut sessions)?;
+                add_below(self.store, &id, &mut sessions).await?;
             }
         }
         Ok(SessionsFound { sessions, next, counts: self.counts })
@@ -517,12 +517,12 @@ impl Page<'_> {
 }
 
 /// Adds the sessions below a session, callers before their sub-agents, the oldest first.
-fn add_below(store: &Store, id: &str, sessions: &mut Vec<SessionSummary>) -> Result<()> {
-    let mut below = children(store, id)?;
+async fn add_below(store: &dyn Engine, id: &str, sessions: &mut Vec<SessionSummary>) -> Result<()> {
+    let mut below = children(store, id).await?;
     below.sort_by_key(|(_, head)| head.created_at_ms);
     for (id, head) in below {
         sessions.push(SessionSummary::new(id.clone(), head));
-        add_below(store, &id, sessions)?;
+        Box::pin(add_below(store, &id, sessions)).await?;
     }
     Ok(())
 }
@@ -531,14 +531,13 @@ fn add_below(store: &Store, id: &str, sessions: &mut Vec<SessionSummary>) -> Res
 type Place = (u64, Reverse<u64>, String);
 
 /// Returns the sessions of a session's sub-agents, in the order of their ids. They are adjacent in the store,
-/// so only they are read, those below them, and those of callers with long ids that start alike. This blocks
-/// on the disk.
-pub(crate) fn children(store: &Store, parent: &str) -> Result<Vec<(String, Head)>> {
+/// so only they are read, those below them, and those of callers with long ids that start alike.
+pub(crate) async fn children(store: &dyn Engine, parent: &str) -> Result<Vec<(String, Head)>> {
     let prefix = sub_agent::prefix(parent);
     let mut from = prefix.clone();
     let mut found = Vec::new();
     loop {
-        let page = store.page(Some(&from), CHILDREN_PAGE)?;
+        let page = store.page(Some(&from), CHILDREN_PAGE).await?;
         let is_last =
             page.len() < CHILDREN_PAGE || page.last().is_some_and(|(id, _)| !id.starts_with(&prefix));
         if let Some((id, _)) = page.last() {
@@ -554,15 +553,16 @@ pub(crate) fn children(store: &Store, parent: &str) -> Result<Vec<(String, Head)
     }
 }
 
-/// Returns the sessions below a session, callers before their sub-agents. This blocks on the disk.
+/// Returns the sessions below a session, callers before their sub-agents.
 ///
 /// # Errors
 /// [`Error::Store`](crate::Error::Store).
-pub(crate) fn tree(store: &Store, root: &str) -> Result<Vec<(String, Head)>> {
-    let mut found: Vec<(String, Head)> = children(store, root)?;
+pub(crate) async fn tree(store: &dyn Engine, root: &str) -> Result<Vec<(String, Head)>> {
+    let mut found: Vec<(String, Head)> = children(store, root).await?;
     let mut next = 0;
     while let Some((id, _)) = found.get(next) {
-        found.extend(children(store, &id.clone())?);
+        let id = id.clone();
+        found.extend(children(store, &id).await?);
         next += 1;
     }
     Ok(found)

@@ -11,7 +11,6 @@ use greenroom_kernel::bill::Tally;
 use serde::{Deserialize, Serialize};
 
 use crate::api::runtime::Runtime;
-use crate::core::deps::blocking;
 use crate::limits::accounts::sums::DAYS;
 use crate::limits::labels::Label;
 use crate::limits::spending::Period;
@@ -98,30 +97,24 @@ impl SpendingQuery {
             Period::Day => DAYS,
         });
         let (now_ms, period, label, value) = (deps.now_ms(), self.period, self.label, self.value);
-        blocking(deps, move || {
-            let names: Vec<Option<Label>> = match (&label, value) {
-                (None, _) if accounts.has_sums()? => vec![None],
-                (None, _) => return Err(ConfigError::NotCounted { label: None }.into()),
-                (Some(name), value) => {
-                    let mut values = accounts.values(name)?;
-                    // A runtime may read what another one has counted.
-                    if values.is_empty() && !accounts.table().counts(name) {
-                        return Err(ConfigError::NotCounted { label: Some(name.clone()) }.into());
-                    }
-                    values.retain(|label| value.as_ref().is_none_or(|value| *label.value == **value));
-                    values.into_iter().map(Some).collect()
+        let names: Vec<Option<Label>> = match (&label, value) {
+            (None, _) if accounts.has_sums().await? => vec![None],
+            (None, _) => return Err(ConfigError::NotCounted { label: None }.into()),
+            (Some(name), value) => {
+                let mut values = accounts.values(name).await?;
+                // A runtime may read what another one has counted.
+                if values.is_empty() && !accounts.table().counts(name) {
+                    return Err(ConfigError::NotCounted { label: Some(name.clone()) }.into());
                 }
-            };
-            let of = |name: &Option<Label>| {
-                let spent = accounts.spent(name, period, count, now_ms);
-                spent
-                    .into_iter()
-                    .map(|(from_ms, tally)| Spending::new(name.as_ref(), from_ms, tally))
-                    .collect()
-            };
-            Ok(names.iter().flat_map(|name| -> Vec<Spending> { of(name) }).collect())
-        })
-        .await
+                values.retain(|label| value.as_ref().is_none_or(|value| *label.value == **value));
+                values.into_iter().map(Some).collect()
+            }
+        };
+        let of = |name: &Option<Label>| {
+            let spent = accounts.spent(name, period, count, now_ms);
+            spent.into_iter().map(|(from_ms, tally)| Spending::new(name.as_ref(), from_ms, tally)).collect()
+        };
+        Ok(names.iter().flat_map(|name| -> Vec<Spending> { of(name) }).collect())
     }
 }
 

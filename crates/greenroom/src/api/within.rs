@@ -5,11 +5,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use greenroom_kernel::Head;
-use greenroom_store::Store;
+use greenroom_store::Engine;
 
 use crate::api::runtime::Runtime;
 use crate::api::sessions::{SessionSummary, tree};
-use crate::core::deps::blocking;
 use crate::values::error::Result;
 
 /// How many callers are looked up above a sub-agent.
@@ -24,8 +23,7 @@ impl Runtime {
     /// # Errors
     /// [`Error::Store`](crate::Error::Store).
     pub async fn has_labels(&self, id: &str, labels: &BTreeMap<String, String>) -> Result<bool> {
-        let (store, id, labels) = (self.deps().store.clone(), id.to_owned(), labels.clone());
-        blocking(self.deps(), move || has_labels(&store, &id, &labels)).await
+        has_labels(&*self.deps().store, id, labels).await
     }
 
     /// Returns the sessions with all these labels, and those of the sub-agents below them.
@@ -34,8 +32,7 @@ impl Runtime {
     /// [`Error::Store`](crate::Error::Store).
     #[doc(hidden)]
     pub async fn sessions_within(&self, labels: &BTreeMap<String, String>) -> Result<Vec<SessionSummary>> {
-        let (store, labels) = (self.deps().store.clone(), labels.clone());
-        blocking(self.deps(), move || sessions_within(&store, &labels)).await
+        sessions_within(&*self.deps().store, labels).await
     }
 }
 
@@ -44,11 +41,15 @@ fn have(head: &Head, labels: &BTreeMap<String, String>) -> bool {
 }
 
 /// As [`Runtime::has_labels`]. This blocks on the disk.
-pub(super) fn has_labels(store: &Store, id: &str, labels: &BTreeMap<String, String>) -> Result<bool> {
+pub(super) async fn has_labels(
+    store: &dyn Engine,
+    id: &str,
+    labels: &BTreeMap<String, String>,
+) -> Result<bool> {
     let mut next = Some(id.to_owned());
     for _ in 0..ABOVE_MAX {
         let Some(id) = next else { return Ok(false) };
-        let Some(head) = store.head(&id)? else { return Ok(false) };
+        let Some(head) = store.head(&id).await? else { return Ok(false) };
         if have(&head, labels) {
             return Ok(true);
         }
@@ -58,11 +59,11 @@ pub(super) fn has_labels(store: &Store, id: &str, labels: &BTreeMap<String, Stri
 }
 
 /// Whether a session is below another one, on any level. This blocks on the disk.
-pub(super) fn is_below(store: &Store, id: &str, root: &str) -> Result<bool> {
+pub(super) async fn is_below(store: &dyn Engine, id: &str, root: &str) -> Result<bool> {
     let mut next = Some(id.to_owned());
     for _ in 0..ABOVE_MAX {
         let Some(id) = next else { return Ok(false) };
-        next = store.head(&id)?.and_then(|head| head.parent_session);
+        next = store.head(&id).await?.and_then(|head| head.parent_session);
         if next.as_deref() == Some(root) {
             return Ok(true);
         }
@@ -71,13 +72,13 @@ pub(super) fn is_below(store: &Store, id: &str, root: &str) -> Result<bool> {
 }
 
 /// As [`Runtime::sessions_within`]. This blocks on the disk.
-pub(super) fn sessions_within(
-    store: &Store,
+pub(super) async fn sessions_within(
+    store: &dyn Engine,
     labels: &BTreeMap<String, String>,
 ) -> Result<Vec<SessionSummary>> {
     let (mut sessions, mut from) = (Vec::new(), None);
     loop {
-        let heads = store.page(from.as_deref(), PAGE)?;
+        let heads = store.page(from.as_deref(), PAGE).await?;
         let is_last = heads.len() < PAGE;
         from = heads.last().map(|(id, _)| id.clone());
         let found = heads.into_iter().filter(|(_, head)| have(head, labels));
@@ -91,7 +92,7 @@ pub(super) fn sessions_within(
     }
     let mut known: BTreeSet<String> = sessions.iter().map(|session| session.id.clone()).collect();
     for root in known.clone() {
-        let below = tree(store, &root)?.into_iter().filter(|(id, _)| known.insert(id.clone()));
+        let below = tree(store, &root).await?.into_iter().filter(|(id, _)| known.insert(id.clone()));
         sessions.extend(below.map(|(id, head)| SessionSummary::new(id, head)));
     }
     Ok(sessions)

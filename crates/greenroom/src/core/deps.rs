@@ -12,7 +12,7 @@ use greenroom_kernel::redact::Redactor;
 use greenroom_kernel::settings::CompactionSettings;
 use greenroom_kernel::usage::{KnownWindows, Window};
 use greenroom_provider::{ModelInfo, ModelSettings};
-use greenroom_store::Store;
+use greenroom_store::Engine;
 #[cfg(feature = "command-tools")]
 use greenroom_tools::rewind::FileHistory;
 use parking_lot::RwLock;
@@ -36,13 +36,13 @@ use crate::limits::labels::Tenants;
 use crate::limits::spending::tree::Ledger;
 use crate::limits::waits::Waits;
 use crate::values::clock::Clock;
-use crate::values::error::{ConfigError, Error, Result};
+use crate::values::error::{ConfigError, Error};
 use crate::values::model_info::{PriceList, call_cost_of, model_info, priced};
 use crate::values::retention::Retention;
 
 /// The services of one runtime.
 pub(crate) struct Deps {
-    pub(crate) store: Store,
+    pub(crate) store: Arc<dyn Engine>,
     pub(crate) bus: Bus,
     /// Redacts what sessions record, publish and send to summarisers.
     pub(crate) redactor: Redactor,
@@ -291,19 +291,5 @@ impl Deps {
 
     pub(crate) fn ticket(&self) -> u64 {
         self.tickets.fetch_add(1, Ordering::Relaxed)
-    }
-}
-
-/// Runs a read of the store. If it may block on a disk, it runs on a thread for blocking work.
-pub(crate) async fn blocking<T: Send + 'static>(
-    deps: &Deps,
-    read: impl FnOnce() -> Result<T> + Send + 'static,
-) -> Result<T> {
-    if deps.store.is_memory() {
-        return read();
-    }
-    match tokio::task::spawn_blocking(read).await {
-        Ok(result) => result,
-        Err(panic) => Err(Error::internal("reading the store", &panic)),
     }
 }

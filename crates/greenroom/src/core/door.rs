@@ -16,7 +16,7 @@ use tokio::sync::oneshot;
 use crate::agent::Agent;
 use crate::agent::hooks::input;
 use crate::agent::hooks::input::InputKind;
-use crate::core::deps::{Deps, blocking};
+use crate::core::deps::Deps;
 use crate::core::message::{
     AmendRequest, MailPlace, OpenReason, OpenRequest, ReplyTo, SessionMail, SessionMessage, SupervisorMessage,
 };
@@ -54,8 +54,7 @@ impl Door {
         let agent = self.agent.clone().or_else(|| self.shared.agent());
         let is_guarded = agent.is_some_and(|agent| !agent.hooks.guard_input.is_empty());
         let Some(key) = key.filter(|_| is_guarded) else { return Ok(None) };
-        let (store, id, key) = (self.deps.store.clone(), Arc::clone(&self.shared.id), key.to_owned());
-        blocking(&self.deps, move || Ok(store.used_key(&id, &key)?)).await
+        Ok(self.deps.store.used_key(&self.shared.id, key).await?)
     }
 
     /// Calls the guards of the session's agent; returns the input to record.

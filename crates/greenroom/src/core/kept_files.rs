@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use greenroom_kernel::{EntryId, RunId};
-use greenroom_store::Store;
+use greenroom_store::Engine;
 use greenroom_tools::rewind::{CallFiles, FileHistory};
 
 use crate::core::deps::Deps;
@@ -39,12 +39,14 @@ pub(crate) fn forget(deps: &Deps, session: &str) {
 }
 
 /// Drops the contents that no session refers to, and the sessions that do not exist, in the background.
-pub(crate) fn clean(history: &FileHistory, store: &Store) {
+pub(crate) fn clean(history: &FileHistory, store: &Arc<dyn Engine>) {
     let Ok(tasks) = tokio::runtime::Handle::try_current() else { return };
     let (history, store) = (history.clone(), store.clone());
+    let in_task = tasks.clone();
     tasks.spawn_blocking(move || {
         // What cannot be read counts as existing.
-        let exists = |session: &str| store.head(session).map_or(true, |head| head.is_some());
+        let exists =
+            |session: &str| in_task.block_on(store.head(session)).map_or(true, |head| head.is_some());
         if let Err(error) = history.clean(exists) {
             tracing::warn!(%error, "kept files of deleted sessions could not be removed");
         }

@@ -5,7 +5,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use greenroom_store::{Store, StoreError};
+use greenroom_store::{Engine, StoreError};
 
 /// The fact that is written to try the store.
 const TRIAL: &str = "readiness";
@@ -31,7 +31,7 @@ impl Readiness {
     }
 
     /// Returns the reason if the store cannot be written.
-    pub(crate) async fn check(&self, store: &Store, now_ms: u64) -> Result<(), StoreError> {
+    pub(crate) async fn check(&self, store: &dyn Engine, now_ms: u64) -> Result<(), StoreError> {
         if !self.is_broken.load(Ordering::Relaxed) {
             return Ok(());
         }
@@ -52,5 +52,7 @@ fn concerns_store(error: &StoreError) -> bool {
             | StoreError::NotFound { .. }
             | StoreError::Quarantined { .. }
             | StoreError::Damaged { .. }
+            | StoreError::Fenced { .. }
+            | StoreError::Elsewhere { .. }
     )
 }

@@ -7,10 +7,10 @@
 use greenroom_kernel::entry::{Entry, EntryId};
 use greenroom_kernel::head::Head;
 use greenroom_kernel::search::{Index, readable};
-use greenroom_store::{Store, StoreError};
+use greenroom_store::{Engine, StoreError};
 use parking_lot::Mutex;
 
-use crate::values::error::Result;
+use crate::values::error::{Error, Result};
 use crate::values::recalled::Recalled;
 
 /// The most memory of all kept indexes, in bytes.
@@ -18,6 +18,8 @@ const KEPT_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 /// How much of an entry a program's search shows, in bytes.
 const PASSAGE_BYTES: usize = 400;
+/// How many entries are added to an index without a thread for blocking work.
+const ADDED_HERE_MAX: usize = 256;
 /// How many sessions are listed at a time.
 const SESSIONS_AT_A_TIME: usize = 256;
 
@@ -55,18 +57,23 @@ struct Kept {
 }
 
 impl Searches {
-    /// Searches one session, best first. This blocks on the disk.
+    /// Searches one session, best first.
     ///
     /// # Errors
     /// The store's.
-    pub(crate) fn find(&self, store: &Store, session: &str, wanted: &Wanted) -> Result<Vec<Recalled>> {
-        let Some(head) = store.head(session)? else { return Ok(Vec::new()) };
+    pub(crate) async fn find(
+        &self,
+        store: &dyn Engine,
+        session: &str,
+        wanted: &Wanted,
+    ) -> Result<Vec<Recalled>> {
+        let Some(head) = store.head(session).await? else { return Ok(Vec::new()) };
         let mut kept = self.take(session, head.created_at_ms);
-        update(&mut kept.index, store, session, &head)?;
+        update(&mut kept.index, store, session, &head).await?;
         let query = kept.index.query(&wanted.words);
         let on_path = kept.index.path_to(head.leaf);
         let compacted_before = match wanted.only_compacted {
-            true => active_from(store, session, &head)?,
+            true => active_from(store, session, &head).await?,
             false => EntryId(head.entries),
         };
         let is_meant = |id: EntryId| {
@@ -77,7 +84,7 @@ impl Searches {
         self.put(kept);
         let mut found = Vec::with_capacity(hits.len());
         for hit in hits {
-            let Some(entry) = store.get(session, &[hit.entry])?.pop() else { continue };
+            let Some(entry) = store.get(session, &[hit.entry]).await?.pop() else { continue };
             let Some(text) = readable(&entry.kind) else { continue };
             let (from, passage) = query.passage(&text, wanted.passage_bytes);
             found.push(Recalled {
@@ -93,16 +100,16 @@ impl Searches {
         Ok(found)
     }
 
-    /// Searches all sessions, best first. This blocks on the disk.
+    /// Searches all sessions, best first.
     ///
     /// # Errors
     /// The store's.
-    pub(crate) fn find_in_all(&self, store: &Store, wanted: &Wanted) -> Result<Vec<Recalled>> {
+    pub(crate) async fn find_in_all(&self, store: &dyn Engine, wanted: &Wanted) -> Result<Vec<Recalled>> {
         let (mut found, mut after) = (Vec::new(), None::<String>);
         loop {
-            let page = store.page(after.as_deref(), SESSIONS_AT_A_TIME)?;
+            let page = store.page(after.as_deref(), SESSIONS_AT_A_TIME).await?;
             for (session, _) in &page {
-                found.extend(self.find(store, session, wanted)?);
+                found.extend(self.find(store, session, wanted).await?);
             }
             found.sort_by(|one: &Recalled, other| other.score.total_cmp(&one.score));
             found.truncate(wanted.limit);
@@ -138,31 +145,46 @@ impl Searches {
 }
 
 /// Adds the entries that the index lacks.
-fn update(index: &mut Index, store: &Store, session: &str, head: &Head) -> Result<()> {
+async fn update(index: &mut Index, store: &dyn Engine, session: &str, head: &Head) -> Result<()> {
     if index.entries() >= head.entries {
         return Ok(());
     }
     let from = EntryId(index.entries());
-    let new = match store.load(session, from) {
+    let new = match store.load(session, from).await {
         Ok(new) => new,
         // The readable entries are searched.
-        Err(StoreError::Damaged { .. }) => store.salvage(session)?.entries,
+        Err(StoreError::Damaged { .. }) => store.salvage(session).await?.entries,
         Err(error) => return Err(error.into()),
     };
-    let is_new = |entry: &&Entry| entry.id >= from && entry.id.0 < head.entries;
-    for entry in new.iter().filter(is_new) {
+    let end = head.entries;
+    if new.len() <= ADDED_HERE_MAX {
+        add(index, &new, end);
+        return Ok(());
+    }
+    let mut whole = std::mem::take(index);
+    let added = tokio::task::spawn_blocking(move || {
+        add(&mut whole, &new, end);
+        whole
+    });
+    *index = added.await.map_err(|panic| Error::internal("searching a session", &panic))?;
+    Ok(())
+}
+
+/// Adds the entries before `end` that the index lacks.
+fn add(index: &mut Index, new: &[Entry], end: u64) {
+    let from = index.entries();
+    for entry in new.iter().filter(|entry| entry.id.0 >= from && entry.id.0 < end) {
         while index.entries() < entry.id.0 {
             index.skip();
         }
         index.add(entry);
     }
-    Ok(())
 }
 
 /// Returns the first entry that the model still sees verbatim; the first one if nothing was compacted away.
-fn active_from(store: &Store, session: &str, head: &Head) -> Result<EntryId> {
+async fn active_from(store: &dyn Engine, session: &str, head: &Head) -> Result<EntryId> {
     let Some(active) = head.active_compaction else { return Ok(EntryId(0)) };
-    let entry = store.get(session, &[active])?.pop();
+    let entry = store.get(session, &[active]).await?.pop();
     let first_kept = entry.and_then(|entry| entry.kind.as_compaction()?.first_kept);
     Ok(first_kept.unwrap_or(active))
 }

@@ -4,20 +4,24 @@
 //! kept in the store; a limit that the server no longer confirms is doubted, and one request may then exceed
 //! it.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use greenroom_kernel::usage::{LimitEvidence, Ratio, is_believable_limit};
-use greenroom_store::Store;
+use greenroom_store::{Engine, StoreError};
 use parking_lot::Mutex;
 
+/// The fact that a server named a limit.
+const LIMIT: &str = "limit";
+/// The ratio of a model's tokens to those that are estimated.
+const RATIO: &str = "ratio";
 /// After this time, a limit is doubted if its server reports no windows: its configuration may have changed.
 const DOUBT_AFTER_MS: u64 = 24 * 60 * 60 * 1_000;
 
 /// The learned facts of one runtime.
 pub(crate) struct Learned {
-    store: Store,
-    facts: Arc<Mutex<HashMap<String, Option<Vec<u8>>>>>,
+    store: Arc<dyn Engine>,
+    facts: Arc<Mutex<BTreeMap<String, Vec<u8>>>>,
     /// The observations of this process about each model.
     seen: Mutex<HashMap<String, SeenLimits>>,
     /// Serialises writes. Each writes the facts known at that time, so an older fact never replaces a newer
@@ -47,14 +51,30 @@ struct SeenLimits {
 }
 
 impl Learned {
-    pub(crate) fn new(store: Store) -> Self {
-        Self { store, facts: Arc::default(), seen: Mutex::default(), writing: Arc::default() }
+    /// Reads the facts. What cannot be read is learned again.
+    pub(crate) async fn read(store: Arc<dyn Engine>) -> Self {
+        let mut facts = BTreeMap::new();
+        for what in [LIMIT, RATIO] {
+            match stored(&*store, what).await {
+                Ok(found) => facts.extend(found),
+                Err(error) => {
+                    tracing::warn!(%error, "learned facts could not be read; they will be learned again");
+                }
+            }
+        }
+        Self::new(store, facts)
+    }
+
+    /// Creates it with facts that are known.
+    pub(crate) fn new(store: Arc<dyn Engine>, facts: BTreeMap<String, Vec<u8>>) -> Self {
+        let facts = Arc::new(Mutex::new(facts));
+        Self { store, facts, seen: Mutex::default(), writing: Arc::default() }
     }
 
     /// Returns the limit, in tokens, that a server named last for this model; `None` if there is none or it
     /// is doubted. `served` is the window that the server reports now.
     pub(crate) fn limit(&self, origin: &str, model: &str, served: Option<u64>, now_ms: u64) -> Option<u64> {
-        let key = key("limit", origin, model);
+        let key = key(LIMIT, origin, model);
         let limit = self.stored_limit(&key)?;
         let is_doubted = match served {
             // The server reports a larger window than at the refusal.
@@ -78,7 +98,7 @@ impl Learned {
         if self.limit(origin, model, served, now_ms) == Some(limit) {
             return false;
         }
-        let key = key("limit", origin, model);
+        let key = key(LIMIT, origin, model);
         let is_known = self.stored_limit(&key).is_some_and(|known| known.tokens == limit);
         let evidence = {
             let mut seen = self.seen.lock();
@@ -97,7 +117,7 @@ impl Learned {
     /// Notes that the server accepted a request of this size, by a trusted report. A smaller limit is
     /// removed.
     pub(crate) fn accepted(&self, origin: &str, model: &str, tokens: u64) {
-        let key = key("limit", origin, model);
+        let key = key(LIMIT, origin, model);
         {
             let mut seen = self.seen.lock();
             let seen = seen.entry(key.clone()).or_default();
@@ -110,7 +130,7 @@ impl Learned {
 
     /// Notes that the server was unreachable and came back: its configuration may have changed.
     pub(crate) fn reconnected(&self, origin: &str) {
-        let of_origin = key("limit", origin, "");
+        let of_origin = key(LIMIT, origin, "");
         let mut seen = self.seen.lock();
         for (_, seen) in seen.iter_mut().filter(|(key, _)| key.starts_with(&of_origin)) {
             seen.reconnected = true;
@@ -118,42 +138,38 @@ impl Learned {
     }
 
     /// Returns all stored limits of a server with their models, including doubted ones.
-    ///
-    /// # Errors
-    /// The store cannot be read.
-    pub(crate) fn limits(&self, origin: &str) -> Result<Vec<(String, u64)>, greenroom_store::StoreError> {
-        let of_origin = key("limit", origin, "");
-        let keys = self.store.learned_keys(&of_origin)?;
-        let limit = |key: String| Some((key[of_origin.len()..].to_owned(), self.stored_limit(&key)?.tokens));
-        Ok(keys.into_iter().filter_map(limit).collect())
+    pub(crate) fn limits(&self, origin: &str) -> Vec<(String, u64)> {
+        let of_origin = key(LIMIT, origin, "");
+        let facts = self.facts.lock();
+        let limits = facts.range(of_origin.clone()..).take_while(|(key, _)| key.starts_with(&of_origin));
+        let limit = |(key, fact): (&String, &Vec<u8>)| {
+            Some((key[of_origin.len()..].to_owned(), LearnedLimit::from_bytes(fact)?.tokens))
+        };
+        limits.filter_map(limit).collect()
     }
 
     /// Removes the limit of a model. Returns whether there was one.
     ///
     /// # Errors
     /// The store cannot be written.
-    pub(crate) async fn forget_limit(
-        &self,
-        origin: &str,
-        model: &str,
-    ) -> Result<bool, greenroom_store::StoreError> {
-        let key = key("limit", origin, model);
+    pub(crate) async fn forget_limit(&self, origin: &str, model: &str) -> Result<bool, StoreError> {
+        let key = key(LIMIT, origin, model);
         if self.stored_limit(&key).is_none() {
             return Ok(false);
         }
-        self.facts.lock().insert(key.clone(), None);
+        self.facts.lock().remove(&key);
         let _turn = self.writing.lock().await;
         self.store.learned_put(&key, &[]).await?;
         Ok(true)
     }
 
     pub(crate) fn ratio(&self, origin: &str, model: &str) -> Ratio {
-        self.stored_ratio(&key("ratio", origin, model)).map(Ratio::new).unwrap_or_default()
+        self.stored_ratio(&key(RATIO, origin, model)).map(Ratio::new).unwrap_or_default()
     }
 
     /// Stores a ratio if it changed by 0.01 or more.
     pub(crate) fn learn_ratio(&self, origin: &str, model: &str, ratio: Ratio) {
-        let key = key("ratio", origin, model);
+        let key = key(RATIO, origin, model);
         let known = self.stored_ratio(&key).unwrap_or(1.0);
         if (known - ratio.value()).abs() >= 0.01 {
             self.put(key, ratio.value().to_le_bytes().to_vec());
@@ -173,24 +189,20 @@ impl Learned {
     }
 
     fn get(&self, key: &str) -> Option<Vec<u8>> {
-        let mut facts = self.facts.lock();
-        if let Some(fact) = facts.get(key) {
-            return fact.clone();
-        }
-        let fact = self.store.learned_get(key).ok().flatten().filter(|bytes| !bytes.is_empty());
-        facts.insert(key.to_owned(), fact.clone());
-        fact
+        self.facts.lock().get(key).cloned()
     }
 
     fn put(&self, key: String, value: Vec<u8>) {
-        let fact = Some(value).filter(|value| !value.is_empty());
-        self.facts.lock().insert(key.clone(), fact);
+        if value.is_empty() {
+            self.facts.lock().remove(&key);
+        } else {
+            self.facts.lock().insert(key.clone(), value);
+        }
         let (store, facts, writing) =
             (self.store.clone(), Arc::clone(&self.facts), Arc::clone(&self.writing));
         tokio::spawn(async move {
             let _turn = writing.lock().await;
-            let now = facts.lock().get(&key).cloned().flatten();
-            let value = now.unwrap_or_default();
+            let value = facts.lock().get(&key).cloned().unwrap_or_default();
             if let Err(error) = store.learned_put(&key, &value).await {
                 tracing::warn!(%error, key, "learned facts could not be stored; they will be learned again");
             }
@@ -208,6 +220,17 @@ impl LearnedLimit {
         let number = |at: usize| bytes[at..at + 8].try_into().map(u64::from_le_bytes).ok();
         Some(Self { tokens: number(0)?, at_ms: number(8)?, served: number(16).filter(|served| *served > 0) })
     }
+}
+
+/// Returns the stored facts of one kind.
+async fn stored(store: &dyn Engine, what: &str) -> Result<Vec<(String, Vec<u8>)>, StoreError> {
+    let mut facts = Vec::new();
+    for key in store.learned_keys(&format!("{what} ")).await? {
+        if let Some(fact) = store.learned_get(&key).await?.filter(|fact| !fact.is_empty()) {
+            facts.push((key, fact));
+        }
+    }
+    Ok(facts)
 }
 
 fn key(what: &str, origin: &str, model: &str) -> String {

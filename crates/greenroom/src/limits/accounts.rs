@@ -11,12 +11,12 @@ use std::time::Duration;
 
 use greenroom_kernel::bill::Tally;
 use greenroom_kernel::cost::{Admission, Left, admit, unaffordable};
-use greenroom_store::Store;
+use greenroom_store::Engine;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::time::Instant;
 
 use crate::limits::accounts::slots::LabelSlots;
-use crate::limits::accounts::stored::Recent;
+use crate::limits::accounts::stored::{Recent, StoredAccount};
 use crate::limits::accounts::sums::Sums;
 use crate::limits::labels::{Label, Limits, Table, Tenants};
 use crate::limits::spending::Period;
@@ -40,13 +40,15 @@ const LOOK_FROM: usize = 256;
 
 /// The accounts of a runtime.
 pub(crate) struct Accounts {
-    store: Store,
+    store: Arc<dyn Engine>,
     table: Table,
     /// The limits of all sessions together.
     of_all: Limits,
     is_on: bool,
     clock: Clock,
     inner: Mutex<Inner>,
+    /// The stored accounts, if the engine answers only to those who wait. They are read at the start.
+    unread: Mutex<HashMap<Name, StoredAccount>>,
     /// Serialises writes.
     writing: tokio::sync::Mutex<()>,
 }
@@ -80,7 +82,7 @@ struct Account {
 }
 
 impl Account {
-    fn new(limits: &Limits, stored: stored::StoredAccount, now: Instant) -> Self {
+    fn new(limits: &Limits, stored: StoredAccount, now: Instant) -> Self {
         let windows = limits.cost.iter().map(|(limit, period)| {
             let spent = stored.windows.get(period.as_str()).cloned().unwrap_or_default();
             Window::new(*limit, *period, spent)
@@ -115,7 +117,7 @@ impl Account {
 impl Accounts {
     /// Creates the accounts. Without limits in dollars and without labels, nothing is counted, unless `is_wanted`.
     pub(crate) fn new(
-        store: Store,
+        store: Arc<dyn Engine>,
         clock: Clock,
         table: Table,
         cost_limits: Vec<(u64, Period)>,
@@ -132,6 +134,7 @@ impl Accounts {
             is_on,
             clock,
             inner: Mutex::new(inner),
+            unread: Mutex::default(),
             writing: tokio::sync::Mutex::default(),
         })
     }
@@ -301,12 +304,12 @@ impl Accounts {
     fn account<'a>(&self, inner: &'a mut MutexGuard<'_, Inner>, name: &Name) -> &'a mut Account {
         let now = Instant::now();
         if !inner.accounts.contains_key(name) {
-            if inner.accounts.len() >= inner.look_at {
+            if inner.accounts.len() >= inner.look_at && self.store.as_store().is_some() {
                 inner.accounts.retain(|_, account| !account.is_idle(now));
                 inner.look_at = (inner.accounts.len() * 2).max(LOOK_FROM);
             }
             let limits = name.as_ref().map_or_else(|| self.of_all.clone(), |label| self.table.limits(label));
-            let account = Account::new(&limits, stored::read(&self.store, name), now);
+            let account = Account::new(&limits, self.stored(name), now);
             inner.accounts.insert(name.clone(), account);
         }
         let account = inner.accounts.get_mut(name).expect("it was inserted if it was missing");

@@ -419,6 +419,14 @@ pub enum ConfigError {
         /// The name.
         name: String,
     },
+    /// The sessions are not stored in files of this machine.
+    #[error(
+        "the sessions are not stored in files of this machine, so they cannot be {operation}; use the tools of their database"
+    )]
+    NotInFiles {
+        /// What cannot be done, as a participle.
+        operation: &'static str,
+    },
     /// A fallback is unusable.
     #[error("the fallback {model}: {reason}")]
     Fallback {

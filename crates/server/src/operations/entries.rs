@@ -10,7 +10,7 @@ use greenroom_kernel::entry::{CompactionOutcome, Delivery, EntryId, RunId, RunOu
 use greenroom_kernel::question::{Asker, Question, QuestionEnd};
 use greenroom_kernel::usage::ContextUsage;
 use greenroom_kernel::{Carried, FactRecall, StopReason, ToolStatus, Usage};
-use greenroom_store::{LogPage, Notice, Store, StoreError};
+use greenroom_store::{Engine, LogPage, Notice, StoreError};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -89,7 +89,10 @@ impl StoreLosses {
         // They name sessions, and a confined client's are not told apart from others.
         let told = if asked.within.is_none() { asked.runtime.notices() } else { &[] };
         let notices = told.iter().filter(still_holds).map(ToString::to_string).collect();
-        Self { is_uncertain: !asked.runtime.store().unknown_losses().is_empty(), notices }
+        Self {
+            is_uncertain: asked.runtime.store().is_some_and(|store| !store.unknown_losses().is_empty()),
+            notices,
+        }
     }
 }
 
@@ -354,8 +357,13 @@ fn is_zero(number: &u64) -> bool {
 
 impl EntryPage {
     /// The part of a log from a position on; `None` if there is no such session.
-    fn read(store: &Store, id: &str, from: EntryId, limit: u64) -> Result<Option<Self>, StoreError> {
-        let page = store.entries(id, from, limit)?;
+    async fn read(
+        store: &dyn Engine,
+        id: &str,
+        from: EntryId,
+        limit: u64,
+    ) -> Result<Option<Self>, StoreError> {
+        let page = store.entries(id, from, limit).await?;
         Ok(page.map(|LogPage { head, entries, lost, next }| Self {
             waiting: head.inbox.clone(),
             session: SessionSummary::new(id.to_owned(), head),
@@ -392,9 +400,7 @@ impl Operation for ReadEntries {
             let live = asked.runtime.session(&id).await?;
             let is_live = live.is_live();
             let state = if is_live { live.state().await.ok() } else { None };
-            let (store, session) = (asked.runtime.store().clone(), id.clone());
-            let reading = tokio::task::spawn_blocking(move || EntryPage::read(&store, &session, from, limit));
-            let read = reading.await.map_err(|_| greenroom::Error::Closed)?;
+            let read = EntryPage::read(&**asked.runtime.engine(), &id, from, limit).await;
             let page = read.map_err(greenroom::Error::from)?;
             let page = page.ok_or(greenroom::Error::NoSession { session: id })?;
             let status = state.and_then(|state| status_of(&state, page.session.entries));

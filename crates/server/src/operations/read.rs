@@ -230,9 +230,8 @@ impl Operation for FindSession {
 
 /// The first sessions whose ids begin like this: one more than are named.
 async fn following(asked: &Asked, prefix: &str) -> Result<Vec<String>, Refused> {
-    let (store, after) = (asked.runtime.store().clone(), prefix.to_owned());
-    let page = tokio::task::spawn_blocking(move || store.page(Some(&after), NAMED_MAX + 1)).await;
-    let page = page.map_err(|_| greenroom::Error::Closed)?.map_err(greenroom::Error::from)?;
+    let page = asked.runtime.engine().page(Some(prefix), NAMED_MAX + 1).await;
+    let page = page.map_err(greenroom::Error::from)?;
     Ok(page.into_iter().map(|(id, _)| id).take_while(|id| id.starts_with(prefix)).collect())
 }
 
@@ -421,16 +420,10 @@ impl Operation for ListWaiting {
     async fn perform(self, asked: Asked) -> Performed<Self> {
         Ok(Answer::Later(Box::pin(async move {
             let id = self.session_id;
-            let store = asked.runtime.store().clone();
-            let looking = tokio::task::spawn_blocking(move || {
-                let Some(head) = store.head(&id)? else {
-                    return Err(greenroom::Error::NoSession { session: id });
-                };
-                let first = head.inbox.iter().min().copied();
-                let entries = first.map(|first| store.load(&id, first)).transpose()?.unwrap_or_default();
-                Ok(entries.into_iter().filter(|entry| head.inbox.contains(&entry.id)).collect::<Vec<_>>())
-            });
-            let entries = looking.await.map_err(|_| greenroom::Error::Closed)??;
+            let store = asked.runtime.engine();
+            let head = store.head(&id).await.map_err(greenroom::Error::from)?;
+            let Some(head) = head else { return Err(greenroom::Error::NoSession { session: id }.into()) };
+            let entries = store.get(&id, &head.inbox).await.map_err(greenroom::Error::from)?;
             let inputs = entries.into_iter().filter_map(|entry| {
                 let EntryKind::Inbox { delivery, content, .. } = &entry.kind else { return None };
                 Some(WaitingInput { entry_id: entry.id, delivery: *delivery, text: blocks_text(content) })

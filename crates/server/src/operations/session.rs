@@ -229,7 +229,10 @@ impl Operation for DeleteSession {
         asked.runtime.delete(&self.session_id).await?;
         Ok(Answer::Later(Box::pin(async move {
             // The session is gone even if its bytes are not: it cannot be deleted again.
-            let reason = asked.runtime.store().reclaim().await.err().map(|error| error.to_string());
+            let reason = match asked.runtime.store() {
+                Some(store) => store.reclaim().await.err().map(|error| error.to_string()),
+                None => None,
+            };
             Ok(Deleted { session_id: self.session_id, erased: reason.is_none(), reason })
         })))
     }

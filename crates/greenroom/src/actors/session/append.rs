@@ -83,8 +83,7 @@ impl SessionState {
         self.send_told();
         let span = trace::append(self.work_span(), &self.shared.id, entries.len());
         let began = tokio::time::Instant::now();
-        let appended =
-            self.deps.store.append_of_any_size(&self.shared.id, batch).instrument(span.clone()).await;
+        let appended = self.deps.store.append(&self.shared.id, batch).instrument(span.clone()).await;
         let took = began.elapsed();
         self.deps.readiness.note(&appended);
         let is_durable = appended.is_ok();

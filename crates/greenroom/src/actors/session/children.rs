@@ -8,11 +8,10 @@ use std::sync::Arc;
 use greenroom_kernel::Head;
 use greenroom_kernel::bill::Bill;
 use greenroom_kernel::entry::{ChildRecord, EntryId, EntryKind, RunOutcome};
-use greenroom_store::Store;
+use greenroom_store::Engine;
 
 use super::SessionState;
 use crate::core::asking;
-use crate::core::deps::blocking;
 use crate::core::door::Door;
 use crate::core::message::ReplyTo;
 use crate::core::shared::SessionShared;
@@ -76,8 +75,7 @@ impl SessionState {
     fn withdraw_questions_of(&self, session: &str) {
         let (deps, session) = (Arc::clone(&self.deps), session.to_owned());
         tokio::spawn(async move {
-            let store = deps.store.clone();
-            let asking = blocking(&deps, move || Ok(asking::asking_in_tree(&store, &session)?)).await;
+            let asking = asking::asking_in_tree(&*deps.store, &session).await;
             for (session, _) in asking.unwrap_or_default() {
                 let parent = None;
                 let shared = SessionShared::new(session.into(), parent, None, None);
@@ -103,32 +101,29 @@ impl SessionState {
     /// Reads from a sub-agent's log how its session ended, and what it spent. The spending of a deleted
     /// session is unknown and counts as 0.
     async fn read_child(&self, session: String) -> Result<(RunOutcome, Bill)> {
-        let store = self.deps.store.clone();
-        blocking(&self.deps, move || {
-            let interrupted = RunOutcome::Interrupted;
-            let Some(head) = store.head(&session)? else { return Ok((interrupted, Bill::default())) };
-            let spent = spent(&store, &session, &head)?;
-            if head.open_run.is_some() || head.interrupted.is_some() {
-                return Ok((interrupted, spent));
-            }
-            let newest = store.load(&session, EntryId(head.entries.saturating_sub(LAST_ENTRIES)))?;
-            let end = newest.into_iter().rev().find_map(|entry| {
-                if let EntryKind::RunEnded { outcome, .. } = entry.kind { Some(outcome) } else { None }
-            });
-            Ok((end.unwrap_or(interrupted), spent))
-        })
-        .await
+        let store = &*self.deps.store;
+        let interrupted = RunOutcome::Interrupted;
+        let Some(head) = store.head(&session).await? else { return Ok((interrupted, Bill::default())) };
+        let spent = spent(store, &session, &head).await?;
+        if head.open_run.is_some() || head.interrupted.is_some() {
+            return Ok((interrupted, spent));
+        }
+        let newest = store.load(&session, EntryId(head.entries.saturating_sub(LAST_ENTRIES))).await?;
+        let end = newest.into_iter().rev().find_map(|entry| {
+            if let EntryKind::RunEnded { outcome, .. } = entry.kind { Some(outcome) } else { None }
+        });
+        Ok((end.unwrap_or(interrupted), spent))
     }
 }
 
 /// Returns a session's spending, including that of sessions below it that is missing from its bill because of
 /// a crash.
-fn spent(store: &Store, session: &str, head: &Head) -> Result<Bill> {
+async fn spent(store: &dyn Engine, session: &str, head: &Head) -> Result<Bill> {
     let mut spent = Bill::of(head);
-    for entry in store.get(session, &head.open_children)? {
+    for entry in store.get(session, &head.open_children).await? {
         let EntryKind::Child(child) = &entry.kind else { continue };
-        if let Some(below) = store.head(&child.session)? {
-            let more = self::spent(store, &child.session, &below)?;
+        if let Some(below) = store.head(&child.session).await? {
+            let more = Box::pin(self::spent(store, &child.session, &below)).await?;
             spent.usage.add(&more.usage);
             spent.cost_microdollars = spent.cost_microdollars.saturating_add(more.cost_microdollars);
         }

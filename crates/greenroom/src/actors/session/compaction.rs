@@ -25,7 +25,6 @@ use super::{PAUSE_AFTER_FAILURES, SessionState, debt};
 use crate::actors::compaction_requests;
 use crate::actors::compactor::{Compactor, CompactorArguments};
 use crate::agent::Agent;
-use crate::core::deps::blocking;
 use crate::core::message::{
     AgentMessage, CompactionOrder, CompactionWork, CompactorMessage, Effort, MeasureFor, Measurement,
     RunAttempt, Summariser, TrackerMessage, WorkId,
@@ -321,9 +320,8 @@ impl SessionState {
         if debt.is_empty() || !self.definition.settings.strategy.wants_summary() {
             return (Vec::new(), debt);
         }
-        let (store, id, owed) = (self.deps.store.clone(), Arc::clone(&self.shared.id), debt.clone());
         let tokens_max = summariser_window.saturating_mul(DEBT_WINDOWS);
-        match blocking(&self.deps, move || Ok(debt::read(&store, &id, &owed, tokens_max)?)).await {
+        match debt::read(&*self.deps.store, &self.shared.id, &debt, tokens_max).await {
             Ok(read) => read,
             Err(error) => {
                 self.warn(format!("messages that were cut without a summary could not be read: {error}"));

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use greenroom_kernel::entry::{Entry, EntryId, EntryRange};
 use greenroom_kernel::path::is_message;
-use greenroom_store::{Store, StoreError};
+use greenroom_store::{Engine, StoreError};
 
 /// How many entries are read at a time.
 const BLOCK: u64 = 64;
@@ -16,8 +16,8 @@ const MESSAGE_TOKENS_MAX: u64 = 1_000;
 
 /// Returns the messages of these ranges, oldest first, up to about `tokens_max` in total; and the unread
 /// ranges.
-pub(super) fn read(
-    store: &Store,
+pub(super) async fn read(
+    store: &dyn Engine,
     session: &str,
     ranges: &[EntryRange],
     tokens_max: u64,
@@ -35,7 +35,7 @@ pub(super) fn read(
             }
             let from = EntryId(last.0.saturating_sub(BLOCK - 1)).max(range.first);
             let ids: Vec<EntryId> = (from.0..=last.0).map(EntryId).collect();
-            let block = store.get(session, &ids)?;
+            let block = store.get(session, &ids).await?;
             next = Some(last);
             // Back along the path: entries of other branches may be in between.
             while let Some(id) = next.filter(|id| *id >= from && tokens < tokens_max) {

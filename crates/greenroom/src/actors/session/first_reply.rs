@@ -16,12 +16,11 @@ use greenroom_kernel::message::{Block, Message};
 use greenroom_kernel::terms::Terms;
 use greenroom_kernel::usage::ContextUsage;
 use greenroom_kernel::{Entry, EntryId, RunId, RunOutcome};
-use greenroom_store::Store;
+use greenroom_store::Engine;
 
 use super::SessionState;
 use super::inbox::Caller;
 use super::open_run::Told;
-use crate::core::deps::blocking;
 use crate::core::message::{AgentMessage, Answer, PromptOptions, ReplyTo, RunCompletion};
 use crate::events::entry_events::RUN_RESUMED;
 use crate::values::compaction::{Compacted, told_compactions};
@@ -198,10 +197,10 @@ impl SessionState {
     }
 
     async fn first_run(&self, first: EntryId) -> Result<FirstRun> {
-        let (store, id) = (self.deps.store.clone(), Arc::clone(&self.shared.id));
+        let (store, id) = (&*self.deps.store, &self.shared.id);
         // A prompt is usually repeated soon, so little has to be read from there on.
-        let read = move || Ok((compactions_before(&store, &id, first)?, store.load(&id, first)?));
-        let (compactions, entries) = blocking(&self.deps, read).await?;
+        let compactions = compactions_before(store, id, first).await?;
+        let entries = store.load(id, first).await?;
         let mut told = FirstRun { first, compactions, ..FirstRun::default() };
         entries.iter().for_each(|entry| told.take(entry));
         Ok(told)
@@ -237,7 +236,7 @@ struct Ended {
 }
 
 /// Returns the compactions that no reply had reported before this entry.
-fn compactions_before(store: &Store, session: &str, first: EntryId) -> Result<UntoldCompactions> {
+async fn compactions_before(store: &dyn Engine, session: &str, first: EntryId) -> Result<UntoldCompactions> {
     /// How many entries are read at once.
     const CHUNK: u64 = 64;
     let mut since_reply: VecDeque<Entry> = VecDeque::new();
@@ -245,7 +244,7 @@ fn compactions_before(store: &Store, session: &str, first: EntryId) -> Result<Un
     while end > 0 {
         let begin = end.saturating_sub(CHUNK);
         let ids: Vec<EntryId> = (begin..end).map(EntryId).collect();
-        for entry in store.get(session, &ids)?.into_iter().rev() {
+        for entry in store.get(session, &ids).await?.into_iter().rev() {
             if matches!(entry.kind, EntryKind::RunEnded { outcome: RunOutcome::Completed, .. }) {
                 end = 0;
                 break;

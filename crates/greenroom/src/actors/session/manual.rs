@@ -28,7 +28,6 @@ use super::definition::Definition;
 use super::open_compaction::CompactionRequest;
 use super::opening::shared;
 use crate::agent::Agent;
-use crate::core::deps::blocking;
 use crate::core::message::{
     CompactionOrder, CompactionWork, Effort, Measurement, ReplyTo, Summariser, WorkId,
 };
@@ -323,12 +322,8 @@ impl SessionState {
             // A session without entries is not in the store yet.
             return Ok(Vec::new());
         }
-        let (store, id) = (self.deps.store.clone(), Arc::clone(&self.shared.id));
-        let read = move || -> Result<Vec<Arc<Entry>>> {
-            let all = shared(store.load(&id, EntryId(0))?);
-            Ok(path_within(&all, leaf))
-        };
-        blocking(&self.deps, read).await
+        let all = shared(self.deps.store.load(&self.shared.id, EntryId(0)).await?);
+        Ok(path_within(&all, leaf))
     }
 
     pub(super) async fn pin(&mut self, entry: EntryId, pinned: bool) -> Result<()> {

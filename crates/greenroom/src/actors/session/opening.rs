@@ -9,7 +9,7 @@ use std::sync::Arc;
 use greenroom_kernel::bill::CallCost;
 use greenroom_kernel::log::{InboxItem, Log};
 use greenroom_kernel::{Entry, EntryId, Head};
-use greenroom_store::Store;
+use greenroom_store::Engine;
 use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef};
 
 use super::definition::{Definition, SessionLimits};
@@ -27,7 +27,7 @@ use crate::actors::agent::{AgentActor, AgentArguments};
 use crate::actors::sub_agent;
 use crate::actors::usage_tracker::{TrackerArguments, UsageTracker};
 use crate::agent::team;
-use crate::core::deps::{Deps, blocking};
+use crate::core::deps::Deps;
 use crate::core::mail::Outbox;
 use crate::core::message::{AgentMessage, MeasureFor, SessionMail, TrackerConfig, TrackerMessage};
 use crate::core::metrics::{Happened, Restarted};
@@ -200,9 +200,7 @@ async fn missed_events(
     from: u64,
     head: &Head,
 ) -> Result<VecDeque<Arc<Event>>> {
-    let (store, id) = (deps.store.clone(), Arc::clone(&shared.id));
-    let read = move || -> Result<Vec<Entry>> { Ok(store.load(&id, EntryId(from))?) };
-    let entries = blocking(deps, read).await?;
+    let entries = deps.store.load(&shared.id, EntryId(from)).await?;
     let (parent, created_at_ms) = (shared.parent.as_ref(), head.created_at_ms);
     Ok(entry_events::of_entries(&shared.id, parent, created_at_ms, &entries, head.open_run)
         .map(Arc::new)
@@ -221,34 +219,34 @@ pub(super) fn session_limits(log: &Log, is_sub_agent: bool) -> SessionLimits {
 }
 
 pub(super) async fn read_log(deps: &Deps, id: &Arc<str>) -> Result<Log> {
-    let (store, id) = (deps.store.clone(), Arc::clone(id));
-    let cost = deps.call_cost(None);
-    let mut log = blocking(deps, move || read(&store, &id, 0, &cost)).await?;
+    let mut log = read(&*deps.store, id, 0, &deps.call_cost(None)).await?;
     log.set_redactor(deps.redactor.clone());
     Ok(log)
 }
 
 /// Reads a log, and those of the sub-agents that work for it, of which `depth` levels are above: a call whose
-/// sub-agent waits for a person outlives the actor that runs it. This blocks on the disk.
-fn read(store: &Store, id: &str, depth: usize, cost: &CallCost) -> Result<Log> {
-    let Some(head) = store.head(id)? else { return Ok(Log::new(cost.clone())) };
-    let entries = shared(store.load(id, head.active_from)?);
+/// sub-agent waits for a person outlives the actor that runs it.
+async fn read(store: &dyn Engine, id: &str, depth: usize, cost: &CallCost) -> Result<Log> {
+    let Some(head) = store.head(id).await? else { return Ok(Log::new(cost.clone())) };
+    let entries = shared(store.load(id, head.active_from).await?);
     let mut others: Vec<EntryId> =
         head.inbox.iter().chain(&head.pins).chain(&head.open_children).copied().collect();
     others.extend(head.active_compaction);
     others.extend(head.open_compaction);
     others.extend(head.run_terms);
     others.retain(|entry| *entry < head.active_from);
-    let extra = shared(store.get(id, &others)?);
+    let extra = shared(store.get(id, &others).await?);
     let has_run = head.open_run.is_some();
     let mut log = Log::open(head, &entries, &extra, cost.clone());
     if has_run && depth < DEPTH_MAX {
-        // A sub-agent whose log cannot be read cannot continue.
-        let waits = |session: &str| {
-            read(store, session, depth + 1, cost).is_ok_and(|log| log.check().is_ok() && log.is_waiting())
-        };
-        let waiting = log.children().iter().filter(|(_, child)| waits(&child.session));
-        let waiting = waiting.map(|(_, child)| child.call_id.clone()).collect();
+        let mut waiting = Vec::new();
+        for (_, child) in log.children() {
+            // A sub-agent whose log cannot be read cannot continue.
+            let below = Box::pin(read(store, &child.session, depth + 1, cost)).await;
+            if below.is_ok_and(|log| log.check().is_ok() && log.is_waiting()) {
+                waiting.push(child.call_id.clone());
+            }
+        }
         log.set_waiting_below(waiting);
     }
     Ok(log)

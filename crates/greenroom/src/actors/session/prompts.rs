@@ -17,7 +17,6 @@ use super::inbox::Caller;
 use super::open_run::Waiting;
 use super::{SessionState, questions};
 use crate::agent::Agent;
-use crate::core::deps::blocking;
 use crate::core::message::{PromptOptions, QueuedInput, ReplyTo, SessionMessage, tell_all};
 use crate::limits::accounts::{Accounts, Message};
 use crate::values::error::{Error, Result};
@@ -119,8 +118,7 @@ impl SessionState {
             Err(refused) => refused,
         };
         let Some(key) = options.key.clone() else { return Err(refused) };
-        let (store, id) = (self.deps.store.clone(), Arc::clone(&self.shared.id));
-        match blocking(&self.deps, move || Ok(store.used_key(&id, &key)?)).await? {
+        match self.deps.store.used_key(&self.shared.id, &key).await? {
             Some(_) => Ok(None),
             None => Err(refused),
         }

@@ -10,12 +10,12 @@ use greenroom_kernel::entry::EntryKind;
 use greenroom_kernel::log::{AmendError, LABELS_MAX};
 use greenroom_kernel::question::{AnswerError, AskedQuestion, KnownQuestion, QuestionEnd, Questions};
 use greenroom_kernel::{Entry, EntryId};
-use greenroom_store::Store;
+use greenroom_store::Engine;
 use greenroom_tools::AskError;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::SessionState;
-use crate::core::deps::{Deps, blocking};
+use crate::core::deps::Deps;
 use crate::core::message::{AskRequest, ReplyTo, RunAttempt, SessionMessage};
 use crate::values::error::{Error, MetadataError, Result};
 
@@ -258,29 +258,26 @@ pub(super) async fn refused(deps: &Deps, session: &Arc<str>, error: AmendError) 
             Error::QuestionClosed { session: name(), question, end: Some(Box::new(end)) }
         }
         AnswerError::Misfit(reason) => Error::AnswerMisfit { session: name(), question, reason },
-        AnswerError::Unknown => {
-            let (store, id) = (deps.store.clone(), Arc::clone(session));
-            match blocking(deps, move || ended(&store, &id, question)).await {
-                Ok(Some(end)) => Error::QuestionClosed { session: name(), question, end: end.map(Box::new) },
-                Ok(None) => Error::NoQuestion { session: name(), question },
-                Err(error) => error,
-            }
-        }
+        AnswerError::Unknown => match ended(&*deps.store, session, question).await {
+            Ok(Some(end)) => Error::QuestionClosed { session: name(), question, end: end.map(Box::new) },
+            Ok(None) => Error::NoQuestion { session: name(), question },
+            Err(error) => error,
+        },
     }
 }
 
 /// Returns how a question of an earlier call ended, by the log; `None` if the entry is not a question. The
 /// end is near, because a question ends with its call.
 #[expect(clippy::wildcard_enum_match_arm, reason = "no other record says anything of questions")]
-fn ended(store: &Store, session: &str, question: EntryId) -> Result<Option<Option<QuestionEnd>>> {
+async fn ended(store: &dyn Engine, session: &str, question: EntryId) -> Result<Option<Option<QuestionEnd>>> {
     /// How many entries are read at once.
     const CHUNK: u64 = 64;
-    let entries = store.head(session)?.map_or(0, |head| head.entries);
+    let entries = store.head(session).await?.map_or(0, |head| head.entries);
     let mut from = question.0;
     while from < entries {
         let to = entries.min(from + CHUNK);
         let ids: Vec<EntryId> = (from..to).map(EntryId).collect();
-        for entry in store.get(session, &ids)? {
+        for entry in store.get(session, &ids).await? {
             match entry.kind {
                 EntryKind::Question(_) => {}
                 EntryKind::QuestionEnded { question: ended, end } if ended == question => {

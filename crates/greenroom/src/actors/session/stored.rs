@@ -18,7 +18,7 @@ use super::parked::ParkingPlace;
 use super::questions;
 use super::settle::state_by_log;
 use crate::agent::{Agent, team};
-use crate::core::deps::{Deps, blocking};
+use crate::core::deps::Deps;
 use crate::core::door::Door;
 use crate::core::message::SessionMessage;
 use crate::core::shared::SessionShared;
@@ -85,8 +85,7 @@ async fn context(deps: &Arc<Deps>, id: &Arc<str>, agent: Option<Arc<Agent>>) -> 
 
 /// Deletes a session without actors.
 pub(crate) async fn delete(deps: &Arc<Deps>, id: Arc<str>) -> Result<()> {
-    let (store, session) = (deps.store.clone(), Arc::clone(&id));
-    if blocking(deps, move || Ok(store.head(&session)?)).await?.is_none() {
+    if deps.store.head(&id).await?.is_none() {
         return Err(Error::NoSession { session: id.to_string() });
     }
     deps.store.delete(&id).await?;
@@ -96,8 +95,7 @@ pub(crate) async fn delete(deps: &Arc<Deps>, id: Arc<str>) -> Result<()> {
 
 /// Deletes a session without actors if it has this many entries. Returns whether it did.
 pub(crate) async fn delete_unchanged(deps: &Arc<Deps>, id: Arc<str>, entries: u64) -> Result<bool> {
-    let (store, session) = (deps.store.clone(), Arc::clone(&id));
-    let head = blocking(deps, move || Ok(store.head(&session)?)).await?;
+    let head = deps.store.head(&id).await?;
     if head.is_none_or(|head| head.entries != entries) {
         return Ok(false);
     }

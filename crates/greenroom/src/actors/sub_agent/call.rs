@@ -21,7 +21,7 @@ use super::id::session_id;
 use crate::actors::session::stored;
 use crate::agent::sub_agent::SubAgent;
 use crate::core::child_work::ChildWork;
-use crate::core::deps::{Deps, blocking};
+use crate::core::deps::Deps;
 use crate::core::door::{Door, open};
 use crate::core::handover::Handover;
 use crate::core::message::{OpenReason, PromptOptions, SessionMail, SessionMessage, SupervisorMessage};
@@ -366,17 +366,14 @@ async fn find(deps: &Deps, id: Arc<str>) -> Result<Option<Arc<SessionShared>>> {
 /// so the result does not depend on how the session is opened. The list ends at a deleted session.
 pub(crate) async fn ancestors(deps: &Deps, parent: Option<String>) -> Result<Arc<[Arc<str>]>> {
     let Some(parent) = parent else { return Ok(Arc::from([])) };
-    let store = deps.store.clone();
-    blocking(deps, move || {
-        let mut above: Vec<Arc<str>> = vec![parent.into()];
-        while above.len() < ANCESTORS_MAX
-            && let Some(next) = store.head(&above[above.len() - 1])?.and_then(|head| head.parent_session)
-        {
-            above.push(next.into());
-        }
-        Ok(above.into())
-    })
-    .await
+    let mut above: Vec<Arc<str>> = vec![parent.into()];
+    while above.len() < ANCESTORS_MAX
+        && let Some(head) = deps.store.head(&above[above.len() - 1]).await?
+        && let Some(next) = head.parent_session
+    {
+        above.push(next.into());
+    }
+    Ok(above.into())
 }
 
 /// Returns the labels by which a session with this head is counted: those of its top-level session.
@@ -385,24 +382,19 @@ pub(crate) async fn tenants(deps: &Deps, shared: &SessionShared, head: &Head) ->
     let Some(top) = shared.ancestors().last().cloned().filter(|_| table.has_names()) else {
         return Ok(table.tenants(&head.labels));
     };
-    let store = deps.store.clone();
-    let top = blocking(deps, move || Ok(store.head(&top)?)).await?;
+    let top = deps.store.head(&top).await?;
     Ok(table.tenants(&top.map(|head| head.labels).unwrap_or_default()))
 }
 
 /// Returns an id that no session has. A call's id is not sufficient, because a provider may reuse it after
 /// the call has left the context, or within one answer.
 async fn new_session_id(deps: &Deps, caller: &Arc<SessionShared>, call_id: &str) -> Result<Arc<str>> {
-    let (store, caller, call_id) = (deps.store.clone(), Arc::clone(caller), call_id.to_owned());
-    blocking(deps, move || {
-        let mut number = 0_u64;
-        loop {
-            let id: Arc<str> = session_id(&caller.id, &call_id, number).into();
-            if store.head(&id)?.is_none() && caller.take_child_id(&id) {
-                return Ok(id);
-            }
-            number += 1;
+    let mut number = 0_u64;
+    loop {
+        let id: Arc<str> = session_id(&caller.id, call_id, number).into();
+        if deps.store.head(&id).await?.is_none() && caller.take_child_id(&id) {
+            return Ok(id);
         }
-    })
-    .await
+        number += 1;
+    }
 }

@@ -13,7 +13,7 @@ use std::time::Duration;
 use greenroom_kernel::redact::Redactor;
 use greenroom_kernel::settings::CompactionSettings;
 use greenroom_provider::{ModelPrice, ModelSettings, Provider};
-use greenroom_store::Store;
+use greenroom_store::{Engine, Store};
 #[cfg(feature = "disk")]
 use greenroom_store::{Notice, StoreError, StoreOptions};
 #[cfg(feature = "command-tools")]
@@ -90,7 +90,7 @@ enum StoreChoice {
     Dir(PathBuf),
     #[cfg(feature = "disk")]
     Options(Box<StoreOptions>),
-    Open(Store),
+    Open(Arc<dyn Engine>),
 }
 
 impl std::fmt::Debug for RuntimeBuilder {
@@ -175,8 +175,15 @@ impl RuntimeBuilder {
 
     /// Sets a store that is already open.
     #[must_use]
-    pub fn store(mut self, store: Store) -> Self {
-        self.store = Some(StoreChoice::Open(store));
+    pub fn store(self, store: Store) -> Self {
+        self.engine(Arc::new(store))
+    }
+
+    /// Sets the storage engine: a store of this process, or a database that several nodes share. It is closed when the
+    /// runtime ends.
+    #[must_use]
+    pub fn engine(mut self, engine: Arc<dyn Engine>) -> Self {
+        self.store = Some(StoreChoice::Open(engine));
         self
     }
 
@@ -437,10 +444,10 @@ impl RuntimeBuilder {
         }
         let counted = self.spending_by.as_deref().unwrap_or_default();
         let table = Table::new(&self.label_limits, counted, self.fair_by.as_deref())?;
-        let (store, notices) = match self.store {
+        let (store, notices): (Arc<dyn Engine>, _) = match self.store {
             None => return Err(ConfigError::NoStore.into()),
-            Some(StoreChoice::Memory) => (Store::memory(), Vec::new()),
-            Some(StoreChoice::Open(store)) => (store, Vec::new()),
+            Some(StoreChoice::Memory) => (Arc::new(Store::memory()), Vec::new()),
+            Some(StoreChoice::Open(engine)) => (engine, Vec::new()),
             #[cfg(feature = "disk")]
             Some(StoreChoice::Dir(dir)) => open_store(StoreOptions::new(dir), self.wait_for_store).await?,
             #[cfg(feature = "disk")]
@@ -449,7 +456,7 @@ impl RuntimeBuilder {
         for notice in &notices {
             tracing::warn!("{notice}");
         }
-        deletion::finish(&store).await?;
+        deletion::finish(&*store).await?;
         let default_provider = self.providers[0].0.name().to_owned();
         let silence_max = self.silence_max.unwrap_or(SILENCE_MAX);
         let mut lanes = HashMap::new();
@@ -467,12 +474,12 @@ impl RuntimeBuilder {
         let idle_after = self.idle_after.unwrap_or(IDLE_AFTER);
         let clock = Clock::new(self.clock_base_ms);
         let is_wanted = self.spending_by.is_some();
-        let accounts = Accounts::new(store.clone(), clock.clone(), table, cost_limits, is_wanted);
+        let accounts = Accounts::new(Arc::clone(&store), clock.clone(), table, cost_limits, is_wanted);
         let cost = call_cost_of([Arc::clone(&self.prices), PriceList::default()]);
         accounts.begin(&cost, clock.now_ms()).await?;
         let deps = Arc::new(Deps {
             live: self.live.map(ReloadedSettings::new),
-            learned: Learned::new(store.clone()),
+            learned: Learned::read(Arc::clone(&store)).await,
             accounts,
             ledger: Ledger::default(),
             sub_agent_depth_max: self.sub_agent_depth_max.unwrap_or(SUB_AGENT_DEPTH_MAX),
@@ -533,7 +540,7 @@ const STORE_AGAIN_AFTER: Duration = Duration::from_millis(50);
 
 /// Opens a store, waiting up to this time while it is in use.
 #[cfg(feature = "disk")]
-async fn open_store(options: StoreOptions, wait: Duration) -> Result<(Store, Vec<Notice>)> {
+async fn open_store(options: StoreOptions, wait: Duration) -> Result<(Arc<dyn Engine>, Vec<Notice>)> {
     let (options, until) = (Arc::new(options), tokio::time::Instant::now().checked_add(wait));
     loop {
         let tried = Arc::clone(&options);
@@ -545,7 +552,10 @@ async fn open_store(options: StoreOptions, wait: Duration) -> Result<(Store, Vec
             {
                 tokio::time::sleep(STORE_AGAIN_AFTER).await;
             }
-            opened => return Ok(opened?),
+            opened => {
+                let (store, notices) = opened?;
+                return Ok((Arc::new(store), notices));
+            }
         }
     }
 }

@@ -1,32 +1,31 @@
 //! When a limit holds, and when it is doubted.
 
+use std::sync::Arc;
+
 use greenroom_store::Store;
 
 use super::{DOUBT_AFTER_MS, Learned, LearnedLimit};
 
 const ORIGIN: &str = "http://127.0.0.1:8080/v1";
 
-fn learned() -> Learned {
-    Learned::new(Store::memory())
+async fn learned() -> Learned {
+    Learned::read(Arc::new(Store::memory())).await
 }
 
 #[tokio::test]
 async fn a_limit_belongs_to_a_server_and_a_model() {
-    let learned = learned();
+    let learned = learned().await;
     assert!(learned.learn_limit(ORIGIN, "m", 8_192, 9_000, None, 0));
     assert_eq!(learned.limit(ORIGIN, "m", None, 0), Some(8_192));
     assert_eq!(learned.limit(ORIGIN, "n", None, 0), None);
     assert_eq!(learned.limit("http://127.0.0.1:8081/v1", "m", None, 0), None);
     assert!(!learned.learn_limit(ORIGIN, "m", 8_192, 9_000, None, 5), "it is known");
     tokio::task::yield_now().await;
-    assert_eq!(learned.limits(ORIGIN).expect("the store in memory"), [("m".to_owned(), 8_192)]);
-    assert_eq!(learned.limits("http://127.0.0.1:8081/v1").expect("the store in memory"), []);
+    assert_eq!(learned.limits(ORIGIN), [("m".to_owned(), 8_192)]);
+    assert_eq!(learned.limits("http://127.0.0.1:8081/v1"), []);
     assert!(learned.forget_limit(ORIGIN, "m").await.expect("the store in memory"));
     assert!(!learned.forget_limit(ORIGIN, "m").await.expect("the store in memory"));
-    assert_eq!(
-        (learned.limit(ORIGIN, "m", None, 0), learned.limits(ORIGIN).expect("the store in memory")),
-        (None, vec![])
-    );
+    assert_eq!((learned.limit(ORIGIN, "m", None, 0), learned.limits(ORIGIN)), (None, vec![]));
 }
 
 #[tokio::test]
@@ -45,7 +44,7 @@ async fn a_limit_is_doubted_where_its_server_may_have_changed() {
         (Some(8_192), Some(16_384), 1, false),
         (Some(8_192), None, 1, true),
     ] {
-        let learned = learned();
+        let learned = learned().await;
         assert!(learned.learn_limit(ORIGIN, "m", 8_192, 9_000, then, 1_000));
         let limit = learned.limit(ORIGIN, "m", now, 1_000 + after_ms);
         assert_eq!(limit.is_some(), holds, "{then:?}, {now:?}, {after_ms}");
@@ -54,7 +53,7 @@ async fn a_limit_is_doubted_where_its_server_may_have_changed() {
 
 #[tokio::test]
 async fn a_doubted_limit_that_is_named_again_holds_again() {
-    let learned = learned();
+    let learned = learned().await;
     assert!(learned.learn_limit(ORIGIN, "m", 8_192, 9_000, None, 0));
     learned.reconnected("http://127.0.0.1:8081/v1");
     assert_eq!(learned.limit(ORIGIN, "m", None, 1), Some(8_192), "another server came back");

@@ -11,7 +11,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use greenroom_kernel::bill::{CallCost, Tally, spent_tokens};
 use greenroom_kernel::{Entry, EntryId, Head};
-use greenroom_store::{Store, StoreError};
+use greenroom_store::{Engine, Store, StoreError};
 use parking_lot::MutexGuard;
 use serde::{Deserialize, Serialize};
 
@@ -77,13 +77,21 @@ struct Mark {
     names: Vec<Arc<str>>,
 }
 
-/// Reads an account. What is missing or damaged counts as nothing.
-pub(super) fn read(store: &Store, name: &Name) -> StoredAccount {
-    fn value<T: for<'de> Deserialize<'de> + Default>(store: &Store, key: &str) -> T {
-        let bytes = store.learned_get(key).ok().flatten().unwrap_or_default();
-        serde_json::from_slice(&bytes).unwrap_or_default()
-    }
-    StoredAccount { days: value(store, &key(ACCOUNT_DAYS, name)), ..value(store, &key(ACCOUNT, name)) }
+/// What is missing or damaged counts as nothing.
+fn decoded<T: for<'de> Deserialize<'de> + Default>(bytes: Result<Option<Vec<u8>>, StoreError>) -> T {
+    serde_json::from_slice(&bytes.ok().flatten().unwrap_or_default()).unwrap_or_default()
+}
+
+/// Reads an account where the store answers at once.
+pub(super) fn read_now(store: &Store, name: &Name) -> StoredAccount {
+    let days = decoded(store.learned_get(&key(ACCOUNT_DAYS, name)));
+    StoredAccount { days, ..decoded(store.learned_get(&key(ACCOUNT, name))) }
+}
+
+/// Reads an account.
+async fn read(store: &dyn Engine, name: &Name) -> StoredAccount {
+    let days = decoded(store.learned_get(&key(ACCOUNT_DAYS, name)).await);
+    StoredAccount { days, ..decoded(store.learned_get(&key(ACCOUNT, name)).await) }
 }
 
 fn key(prefix: &str, name: &Name) -> String {
@@ -103,6 +111,26 @@ impl Account {
 }
 
 impl Accounts {
+    /// Returns an account as it is stored.
+    pub(super) fn stored(&self, name: &Name) -> StoredAccount {
+        match self.store.as_store() {
+            Some(store) => read_now(store, name),
+            None => self.unread.lock().remove(name).unwrap_or_default(),
+        }
+    }
+
+    /// Reads all accounts, for an engine that answers only to those who wait.
+    async fn read_all(&self) -> Result<(), StoreError> {
+        for key in self.store.learned_keys(ACCOUNT).await? {
+            let Some((name, value)) = key[ACCOUNT.len()..].split_once('\t') else { continue };
+            let label = Label { name: name.into(), value: value.into() };
+            let name = Some(label).filter(|label| !label.name.is_empty());
+            let stored = read(&*self.store, &name).await;
+            self.unread.lock().insert(name, stored);
+        }
+        Ok(())
+    }
+
     /// Counts what a crash left uncounted, forgets accounts that have expired, and begins a new life of the accounts.
     ///
     /// # Errors
@@ -111,11 +139,14 @@ impl Accounts {
         if !self.is_on {
             return Ok(());
         }
-        let mark = self.store.learned_get(MARK)?;
+        if self.store.as_store().is_none() {
+            self.read_all().await?;
+        }
+        let mark = self.store.learned_get(MARK).await?;
         let mark = mark.and_then(|bytes| serde_json::from_slice::<Mark>(&bytes).ok());
         if let Some(mark) = mark.filter(|mark| !mark.is_complete) {
             self.inner.lock().counted_before_ms = mark.counted_before_ms;
-            self.count_missed(&mark, cost)?;
+            self.count_missed(&mark, cost).await?;
         } else {
             self.inner.lock().counted_before_ms = now_ms.saturating_sub(SLACK_MS);
         }
@@ -128,20 +159,20 @@ impl Accounts {
     ///
     /// # Errors
     /// The store cannot be read.
-    pub(crate) fn has_sums(&self) -> Result<bool, StoreError> {
-        Ok(self.is_on || self.store.learned_get(&key(ACCOUNT, &None))?.is_some())
+    pub(crate) async fn has_sums(&self) -> Result<bool, StoreError> {
+        Ok(self.is_on || self.store.learned_get(&key(ACCOUNT, &None)).await?.is_some())
     }
 
     /// Returns the values of a label that have an account in the store or in memory.
     ///
     /// # Errors
     /// The store cannot be read.
-    pub(crate) fn values(&self, name: &str) -> Result<Vec<Label>, StoreError> {
+    pub(crate) async fn values(&self, name: &str) -> Result<Vec<Label>, StoreError> {
         let of_name = format!("{ACCOUNT}{name}\t");
         let mut values: Vec<String> = Vec::new();
-        for key in self.store.learned_keys(&of_name)? {
+        for key in self.store.learned_keys(&of_name).await? {
             // Expired accounts are empty.
-            if self.store.learned_get(&key)?.is_some_and(|bytes| !bytes.is_empty()) {
+            if self.store.learned_get(&key).await?.is_some_and(|bytes| !bytes.is_empty()) {
                 values.push(key[of_name.len()..].to_owned());
             }
         }
@@ -155,18 +186,18 @@ impl Accounts {
     }
 
     /// Counts the entries since the mark that accounts have not counted.
-    fn count_missed(self: &Arc<Self>, mark: &Mark, cost: &CallCost) -> Result<(), StoreError> {
+    async fn count_missed(self: &Arc<Self>, mark: &Mark, cost: &CallCost) -> Result<(), StoreError> {
         // The runtime that crashed may have counted by other labels.
         let names: BTreeSet<Arc<str>> = mark.names.iter().cloned().chain(self.table.names()).collect();
         let from_ms = mark.counted_before_ms;
         let mut after: Option<String> = None;
         loop {
-            let heads = self.store.page(after.as_deref(), PAGE)?;
+            let heads = self.store.page(after.as_deref(), PAGE).await?;
             let is_last = heads.len() < PAGE;
             after = heads.last().map(|(id, _)| id.clone());
             for (id, head) in heads.into_iter().filter(|(_, head)| head.updated_at_ms >= from_ms) {
                 // A damaged session must not keep the runtime from starting.
-                if let Err(error) = self.count_session(&id, &head, &names, from_ms, cost) {
+                if let Err(error) = self.count_session(&id, &head, &names, from_ms, cost).await {
                     tracing::warn!(session = id, %error, "what it spent before a crash could not be counted");
                 }
             }
@@ -176,7 +207,7 @@ impl Accounts {
         }
     }
 
-    fn count_session(
+    async fn count_session(
         self: &Arc<Self>,
         id: &str,
         head: &Head,
@@ -184,8 +215,8 @@ impl Accounts {
         from_ms: u64,
         cost: &CallCost,
     ) -> Result<(), StoreError> {
-        let (tenants, session) = (named(names_counted, &labels_of(&self.store, head)?), Arc::from(id));
-        let newer = recorded_since(&self.store, id, head, from_ms)?;
+        let (tenants, session) = (named(names_counted, &labels_of(&*self.store, head).await?), Arc::from(id));
+        let newer = recorded_since(&*self.store, id, head, from_ms).await?;
         let mut inner = self.inner.lock();
         for entry in &newer {
             let mut tally = Tally::of([entry], cost);
@@ -202,14 +233,14 @@ impl Accounts {
 
     /// Empties the accounts that have nothing new enough. Their keys stay, which the store cannot remove.
     async fn forget_expired(&self, now_ms: u64) -> Result<(), StoreError> {
-        for key in self.store.learned_keys(ACCOUNT)? {
+        for key in self.store.learned_keys(ACCOUNT).await? {
             let Some((name, value)) =
                 key[ACCOUNT.len()..].split_once('\t').filter(|(name, _)| !name.is_empty())
             else {
                 continue;
             };
             let label = Some(Label { name: name.into(), value: value.into() });
-            let stored = read(&self.store, &label);
+            let stored = read(&*self.store, &label).await;
             let is_empty = stored.hours == Rows::default() && stored.days == Rows::default();
             if !is_empty && Sums::new(&stored.hours, &stored.days).is_expired(now_ms) {
                 for prefix in [ACCOUNT_DAYS, ACCOUNT] {
@@ -326,11 +357,11 @@ impl Row {
 }
 
 /// Returns the labels of a session's top-level session.
-fn labels_of(store: &Store, head: &Head) -> Result<BTreeMap<String, String>, StoreError> {
+async fn labels_of(store: &dyn Engine, head: &Head) -> Result<BTreeMap<String, String>, StoreError> {
     let (mut labels, mut parent) = (head.labels.clone(), head.parent_session.clone());
     for _ in 0..ABOVE_MAX {
         let Some(above) = parent else { break };
-        let Some(head) = store.head(&above)? else { break };
+        let Some(head) = store.head(&above).await? else { break };
         (labels, parent) = (head.labels, head.parent_session);
     }
     Ok(labels)
@@ -338,14 +369,19 @@ fn labels_of(store: &Store, head: &Head) -> Result<BTreeMap<String, String>, Sto
 
 /// Returns the entries since a time that their own session has billed, oldest first. Imported ones, which are the first of a
 /// log, are not on its bill.
-fn recorded_since(store: &Store, id: &str, head: &Head, from_ms: u64) -> Result<Vec<Entry>, StoreError> {
+async fn recorded_since(
+    store: &dyn Engine,
+    id: &str,
+    head: &Head,
+    from_ms: u64,
+) -> Result<Vec<Entry>, StoreError> {
     let mut newer: Vec<Entry> = Vec::new();
     let mut billed = head.total_usage.total_tokens();
     let mut end = head.entries;
     'pages: while end > 0 {
         let begin = end.saturating_sub(PAGE as u64);
         let ids: Vec<EntryId> = (begin..end).map(EntryId).collect();
-        let mut page = store.get(id, &ids)?;
+        let mut page = store.get(id, &ids).await?;
         page.sort_unstable_by_key(|entry| std::cmp::Reverse(entry.id));
         for entry in page {
             let tokens = spent_tokens(&entry);

@@ -8,7 +8,7 @@ use greenroom_kernel::bill::CallCost;
 use greenroom_kernel::entry::{EntryKind, Metadata};
 use greenroom_kernel::log::Log;
 use greenroom_kernel::{AssistantMessage, Message as Said, Part, StopReason, Usage};
-use greenroom_store::Batch;
+use greenroom_store::{Batch, Store};
 
 use super::*;
 use crate::limits::labels::LabelLimit;
@@ -29,7 +29,8 @@ async fn opened(
     of_all: &[(u64, Period)],
 ) -> Arc<Accounts> {
     let table = Table::new(limits, &["tenant".to_owned()], None).unwrap();
-    let accounts = Accounts::new(store.clone(), Clock::new(Some(now_ms)), table, of_all.to_vec(), false);
+    let accounts =
+        Accounts::new(Arc::new(store.clone()), Clock::new(Some(now_ms)), table, of_all.to_vec(), false);
     accounts.begin(&CallCost::from(cost), now_ms).await.unwrap();
     accounts
 }
@@ -63,16 +64,16 @@ async fn what_was_spent_comes_through_a_restart() {
     accounts.count(&south, &session, 3, NOW + 62 * MINUTE, &of(500));
     let said = accounts.used_up(&north, NOW + 62 * MINUTE).unwrap();
     assert!(said.starts_with("the runtime reached its cost limit of $0.0015 a day"), "{said}");
-    let labels = accounts.values("tenant").unwrap();
+    let labels = accounts.values("tenant").await.unwrap();
     assert_eq!(labels.iter().map(ToString::to_string).collect::<Vec<_>>(), ["tenant=north", "tenant=south"]);
     // Stored by itself, a second later.
     tokio::time::sleep(Duration::from_secs(2)).await;
-    let read = stored::read(&store, &Some(south[0].clone()));
+    let read = stored::read_now(&store, &Some(south[0].clone()));
     assert!(!Sums::new(&read.hours, &read.days).is_expired(NOW));
     // More than a year later, it has expired.
     let much_later = NOW + 402 * 24 * 60 * MINUTE;
     let accounts = opened(&store, much_later, &limits, &of_all).await;
-    assert_eq!(accounts.values("tenant").unwrap(), []);
+    assert_eq!(accounts.values("tenant").await.unwrap(), []);
 }
 
 fn answer(tokens: u64) -> EntryKind {
@@ -138,7 +139,8 @@ async fn what_a_crash_leaves_uncounted_is_counted_from_the_logs() {
                 if draw(3) == 0 {
                     // One that counts by no label.
                     let clock = Clock::new(Some(now));
-                    let other = Accounts::new(store.clone(), clock, Table::default(), Vec::new(), true);
+                    let other =
+                        Accounts::new(Arc::new(store.clone()), clock, Table::default(), Vec::new(), true);
                     other.begin(&CallCost::from(cost), now).await.unwrap();
                     other.end().await;
                     others += 1;
@@ -219,7 +221,8 @@ async fn accounts_that_are_not_in_use_leave_memory_and_come_back() {
 #[tokio::test]
 async fn nothing_is_counted_unless_it_is_wanted() {
     let store = Store::memory();
-    let accounts = Accounts::new(store.clone(), Clock::new(Some(NOW)), Table::default(), Vec::new(), false);
+    let accounts =
+        Accounts::new(Arc::new(store.clone()), Clock::new(Some(NOW)), Table::default(), Vec::new(), false);
     accounts.begin(&CallCost::from(cost), NOW).await.unwrap();
     accounts.count(&Arc::from([]), &Arc::from("s"), 1, NOW, &of(u64::MAX));
     accounts.end().await;

@@ -12,7 +12,7 @@ use futures_util::future::BoxFuture;
 use greenroom_kernel::redact::Redactor;
 use greenroom_kernel::settings::UnknownWindow;
 use greenroom_provider::{Provider, ProviderError, ReplyStream, Request, ResendReasoning};
-use greenroom_store::Store;
+use greenroom_store::{Engine, Store};
 use parking_lot::RwLock;
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -52,7 +52,7 @@ impl Provider for Silent {
 
 /// The services of a runtime with the providers `openai` (the default) and `other`.
 fn deps() -> Deps {
-    let store = Store::memory();
+    let store: Arc<dyn Engine> = Arc::new(Store::memory());
     let lanes = [("openai", None), ("other", Some(500))].map(|(name, output_tokens_max)| {
         let provider = Arc::new(Silent { name, output_tokens_max });
         let limits = LaneLimits { in_flight_max: 1, tokens_per_minute: None, silence_max: Duration::ZERO };
@@ -61,7 +61,7 @@ fn deps() -> Deps {
     Deps {
         live: None,
         accounts: crate::limits::accounts::Accounts::new(
-            Store::memory(),
+            Arc::clone(&store),
             Clock::new(Some(0)),
             crate::limits::labels::Table::default(),
             Vec::new(),
@@ -70,7 +70,7 @@ fn deps() -> Deps {
 
         ledger: crate::limits::spending::tree::Ledger::default(),
         sub_agent_depth_max: 4,
-        learned: Learned::new(store.clone()),
+        learned: Learned::new(Arc::clone(&store), BTreeMap::new()),
         store,
         tools: SharedTools::default(),
         bus: Bus::new(Clock::new(Some(0)), Redactor::default()),

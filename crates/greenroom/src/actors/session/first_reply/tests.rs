@@ -5,7 +5,7 @@ use greenroom_kernel::log::Log;
 use greenroom_kernel::message::{AssistantMessage, Part, StopReason, blocks_text};
 use greenroom_kernel::usage::WindowSource;
 use greenroom_kernel::{Failure, FailureClass, Usage};
-use greenroom_store::Batch;
+use greenroom_store::{Batch, Store};
 
 use super::*;
 
@@ -336,15 +336,15 @@ async fn compactions_before_a_prompt_count_since_the_reply_before() {
         let store = Store::memory();
         let batch = Batch { entries: draft.entries().to_vec(), head: draft.take_head(), key: None };
         store.append("s", batch).await.expect("it is kept");
-        let told = |first| {
-            let told = compactions_before(&store, "s", first).expect("it is read");
+        let told = async |first| {
+            let told = compactions_before(&store, "s", first).await.expect("it is read");
             let told = told_compactions(told.iter());
             told.iter().map(|told| told.tokens_before).collect::<Vec<_>>()
         };
-        assert_eq!(told(end), [2, 3], "{notes}");
-        assert_eq!(told(EntryId(end.0 - 1)), [2], "{notes}");
-        assert_eq!(told(EntryId(3)), [0; 0], "{notes}");
-        assert_eq!(told(EntryId(1)), [1], "{notes}");
-        assert_eq!(told(EntryId(0)), [0; 0], "{notes}");
+        assert_eq!(told(end).await, [2, 3], "{notes}");
+        assert_eq!(told(EntryId(end.0 - 1)).await, [2], "{notes}");
+        assert_eq!(told(EntryId(3)).await, [0; 0], "{notes}");
+        assert_eq!(told(EntryId(1)).await, [1], "{notes}");
+        assert_eq!(told(EntryId(0)).await, [0; 0], "{notes}");
     }
 }

@@ -234,12 +234,12 @@ async fn pages_are_the_log() {
     store.append("a", Batch { entries: log.clone(), head, key: None }).await.unwrap();
     let (mut read, mut from, mut pages) = (Vec::new(), Some(EntryId(0)), 0);
     while let Some(next) = from {
-        let page = EntryPage::read(&store, "a", next, 5).unwrap().unwrap();
+        let page = EntryPage::read(&store, "a", next, 5).await.unwrap().unwrap();
         assert!(page.entries.len() <= 5 && page.session.entries == log.len() as u64);
         assert_eq!(page.waiting, [EntryId(14)]);
         read.extend(page.entries.into_iter().map(LoggedEntry::entry).map(Arc::new));
         (from, pages) = (page.next, pages + 1);
     }
     assert_eq!((read, pages), (log, 5));
-    assert!(EntryPage::read(&store, "b", EntryId(0), 5).unwrap().is_none());
+    assert!(EntryPage::read(&store, "b", EntryId(0), 5).await.unwrap().is_none());
 }
