@@ -51,6 +51,8 @@ mod load;
 mod metrics;
 /// The vendors' own APIs: what has to come back unchanged, and changes between vendors.
 mod native;
+/// Several nodes that share one storage.
+mod nodes;
 /// Events that begin, and their ends.
 mod pairs;
 /// Requests that extend each other.

@@ -28,4 +28,5 @@ pub(crate) mod runtime;
 pub(crate) mod session;
 pub(crate) mod sessions;
 pub(crate) mod spending;
+pub(crate) mod take_over;
 mod within;

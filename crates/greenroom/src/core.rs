@@ -17,6 +17,7 @@ pub(crate) mod kept_files;
 pub(crate) mod mail;
 pub(crate) mod message;
 pub(crate) mod metrics;
+pub(crate) mod ownership;
 pub(crate) mod readiness;
 pub(crate) mod running;
 pub(crate) mod searches;

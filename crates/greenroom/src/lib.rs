@@ -123,6 +123,7 @@ pub use api::runtime::builder::RuntimeBuilder;
 pub use api::session::SessionHandle;
 pub use api::sessions::{Cursor, LoggedWork, Order, SessionQuery, SessionSummary};
 pub use api::spending::{Spending, SpendingQuery};
+pub use api::take_over::TakeOver;
 pub use events::activity::{Activity, InProgress, LiveSession};
 pub use events::bus::{Delivery, Filter, Subscription};
 pub use events::event::{Delta, Event, EventKind, EventType, Record};

@@ -235,8 +235,9 @@ pub trait Placement: fmt::Debug + Send + Sync {
     /// [`StoreError::LeaseLost`].
     fn check(&self) -> Result<(), StoreError>;
 
-    /// Completes when this node loses its lease for the next time: then everything that it ran belongs to others.
-    fn lost(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>>;
+    /// Completes once this node has lost its lease more than `known` times, and returns how often: with each loss,
+    /// everything that it ran belongs to others.
+    fn lost(&self, known: u64) -> Pin<Box<dyn Future<Output = u64> + Send + '_>>;
 }
 
 /// Runs a reading method of the store where it may block: here for one in memory, else on a thread for blocking work.

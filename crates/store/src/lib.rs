@@ -31,6 +31,8 @@ pub mod files;
 mod backup;
 #[cfg(feature = "disk")]
 mod bytes;
+#[cfg(feature = "cluster")]
+pub mod cluster;
 #[cfg(feature = "disk")]
 mod disk;
 mod engine;

@@ -24,6 +24,7 @@ use crate::core::message::{
     AgentMessage, CompactorMessage, MeasureFor, PromptOptions, SessionMail, SessionMessage,
     SupervisorMessage, TrackerMessage,
 };
+use crate::core::ownership;
 use crate::core::shared::SessionShared;
 use crate::core::trace;
 use crate::events::event::EventKind;
@@ -213,6 +214,9 @@ impl Actor for Session {
             state.shared.cancel_run();
         }
         state.deps.release(&state.shared.id, &state.definition.agent);
+        if !state.shared.is_suspended() {
+            ownership::release(&state.deps, &state.shared.id).await;
+        }
         Ok(())
     }
 }

@@ -15,6 +15,8 @@ use tokio::sync::oneshot;
 use crate::actors::session::parked::ParkingPlace;
 #[cfg(feature = "metrics")]
 use crate::agent::Agent;
+use greenroom_store::StoreError;
+
 use crate::core::deps::Deps;
 use crate::core::message::{OpenReason, SessionMessage, SupervisorMessage};
 #[cfg(feature = "metrics")]
@@ -187,6 +189,7 @@ impl SupervisorState {
                 let live = self.sessions.iter().filter(|(_, session)| session.phase.actor().is_some());
                 let _ = reply.send(live.map(|(id, _)| Arc::clone(id)).collect());
             }
+            SupervisorMessage::LeaseLost => self.lease_lost(),
             SupervisorMessage::Shutdown(done) => {
                 self.shutdown = Some(done);
                 // Sessions that sleep during a run are woken, so that the run ends in order.
@@ -195,6 +198,22 @@ impl SupervisorState {
                     self.close(myself, &id, Closer::Nobody);
                 }
                 self.stop_when_empty(myself);
+            }
+        }
+    }
+
+    /// Ends all work: it belongs to other nodes.
+    fn lease_lost(&mut self) {
+        for session in self.sessions.values() {
+            if let Some(actor) = session.phase.actor() {
+                session.shared.lose();
+                actor.stop(Some(StoreError::LeaseLost.to_string()));
+            }
+        }
+        for (_, (shared, parking)) in std::mem::take(&mut self.suspended) {
+            shared.lose();
+            if let Some(suspended) = parking.take(&shared) {
+                suspended.give_up(&shared.gone());
             }
         }
     }
@@ -398,6 +417,13 @@ impl SupervisorState {
     /// wait, up to the limit of restarts.
     fn died(&mut self, myself: &ActorRef<SupervisorMessage>, id: &Arc<str>, reason: &str) {
         let Some(session) = self.sessions.get_mut(id) else { return };
+        if session.shared.is_lost() {
+            session.shared.publish(&self.deps.bus, EventKind::SessionMoved { reason: reason.to_owned() });
+            drop(session.parking.take(&session.shared));
+            self.forget(id);
+            self.stop_when_empty(myself);
+            return;
+        }
         tracing::error!(session = %id, reason, "the session died");
         if self.shutdown.is_some() {
             self.forget(id);

@@ -20,6 +20,14 @@ const DELETING: &str = "deleting";
 /// perhaps used again.
 const DELETING_BELOW: &str = "deleting_below";
 
+/// The name of a mark, which is a node's own.
+fn own(store: &dyn Engine, mark: &str) -> String {
+    match store.node() {
+        "" => mark.to_owned(),
+        node => format!("{mark} {node}"),
+    }
+}
+
 /// Deletes a session of a runtime, and the sessions below it.
 pub(crate) async fn delete(runtime: &Runtime, id: &str) -> Result<()> {
     let deps = runtime.deps();
@@ -44,7 +52,7 @@ async fn delete_all(runtime: &Runtime, id: &str) -> Result<()> {
     runtime.close(id).await?;
     let below = runtime.stored_tree(id).await?;
     if !below.is_empty() {
-        deps.store.learned_put(DELETING, id.as_bytes()).await?;
+        deps.store.learned_put(&own(&*deps.store, DELETING), id.as_bytes()).await?;
     }
     for session in below.iter().rev() {
         delete_one(runtime, session).await?;
@@ -59,7 +67,7 @@ async fn delete_all(runtime: &Runtime, id: &str) -> Result<()> {
         delete_one(runtime, session).await?;
     }
     if !below.is_empty() {
-        deps.store.learned_put(DELETING, &[]).await?;
+        deps.store.learned_put(&own(&*deps.store, DELETING), &[]).await?;
     }
     Ok(())
 }
@@ -83,7 +91,7 @@ pub(crate) async fn delete_unused(
     let _turn = deps.deletions.lock().await;
     let below = runtime.stored_tree(id).await?;
     if !below.is_empty() {
-        deps.store.learned_put(DELETING_BELOW, id.as_bytes()).await?;
+        deps.store.learned_put(&own(&*deps.store, DELETING_BELOW), id.as_bytes()).await?;
     }
     let is_deleted = runtime.delete_unused_alone(id, entries, reason).await;
     if let Ok(true) = is_deleted {
@@ -95,7 +103,7 @@ pub(crate) async fn delete_unused(
         }
     }
     if !below.is_empty() {
-        deps.store.learned_put(DELETING_BELOW, &[]).await?;
+        deps.store.learned_put(&own(&*deps.store, DELETING_BELOW), &[]).await?;
     }
     is_deleted
 }
@@ -110,14 +118,14 @@ async fn delete_stored(store: &dyn Engine, id: &str) -> Result<()> {
     }
     let below = tree(store, id).await?;
     if !below.is_empty() {
-        store.learned_put(DELETING, id.as_bytes()).await?;
+        store.learned_put(&own(store, DELETING), id.as_bytes()).await?;
     }
     for (session, _) in below.iter().rev() {
         store.delete(session).await?;
     }
     store.delete(id).await?;
     if !below.is_empty() {
-        store.learned_put(DELETING, &[]).await?;
+        store.learned_put(&own(store, DELETING), &[]).await?;
     }
     Ok(())
 }
@@ -133,7 +141,7 @@ pub(crate) async fn finish(store: &dyn Engine) -> Result<()> {
 
 /// Returns the session that was being deleted, by this key.
 async fn interrupted(store: &dyn Engine, key: &str) -> Result<Option<String>> {
-    let id = store.learned_get(key).await?.filter(|id| !id.is_empty());
+    let id = store.learned_get(&own(store, key)).await?.filter(|id| !id.is_empty());
     Ok(id.map(|id| String::from_utf8_lossy(&id).into_owned()))
 }
 
@@ -143,7 +151,7 @@ async fn resume(store: &dyn Engine) -> Result<()> {
             delete_children(store, &id).await?;
             tracing::info!(session = %id, "an interrupted deletion was finished");
         }
-        store.learned_put(DELETING_BELOW, &[]).await?;
+        store.learned_put(&own(store, DELETING_BELOW), &[]).await?;
     }
     let Some(id) = interrupted(store, DELETING).await? else { return Ok(()) };
     match delete_stored(store, &id).await {
@@ -152,7 +160,7 @@ async fn resume(store: &dyn Engine) -> Result<()> {
             // The session itself was the last one to delete, unless another was created below it at that
             // moment.
             delete_children(store, &id).await?;
-            store.learned_put(DELETING, &[]).await?;
+            store.learned_put(&own(store, DELETING), &[]).await?;
         }
         Err(error) => return Err(error),
     }

@@ -91,7 +91,7 @@ impl ResumeAll {
     }
 }
 
-async fn finish(runtime: &Runtime, session: &SessionHandle, agent: Arc<Agent>) -> Result<Reply> {
+pub(crate) async fn finish(runtime: &Runtime, session: &SessionHandle, agent: Arc<Agent>) -> Result<Reply> {
     // A program that starts must not wait for a person.
     let mut asked = runtime.subscribe(Filter::tree(session.id()).kinds([EventType::QuestionAsked]));
     // A run that finishes while the session is opened has its reply only until the session sleeps.

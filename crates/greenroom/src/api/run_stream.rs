@@ -348,6 +348,7 @@ impl<R> RunStream<R> {
                 | EventKind::Warning { .. }
                 | EventKind::SessionRestarted { .. }
                 | EventKind::SessionFailed { .. }
+                | EventKind::SessionMoved { .. }
                 | EventKind::SessionDeleted { .. } => {}
                 _ => return,
             }

@@ -608,6 +608,9 @@ impl Runtime {
         if self.deps.admission.is_draining() || self.supervisor.get_status() >= ActorStatus::Stopping {
             return Err(Error::Closed);
         }
+        if let Some(placement) = self.deps.store.placement() {
+            placement.check()?;
+        }
         Ok(self.deps.readiness.check(&*self.deps.store, self.deps.now_ms()).await?)
     }
 
@@ -629,6 +632,11 @@ impl Runtime {
     /// # Ok(()) }
     /// ```
     pub async fn drain(&self, at_most: Duration) -> usize {
+        if let Some(placement) = self.deps.store.placement()
+            && let Err(error) = placement.drain().await
+        {
+            tracing::warn!(%error, "other nodes do not know that this one is leaving");
+        }
         self.deps.admission.drain(at_most).await
     }
 

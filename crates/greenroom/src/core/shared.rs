@@ -20,6 +20,8 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use crate::agent::Agent;
+use greenroom_store::StoreError;
+
 use crate::core::child_work::ChildWork;
 use crate::core::message::{SessionMail, SessionMessage};
 use crate::events::activity::{Activity, InProgress};
@@ -72,6 +74,8 @@ pub(crate) struct SessionShared {
     is_suspended: AtomicBool,
     /// The number of times a run was parked.
     parkings: AtomicU64,
+    /// Whether another node took the session over.
+    is_lost: AtomicBool,
     /// Whether the session was deleted. A new session with the same id has its own shared state.
     is_deleted: AtomicBool,
     is_deleting: AtomicBool,
@@ -146,6 +150,7 @@ impl SessionShared {
             answer: Mutex::new(None),
             is_suspended: AtomicBool::new(false),
             parkings: AtomicU64::new(0),
+            is_lost: AtomicBool::new(false),
             is_deleted: AtomicBool::new(false),
             is_deleting: AtomicBool::new(false),
             context: Mutex::new(ContextUsage::new(
@@ -361,10 +366,31 @@ impl SessionShared {
     /// Returns why no more results of requests arrive.
     pub(crate) fn gone(&self) -> Error {
         let session = self.id.to_string();
-        match self.is_deleting() {
-            true => Error::Deleted { session },
-            false => Error::Interrupted { session },
+        if self.is_deleting() {
+            Error::Deleted { session }
+        } else if self.is_lost() {
+            StoreError::Fenced { session }.into()
+        } else {
+            Error::Interrupted { session }
         }
+    }
+
+    /// Whether another node took the session over. Its actors end without a trace, and are not started again before a
+    /// caller asks for the session.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.is_lost.load(Ordering::SeqCst)
+    }
+
+    /// Notes that another node took the session over: work in progress ends.
+    pub(crate) fn lose(&self) {
+        self.is_lost.store(true, Ordering::SeqCst);
+        self.set_closing(true);
+        self.cancel_run();
+    }
+
+    /// Notes that the session is this node's again.
+    pub(crate) fn claimed(&self) {
+        self.is_lost.store(false, Ordering::SeqCst);
     }
 
     pub(crate) fn mark_deleted(&self) {

@@ -374,6 +374,11 @@ pub enum EventKind {
         /// The last failure.
         reason: String,
     },
+    /// Another node runs the session now, and its events come from there. Asking for it again finds it.
+    SessionMoved {
+        /// Why.
+        reason: String,
+    },
     /// The session was deleted; this is its last event. Opening its id creates a new session.
     SessionDeleted {
         /// Why retention deleted it; absent if a person or a program did.
@@ -433,6 +438,7 @@ impl EventKind {
             Self::Warning { .. } => EventType::Warning,
             Self::SessionRestarted { .. } => EventType::SessionRestarted,
             Self::SessionFailed { .. } => EventType::SessionFailed,
+            Self::SessionMoved { .. } => EventType::SessionMoved,
             Self::SessionDeleted { .. } => EventType::SessionDeleted,
             Self::Unknown { .. } => EventType::Unknown,
         }
@@ -517,6 +523,8 @@ names! {
         SessionRestarted = "session_restarted",
         /// See [`EventKind::SessionFailed`].
         SessionFailed = "session_failed",
+        /// See [`EventKind::SessionMoved`].
+        SessionMoved = "session_moved",
         /// See [`EventKind::SessionDeleted`].
         SessionDeleted = "session_deleted",
     }

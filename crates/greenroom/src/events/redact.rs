@@ -14,6 +14,7 @@ pub(crate) fn transient(redactor: &Redactor, kind: &mut EventKind) {
     if let EventKind::Warning { message: text }
     | EventKind::SessionRestarted { reason: text }
     | EventKind::SessionFailed { reason: text }
+    | EventKind::SessionMoved { reason: text }
     | EventKind::Hook { detail: Some(text), .. } = kind
     {
         redactor.all_in(text);

@@ -23,6 +23,7 @@ use crate::core::deps::Deps;
 use crate::core::mail::Mail;
 use crate::core::message::{AgentMessage, ModelOutcome, RunAttempt, SessionMail, SessionMessage};
 use crate::core::metrics::{CallResult, CallTimes, Happened};
+use crate::core::ownership;
 use crate::core::shared::SessionShared;
 use crate::core::trace;
 use crate::events::event::{Delta, EventKind};
@@ -299,6 +300,7 @@ impl ModelTask {
         let allowed = self.deps.accounts.look(&tenants, now_ms, wanted).map_err(NoAnswer::OverBudget)?;
         let is_less = wanted.is_some_and(|wanted| allowed < wanted.output_tokens);
         limit_output(&mut request, Some(allowed).filter(|_| is_less));
+        ownership::may_act(&self.deps, &self.cancel).await;
         let silent = |failure| Box::new(ProviderError::new(failure, ""));
         tokens.begin();
         let mut pieces = Pieces::default();

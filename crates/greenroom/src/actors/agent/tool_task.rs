@@ -29,6 +29,7 @@ use crate::core::kept_files;
 use crate::core::mail::Mail;
 use crate::core::message::{AgentMessage, AskRequest, PendingCall, RunAttempt, SessionMessage};
 use crate::core::metrics::Happened;
+use crate::core::ownership;
 use crate::core::shared::SessionShared;
 use crate::core::trace;
 use crate::events::event::EventKind;
@@ -129,6 +130,7 @@ impl ToolTask {
         let span = trace::tool(&self.span, &self.shared.id, call);
         let began = tokio::time::Instant::now();
         let work = async {
+            ownership::may_act(&self.deps, &self.cancel).await;
             if self.is_cut_off(call) { self.cut_off(call).await } else { self.with_hooks(call).await }
         };
         let mut result = work.instrument(span.clone()).await;

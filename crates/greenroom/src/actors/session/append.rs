@@ -10,12 +10,13 @@ use greenroom_kernel::entry::{EntryKind, Spender, Spent};
 use greenroom_kernel::log::Draft;
 use greenroom_kernel::path::is_message;
 use greenroom_kernel::{Entry, Head};
-use greenroom_store::{Appended, Batch};
+use greenroom_store::{Appended, Batch, StoreError};
 use tracing::Instrument as _;
 
 use super::SessionState;
 use crate::core::message::{AgentMessage, RunAttempt, RunCompletion, TrackerMessage};
 use crate::core::metrics::Happened;
+use crate::core::ownership;
 use crate::core::trace;
 use crate::events::entry_events;
 use crate::events::event::{Event, EventKind};
@@ -88,11 +89,26 @@ impl SessionState {
         self.deps.readiness.note(&appended);
         let is_durable = appended.is_ok();
         self.deps.metrics.count(Happened::Appended { entries: entries.len(), is_durable, took });
-        match appended.inspect_err(|_| trace::append_failed(&span))? {
+        if let Err(error) = &appended {
+            trace::append_failed(&span);
+            self.append_failed(error);
+        }
+        match appended? {
             Appended::Written { .. } => Ok(()),
             Appended::Duplicate { first } => {
                 Err(Error::DuplicateKey { session: self.shared.id.to_string(), first })
             }
+        }
+    }
+
+    /// Ends the actor if its log is not what it believes: another node took the session over, or nobody knows whether the
+    /// entries were written.
+    fn append_failed(&self, error: &StoreError) {
+        if ownership::is_lost(error) {
+            self.shared.lose();
+            self.myself.stop(Some(error.to_string()));
+        } else if matches!(error, StoreError::InDoubt { .. }) {
+            self.myself.stop(Some(error.to_string()));
         }
     }
 

@@ -31,6 +31,7 @@ use crate::core::deps::Deps;
 use crate::core::mail::Outbox;
 use crate::core::message::{AgentMessage, MeasureFor, SessionMail, TrackerConfig, TrackerMessage};
 use crate::core::metrics::{Happened, Restarted};
+use crate::core::ownership;
 use crate::core::shared::{Published, SessionShared};
 use crate::core::terms::lacking;
 use crate::core::trace;
@@ -48,6 +49,12 @@ impl SessionState {
     pub(super) async fn open(myself: ActorRef<SessionMail>, arguments: SessionArguments) -> Result<Self> {
         let began = tokio::time::Instant::now();
         let SessionArguments { deps, shared, supervisor, parking, finishes } = arguments;
+        if let Err(error) = ownership::claim(&deps, &shared.id).await {
+            // Nothing restarts it here.
+            shared.lose();
+            return Err(error);
+        }
+        shared.claimed();
         if !shared.is_suspended() {
             // A run that an earlier actor left is closed below, and its token reaches nothing.
             shared.end_run();

@@ -21,6 +21,7 @@ use crate::agent::{Agent, team};
 use crate::core::deps::Deps;
 use crate::core::door::Door;
 use crate::core::message::SessionMessage;
+use crate::core::ownership;
 use crate::core::shared::SessionShared;
 use crate::events::entry_events;
 use crate::values::error::{Error, Result};
@@ -85,7 +86,9 @@ async fn context(deps: &Arc<Deps>, id: &Arc<str>, agent: Option<Arc<Agent>>) -> 
 
 /// Deletes a session without actors.
 pub(crate) async fn delete(deps: &Arc<Deps>, id: Arc<str>) -> Result<()> {
+    ownership::claim(deps, &id).await?;
     if deps.store.head(&id).await?.is_none() {
+        ownership::release(deps, &id).await;
         return Err(Error::NoSession { session: id.to_string() });
     }
     deps.store.delete(&id).await?;
@@ -104,6 +107,20 @@ pub(crate) async fn delete_unchanged(deps: &Arc<Deps>, id: Arc<str>, entries: u6
 
 /// Changes a session without actors. Returns how many inputs were withdrawn.
 pub(crate) async fn amend(
+    deps: &Arc<Deps>,
+    shared: &SessionShared,
+    parking: &ParkingPlace,
+    amendment: Amendment,
+) -> Result<usize> {
+    ownership::claim(deps, &shared.id).await?;
+    let amended = amend_claimed(deps, shared, parking, amendment).await;
+    if !shared.is_suspended() {
+        ownership::release(deps, &shared.id).await;
+    }
+    amended
+}
+
+async fn amend_claimed(
     deps: &Arc<Deps>,
     shared: &SessionShared,
     parking: &ParkingPlace,

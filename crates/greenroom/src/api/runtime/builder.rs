@@ -31,6 +31,7 @@ use crate::core::deps::Deps;
 #[cfg(feature = "command-tools")]
 use crate::core::kept_files;
 use crate::core::metrics::Metrics;
+use crate::core::ownership;
 use crate::core::readiness::Readiness;
 use crate::core::shared::REQUESTS_MAX;
 use crate::events::bus::Bus;
@@ -525,6 +526,7 @@ impl RuntimeBuilder {
             .await
             .map_err(|error| Error::internal("starting the supervisor", &error))?;
         let _ = deps.supervisor.set(supervisor.clone());
+        ownership::watch(&deps, &supervisor);
         let stop = StopOnDrop { deps: Arc::clone(&deps), supervisor: supervisor.clone() };
         let runtime = Runtime { deps, supervisor, notices: Arc::new(notices), _stop: Arc::new(stop) };
         if !runtime.retention().keeps_all() {

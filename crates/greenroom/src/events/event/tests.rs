@@ -150,6 +150,7 @@ pub(crate) fn all() -> Vec<EventKind> {
         EventKind::Warning { message: "w".into() },
         EventKind::SessionRestarted { reason: "r".into() },
         EventKind::SessionFailed { reason: "r".into() },
+        EventKind::SessionMoved { reason: "r".into() },
         EventKind::SessionDeleted { reason: None },
         EventKind::SessionDeleted { reason: Some(DeletionReason::Age) },
     ];

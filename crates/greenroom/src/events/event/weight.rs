@@ -52,6 +52,7 @@ impl EventKind {
             | Self::Warning { .. }
             | Self::SessionRestarted { .. }
             | Self::SessionFailed { .. }
+            | Self::SessionMoved { .. }
             | Self::SessionDeleted { .. } => 0,
         };
         FRAME + held
