@@ -5,6 +5,7 @@
 //! | `/v1/…` | the operations, each where its `ROUTE` says (`calls`) |
 //! | `GET /v1/events`, `GET /v1/sessions/{session_id}/events` | server-sent events (`events`) |
 //! | `GET /openapi.json` | the description of these routes (`openapi`) |
+//! | `/v1/sessions/{session_id}/…` of another node | goes there (`forward`) |
 //! | `GET /healthz`, `GET /readyz`, `GET /metrics` | for operators (`probes`) |
 //!
 //! Invariants: every route except the two probes requires a bearer token; all require one of our own host names, and refuse
@@ -34,6 +35,7 @@ use self::access::Tokens;
 pub use self::access::{TOKEN_CHARS_MIN, Token, TokenError, check_token};
 use self::answers::{answer, problem};
 use self::connections::{Connection, Connections};
+use self::forward::Secret;
 use self::guard::Guard;
 pub use self::openapi::openapi;
 use crate::operations::{OpenConsumers, Right, Runs};
@@ -43,6 +45,7 @@ mod answers;
 mod calls;
 mod connections;
 mod events;
+mod forward;
 mod guard;
 mod openapi;
 mod probes;
@@ -66,6 +69,9 @@ pub struct HttpOptions {
     /// Further names that the `Host` header may have, besides the server's addresses and `localhost`; a name without a
     /// port matches any port.
     pub host_names: Vec<String>,
+    /// The secret that the nodes of a cluster share: see [`check_token`]. With it, a request for a session that another node
+    /// runs is answered there. `None` without a cluster.
+    pub cluster_secret: Option<String>,
     /// How many connections may be open, at least 2. Three quarters of them may wait for a run or a compaction, or stream
     /// events. 512 by default.
     pub connections_max: usize,
@@ -82,6 +88,7 @@ impl HttpOptions {
             tokens: vec![Token { secret: token.into(), right: Right::Administer, within: None }],
             agents: BTreeMap::new(),
             host_names: Vec::new(),
+            cluster_secret: None,
             connections_max: 512,
             request_timeout: Duration::from_secs(30),
         }
@@ -103,6 +110,8 @@ struct Shared {
     /// Agents by name.
     agents: Arc<BTreeMap<String, Arc<Agent>>>,
     guard: Guard,
+    /// With what requests go to other nodes.
+    cluster: Option<Secret>,
     request_timeout: Duration,
     stop: CancellationToken,
     /// Places for requests that wait for a run or a compaction, or that stream events: fewer than connections, so that a
@@ -123,8 +132,22 @@ impl HttpServer {
     /// The address cannot be listened on; [`std::io::ErrorKind::InvalidInput`] with a token that [`check_token`]
     /// refuses or that is there twice, with fewer than 2 connections, or without time for a request.
     pub async fn start(runtime: &Runtime, agent: Arc<Agent>, options: HttpOptions) -> std::io::Result<Self> {
-        let HttpOptions { address, tokens, agents, host_names, connections_max, request_timeout } = options;
+        let HttpOptions {
+            address,
+            tokens,
+            agents,
+            host_names,
+            cluster_secret,
+            connections_max,
+            request_timeout,
+        } = options;
         let invalid = |reason: String| std::io::Error::new(std::io::ErrorKind::InvalidInput, reason);
+        if let Some(secret) = &cluster_secret {
+            check_token(secret).map_err(|error| invalid(format!("the cluster's secret: {error}")))?;
+            if tokens.iter().any(|token| token.secret == *secret) {
+                return Err(invalid("the cluster's secret is a token, too; they must differ".to_owned()));
+            }
+        }
         let tokens = Tokens::new(tokens).map_err(invalid)?;
         if connections_max < 2 || request_timeout.is_zero() {
             return Err(invalid("a server needs at least 2 connections, and time for a request".to_owned()));
@@ -138,7 +161,8 @@ impl HttpServer {
             runtime: runtime.clone(),
             agent,
             agents: Arc::new(agents),
-            guard: Guard::new(tokens, address, &host_names),
+            guard: Guard::new(tokens, cluster_secret.clone().map(Secret), address, &host_names),
+            cluster: cluster_secret.map(Secret),
             request_timeout,
             stop: stop.clone(),
             waiting: Arc::new(Semaphore::new(waiting_max.min(Semaphore::MAX_PERMITS))),
@@ -205,12 +229,17 @@ async fn let_in(State(shared): State<Arc<Shared>>, request: Request, next: Next)
     };
     let _work = connection.work();
     let (mut parts, body) = request.into_parts();
-    parts.extensions.insert(bearer);
-    let head = Request::from_parts(parts.clone(), Body::empty());
+    parts.extensions.insert(Arc::clone(&bearer));
+    let head = parts.clone();
     let body = Bytes::from_request(Request::from_parts(parts, body), &());
     let (status, detail) = tokio::select! {
         body = body => match body.map_err(|rejection| rejection.status()) {
-            Ok(body) => return next.run(head.map(|_| Body::from(body))).await,
+            Ok(body) => {
+                if let Some(answered) = shared.forwarded(&head, &body, &bearer).await {
+                    return answered;
+                }
+                return next.run(Request::from_parts(head, Body::from(body))).await;
+            }
             Err(status @ StatusCode::PAYLOAD_TOO_LARGE) => {
                 (status, format!("the body has more than {BODY_BYTES_MAX} bytes"))
             }

@@ -244,6 +244,8 @@ impl StoreError {
             | Self::Full { .. }
             | Self::Io { .. }
             | Self::Invariant { .. }
+            | Self::Fenced { .. }
+            | Self::Elsewhere { .. }
             | Self::LeaseLost
             | Self::Unavailable { .. }
             | Self::InDoubt { .. } => true,
@@ -261,8 +263,6 @@ impl StoreError {
             | Self::Index { .. }
             | Self::UnknownLoss { .. }
             | Self::Backup { .. }
-            | Self::Fenced { .. }
-            | Self::Elsewhere { .. }
             | Self::SetBack { .. }
             | Self::Cancelled
             | Self::Closed => false,

@@ -118,6 +118,15 @@ impl Tokens {
 }
 
 impl Bearer {
+    pub(super) fn new(right: Right, within: Option<Label>) -> Self {
+        Self { right, within: within.map(Arc::new) }
+    }
+
+    /// What the bearer may do.
+    pub(super) fn right(&self) -> Right {
+        self.right
+    }
+
     /// Checks the right that a route needs.
     pub(super) fn check(&self, right: Right) -> Result<(), Refusal> {
         if self.right >= right {
@@ -227,6 +236,6 @@ pub(super) async fn label_new(runtime: &Runtime, id: &str, label: &Label) -> Res
 }
 
 /// Compares in a time that does not depend on where the difference is.
-fn same(left: &[u8], right: &[u8]) -> bool {
+pub(super) fn same(left: &[u8], right: &[u8]) -> bool {
     left.len() == right.len() && left.iter().zip(right).fold(0, |sum, (a, b)| sum | (a ^ b)) == 0
 }

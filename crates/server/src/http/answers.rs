@@ -165,7 +165,12 @@ pub(super) fn store_status(error: &StoreError) -> StatusCode {
         StoreError::SessionId { .. } | StoreError::TooLarge { .. } => StatusCode::BAD_REQUEST,
         StoreError::NotFound { .. } => StatusCode::NOT_FOUND,
         StoreError::Quarantined { .. } | StoreError::UnknownLoss { .. } => StatusCode::CONFLICT,
-        StoreError::Closed => StatusCode::SERVICE_UNAVAILABLE,
+        StoreError::Elsewhere { .. } => StatusCode::MISDIRECTED_REQUEST,
+        StoreError::Closed
+        | StoreError::Fenced { .. }
+        | StoreError::LeaseLost
+        | StoreError::Unavailable { .. }
+        | StoreError::InDoubt { .. } => StatusCode::SERVICE_UNAVAILABLE,
         _ => StatusCode::INTERNAL_SERVER_ERROR,
     }
 }

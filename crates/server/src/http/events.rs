@@ -20,6 +20,7 @@ use greenroom::{Delivery, Error, Follow, Position, SessionHandle};
 use serde_json::{Value, json};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::JoinHandle;
+use tokio::time::{Interval, interval};
 
 use super::Shared;
 use super::answers::{HttpProblem, Refusal};
@@ -36,6 +37,9 @@ pub(super) const AFTER: &str = "after";
 pub(super) const DURABLE: &str = "durable";
 /// The query parameter that adds the sub-agents below the session.
 pub(super) const TREE: &str = "tree";
+
+/// How often it is checked whether a session has moved to another node.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// `GET /v1/sessions/{session_id}/events`.
 pub(super) async fn of_session(
@@ -107,7 +111,8 @@ async fn stream(
         follow = follow.from_now().await?;
     }
     let first = format!("id: {}\n\n", follow.position());
-    Ok(respond(shared, Streamed::new(first, follow, None), &received.connection, Some(place)))
+    let session = received.path.first().map(|(_, id)| id.clone());
+    Ok(respond(shared, Streamed::new(first, follow, None), &received.connection, Some(place), session))
 }
 
 /// The position in the header, if there is one.
@@ -158,7 +163,7 @@ pub(super) fn of_work(
     place: Option<OwnedSemaphorePermit>,
 ) -> Response {
     let first = format!("id: {}\n{}", follow.position(), named("accepted", &work.accepted));
-    respond(shared, Streamed::new(first, follow, Some(work)), connection, place)
+    respond(shared, Streamed::new(first, follow, Some(work)), connection, place, None)
 }
 
 struct Streamed {
@@ -239,6 +244,8 @@ fn named(name: &str, data: &Value) -> String {
 /// What a stream holds while it is open.
 struct Open {
     streamed: Option<Streamed>,
+    /// The session whose events these are; `None` for work, and for those of several sessions.
+    session: Option<(String, Interval)>,
     shared: Arc<Shared>,
     alive: Duration,
     _streaming: Streaming,
@@ -251,6 +258,8 @@ impl Open {
         let stop = self.shared.stop.clone();
         let piece = tokio::select! {
             biased;
+            // Its events come from another node now, to which the client connects again.
+            () = moved(&self.shared, self.session.as_mut()) => Piece::End,
             // Work that is interrupted by a stop still has an outcome.
             () = stop.cancelled(), if streamed.work.is_none() => Piece::End,
             piece = streamed.next() => piece,
@@ -267,14 +276,27 @@ impl Open {
     }
 }
 
+/// Completes once another node runs the session; not without a cluster, and not for work, which has an outcome here.
+async fn moved(shared: &Shared, session: Option<&mut (String, Interval)>) {
+    let Some((session, look)) = session else { return std::future::pending().await };
+    loop {
+        look.tick().await;
+        if shared.is_elsewhere(session).await {
+            return;
+        }
+    }
+}
+
 fn respond(
     shared: &Arc<Shared>,
     streamed: Streamed,
     connection: &Arc<Connection>,
     place: Option<OwnedSemaphorePermit>,
+    session: Option<String>,
 ) -> Response {
     let open = Open {
         streamed: Some(streamed),
+        session: session.filter(|_| shared.cluster.is_some()).map(|id| (id, interval(LOOK_AGAIN))),
         shared: Arc::clone(shared),
         // Well within the time after which a connection counts as idle.
         alive: shared.request_timeout / 3,

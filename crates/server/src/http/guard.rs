@@ -10,21 +10,28 @@ use axum::response::Response;
 
 use super::access::{Bearer, Tokens};
 use super::answers::problem;
+use super::forward::{Secret, principal_header as principal};
 
 /// Checks a request.
 pub(super) struct Guard {
     tokens: Tokens,
+    cluster: Option<Secret>,
     port: u16,
     hosts: Vec<String>,
     further: Vec<String>,
 }
 
 impl Guard {
-    pub(super) fn new(tokens: Tokens, address: SocketAddr, further: &[String]) -> Self {
+    pub(super) fn new(
+        tokens: Tokens,
+        cluster: Option<Secret>,
+        address: SocketAddr,
+        further: &[String],
+    ) -> Self {
         let port = address.port();
         let hosts = ["127.0.0.1", "localhost", "[::1]"].map(|name| format!("{name}:{port}"));
         let further = further.iter().map(|name| name.to_ascii_lowercase()).collect();
-        Self { tokens, port, hosts: [vec![address.to_string()], hosts.into()].concat(), further }
+        Self { tokens, cluster, port, hosts: [vec![address.to_string()], hosts.into()].concat(), further }
     }
 
     /// Checks that the request is meant for this server and is not a web page's. `local` is the address that the client
@@ -61,9 +68,14 @@ impl Guard {
         local: SocketAddr,
     ) -> Result<Arc<Bearer>, Box<Response>> {
         self.check_place(uri, headers, local)?;
-        let bearer =
-            only(headers, header::AUTHORIZATION).and_then(bearer).and_then(|token| self.tokens.bearer(token));
-        match bearer {
+        let token = only(headers, header::AUTHORIZATION).and_then(bearer);
+        if let (Some(cluster), Some(token)) = (&self.cluster, token)
+            && let Some(forwarded) = cluster.bearer(token, principal(headers))
+        {
+            let refuse = |reason| Box::new(problem(StatusCode::FORBIDDEN, reason));
+            return forwarded.map(Arc::new).map_err(refuse);
+        }
+        match token.and_then(|token| self.tokens.bearer(token)) {
             Some(bearer) => Ok(Arc::clone(bearer)),
             None => {
                 let mut refusal = problem(StatusCode::UNAUTHORIZED, "the bearer token is missing or wrong");

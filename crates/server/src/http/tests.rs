@@ -21,6 +21,7 @@ mod access;
 mod consumers;
 mod events;
 mod limits;
+mod nodes;
 mod operations;
 mod probes;
 

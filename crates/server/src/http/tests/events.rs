@@ -13,10 +13,10 @@ use crate::operations::{Label, Right};
 
 /// One event of a stream.
 #[derive(Debug, Clone, PartialEq)]
-struct Told {
-    id: Option<String>,
+pub(super) struct Told {
+    pub(super) id: Option<String>,
     name: Option<String>,
-    data: Value,
+    pub(super) data: Value,
 }
 
 impl Told {
@@ -26,15 +26,15 @@ impl Told {
 }
 
 /// A client that reads server-sent events, and remembers the last id.
-struct Reader {
+pub(super) struct Reader {
     response: Response,
     text: String,
-    last: Option<String>,
+    pub(super) last: Option<String>,
     ready: VecDeque<Told>,
 }
 
 impl Reader {
-    async fn open(server: &HttpServer, token: &str, path: &str, last: Option<&str>) -> Self {
+    pub(super) async fn open(server: &HttpServer, token: &str, path: &str, last: Option<&str>) -> Self {
         let mut request = client().get(format!("http://{}{path}", server.address())).bearer_auth(token);
         if let Some(last) = last {
             request = request.header("last-event-id", last);
@@ -49,7 +49,7 @@ impl Reader {
     }
 
     /// The next event; `None` at the end of the stream.
-    async fn next(&mut self) -> Option<Told> {
+    pub(super) async fn next(&mut self) -> Option<Told> {
         loop {
             while let Some(told) = self.ready.pop_front() {
                 self.last = told.id.clone().or(self.last.take());
@@ -87,7 +87,7 @@ impl Reader {
     }
 
     /// Reads up to the first event of this type.
-    async fn until(&mut self, kind: &str) -> Vec<Told> {
+    pub(super) async fn until(&mut self, kind: &str) -> Vec<Told> {
         let mut told = Vec::new();
         loop {
             let next = self.next().await.unwrap_or_else(|| panic!("it ended before {kind}: {}", told.len()));

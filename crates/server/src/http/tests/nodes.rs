@@ -1,0 +1,207 @@
+//! Two nodes of a cluster: any of them answers any request, and the one that runs the session does the work.
+
+use std::sync::Arc;
+
+use greenroom_store::Engine;
+use greenroom_store::cluster::{Cluster, Node};
+
+use super::access::secret;
+use super::events::Reader;
+use super::operations::request;
+use super::*;
+use crate::http::Token;
+use crate::operations::{Label, Right};
+
+struct Member {
+    runtime: Runtime,
+    node: Arc<Node>,
+    server: HttpServer,
+}
+
+const CLUSTER: &str = "cluster-cluster-cluster-cluster-";
+
+async fn member(cluster: &Cluster, name: &str) -> Member {
+    // The address is announced before it is listened on, as `--advertise` does.
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let node = cluster.join(name, Some(&format!("http://{free}")));
+    let answer = |request: &greenroom_simulator::SeenRequest, _: greenroom_simulator::CallInfo| {
+        Answer::text(format!("to {}", request.last_user_text()))
+    };
+    let simulator =
+        Simulator::new(SimulatorOptions { window: 8_000, ..SimulatorOptions::new(Function(answer)) });
+    let engine: Arc<dyn Engine> = node.clone();
+    let runtime = Runtime::builder().provider(simulator.provider()).engine(engine).start().await.unwrap();
+    let server = serve(&runtime, |options| {
+        options.address = free;
+        options.cluster_secret = Some(CLUSTER.to_owned());
+        let label = Label { name: "tenant".to_owned(), value: "ada".to_owned() };
+        for (name, right, within) in [
+            ("reader", Right::Read, None),
+            ("prompter", Right::Prompt, None),
+            ("ada", Right::Prompt, Some(label)),
+        ] {
+            options.tokens.push(Token { secret: secret(name), right, within });
+        }
+    })
+    .await;
+    Member { runtime, node, server }
+}
+
+async fn as_of(server: &HttpServer, token: &str, name: &str, params: Value) -> (u16, Value) {
+    let response = request(server, name, &params).bearer_auth(token).send().await.unwrap();
+    let status = response.status().as_u16();
+    (status, response.json().await.unwrap())
+}
+
+fn prompt(id: &str, text: &str) -> Value {
+    json!({ "session_id": id, "text": text })
+}
+
+#[tokio::test]
+async fn any_node_takes_any_request() {
+    let cluster = Cluster::new();
+    let (a, b) = (member(&cluster, "a").await, member(&cluster, "b").await);
+    let (status, _) = call(&a.server, Method::POST, "/v1/sessions", Some(json!({ "session_id": "s" }))).await;
+    assert_eq!(status, StatusCode::OK);
+    for (number, member) in [&a, &b, &a, &b].into_iter().enumerate() {
+        let (status, reply) =
+            as_of(&member.server, TOKEN, "session/prompt", prompt("s", &number.to_string())).await;
+        assert_eq!((status, &reply["text"]), (200, &json!(format!("to {number}"))), "{reply}");
+    }
+    assert_eq!((a.runtime.live().await.unwrap().len(), b.runtime.live().await.unwrap().len()), (1, 0));
+    // A session that nobody runs begins where the placement says: here, at the first node.
+    let (status, _) = as_of(&b.server, TOKEN, "session/prompt", prompt("new", "x")).await;
+    assert_eq!((status, a.runtime.live().await.unwrap().len()), (200, 2));
+    // The same key through two nodes is one prompt.
+    for member in [&a, &b] {
+        let params = json!({ "session_id": "s", "text": "once", "key": "k" });
+        let (status, reply) = as_of(&member.server, TOKEN, "session/prompt", params).await;
+        assert_eq!((status, &reply["text"]), (200, &json!("to once")), "{reply}");
+    }
+    let said = a.runtime.entries("s", EntryId(0)).await.unwrap();
+    let prompts =
+        said.iter().filter(|entry| entry.kind.as_message().is_some_and(|message| message.role() == "user"));
+    assert_eq!(prompts.count(), 5);
+    // Both list both.
+    for member in [&a, &b] {
+        let (_, listed) = call(&member.server, Method::GET, "/v1/sessions", None).await;
+        assert_eq!(listed["sessions"].as_array().unwrap().len(), 2, "{listed}");
+    }
+}
+
+#[tokio::test]
+async fn the_owner_checks_who_asks() {
+    let cluster = Cluster::new();
+    let (a, b) = (member(&cluster, "a").await, member(&cluster, "b").await);
+    for id in ["s", "hers"] {
+        a.runtime
+            .open(id, &Agent::new("simulated").context_window(8_000))
+            .await
+            .unwrap()
+            .prompt("x")
+            .await
+            .unwrap();
+    }
+    a.runtime.session("hers").await.unwrap().set_label("tenant", "ada").await.unwrap();
+    for (token, id, expected) in [
+        (secret("reader"), "s", 403),
+        (secret("prompter"), "s", 200),
+        (secret("ada"), "s", 404),
+        (secret("ada"), "hers", 200),
+        (secret("nobody"), "s", 401),
+    ] {
+        let (status, told) = as_of(&b.server, &token, "session/prompt", prompt(id, "y")).await;
+        assert_eq!(status, expected, "{token}, {id}: {told}");
+    }
+    // Only a node may speak for others, and only of rights that there are; and there is one hop.
+    let send = async |token: &str, principal: Option<&str>, hop: bool| {
+        let mut asked = request(&b.server, "session/get", &json!({ "session_id": "s" })).bearer_auth(token);
+        if let Some(principal) = principal {
+            asked = asked.header("greenroom-principal", principal);
+        }
+        if hop {
+            asked = asked.header("greenroom-hop", "1");
+        }
+        asked.send().await.unwrap().status().as_u16()
+    };
+    assert_eq!(send(CLUSTER, Some("read"), false).await, 200);
+    assert_eq!(send(CLUSTER, Some("read"), true).await, 421);
+    assert_eq!(send(CLUSTER, Some("everything"), false).await, 403);
+    assert_eq!(send(CLUSTER, None, false).await, 403);
+    assert_eq!(send(CLUSTER, Some("read tenant%3Abob"), false).await, 404);
+    assert_eq!(send(&secret("nobody"), Some("administer"), false).await, 401);
+    let (status, _) =
+        as_of(&b.server, &secret("reader"), "session/delete", json!({ "session_id": "s" })).await;
+    assert_eq!(status, 403);
+}
+
+#[tokio::test]
+async fn an_owner_that_cannot_be_reached_is_said() {
+    let cluster = Cluster::new();
+    let (a, b) = (member(&cluster, "a").await, member(&cluster, "b").await);
+    let agent = Agent::new("simulated").context_window(8_000);
+    a.runtime.open("s", &agent).await.unwrap().prompt("x").await.unwrap();
+    // It answers nothing, and its lease is valid.
+    a.server.stop().await;
+    let response =
+        request(&b.server, "session/prompt", &prompt("s", "y")).bearer_auth(TOKEN).send().await.unwrap();
+    assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
+    assert!(response.headers().contains_key("retry-after"));
+    let told: Value = response.json().await.unwrap();
+    assert!(told["detail"].as_str().unwrap().contains("node a runs the session"), "{told}");
+    let (status, stored) = as_of(&b.server, TOKEN, "session/get", json!({ "session_id": "s" })).await;
+    assert_eq!((status, &stored["session"]["entries"].is_number()), (200, &true), "{stored}");
+    // Once its lease has run out, the session is run here.
+    cluster.expire("a");
+    let (status, reply) = as_of(&b.server, TOKEN, "session/prompt", prompt("s", "y")).await;
+    assert_eq!((status, &reply["text"]), (200, &json!("to y")), "{reply}");
+    drop(a.node);
+}
+
+#[tokio::test]
+async fn a_stream_ends_where_its_session_moves_and_goes_on_at_the_new_owner() {
+    let cluster = Cluster::new();
+    let (a, b) = (member(&cluster, "a").await, member(&cluster, "b").await);
+    let (status, _) = as_of(&a.server, TOKEN, "session/prompt", prompt("s", "1")).await;
+    assert_eq!(status, 200);
+    let (mut seen, mut last) = (Vec::new(), Some("0".to_owned()));
+    for (prompted, reader) in [("2", &b), ("3", &a)] {
+        let mut events =
+            Reader::open(&reader.server, TOKEN, "/v1/sessions/s/events?durable=true", last.as_deref()).await;
+        let (status, _) = as_of(&reader.server, TOKEN, "session/prompt", prompt("s", prompted)).await;
+        assert_eq!(status, 200);
+        while seen.iter().filter(|(kind, _)| kind == "run_end").count() < prompted.parse::<usize>().unwrap() {
+            let told = events.next().await.unwrap();
+            seen.push((told.data["type"].as_str().unwrap().to_owned(), told.data["seq"].as_u64().unwrap()));
+        }
+        last = events.last.clone();
+        if prompted == "2" {
+            // The owner changes: the stream through b, which came from a, ends in order.
+            cluster.expire("a");
+            let agent = Agent::new("simulated").context_window(8_000);
+            b.runtime.open("s", &agent).await.unwrap();
+            cluster.notice("a");
+            a.node.renew();
+            while events.next().await.is_some() {}
+        }
+    }
+    let numbers: Vec<u64> = seen.iter().map(|(_, seq)| *seq).collect();
+    assert!(numbers.is_sorted(), "{numbers:?}");
+    let mut once: Vec<(String, u64)> = seen.clone();
+    once.dedup();
+    assert_eq!(once.len(), seen.len(), "nothing comes twice: {seen:?}");
+}
+
+#[tokio::test]
+async fn a_cluster_s_secret_is_no_token() {
+    let cluster = Cluster::new();
+    let node = cluster.join("a", None);
+    let engine: Arc<dyn Engine> = node;
+    let runtime = Runtime::builder().provider(slow().provider()).engine(engine).start().await.unwrap();
+    for (secret, reason) in [("short", "needs 32"), (TOKEN, "must differ")] {
+        let mut options = HttpOptions::new(([127, 0, 0, 1], 0).into(), TOKEN);
+        options.cluster_secret = Some(secret.to_owned());
+        let refused = HttpServer::start(&runtime, Arc::new(Agent::new("m")), options).await.unwrap_err();
+        assert!(refused.to_string().contains(reason), "{refused}");
+    }
+}
