@@ -195,7 +195,8 @@ impl Keeper {
     ) -> Result<Vec<Row>, Fault> {
         let began = Instant::now();
         if self.link.as_ref().is_none_or(Link::is_closed) {
-            let options = PostgresOptions { patience, ..self.options.clone() };
+            let mut options = self.options.clone();
+            options.patience = patience;
             let link = Link::open(&options, &self.server, STATEMENTS).await;
             self.link = Some(link.map_err(|error| match error {
                 StoreError::Unavailable { detail } => Fault::Unsent(detail),
