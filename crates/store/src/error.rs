@@ -208,6 +208,13 @@ pub enum StoreError {
         /// The first entry that is gone.
         from: EntryId,
     },
+    /// The storage cannot be used as it is: its settings, its version, or another node of the same name. Nothing was
+    /// written.
+    #[error("the storage cannot be used: {detail}")]
+    Unsuitable {
+        /// Why, and what to do.
+        detail: String,
+    },
     /// A backup was cancelled. Nothing of it remains.
     #[error("it was cancelled")]
     Cancelled,
@@ -264,6 +271,7 @@ impl StoreError {
             | Self::UnknownLoss { .. }
             | Self::Backup { .. }
             | Self::SetBack { .. }
+            | Self::Unsuitable { .. }
             | Self::Cancelled
             | Self::Closed => false,
         }

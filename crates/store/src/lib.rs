@@ -58,7 +58,8 @@ mod read_only;
 mod reader;
 #[cfg(feature = "disk")]
 mod reclaim;
-#[cfg(feature = "disk")]
+#[cfg(feature = "codec")]
+#[cfg_attr(not(feature = "disk"), expect(dead_code, reason = "only the journal has whole records"))]
 mod record;
 #[cfg(feature = "disk")]
 mod recovery;
@@ -81,6 +82,8 @@ pub use engine::{Answer, Claim, Engine, Member, Owner, Placement};
 pub use error::{Notice, StoreError};
 pub use loss::{Loss, Salvaged};
 pub use page::LogPage;
+#[cfg(feature = "codec")]
+pub use record::{decode_entry, decode_head, encode_entry, encode_head};
 
 #[cfg(feature = "disk")]
 use disk::Disk;
@@ -144,6 +147,19 @@ pub struct Batch {
     pub head: Arc<Head>,
     /// The caller's idempotency key. A second batch with the same key is not written.
     pub key: Option<String>,
+}
+
+impl Batch {
+    /// Checks the batch without reading the session: the session's id, the key's length, that the ids are dense and that
+    /// the head counts the entries. Returns the batch's first id, and the batch as it is stored: without what only a store
+    /// sets in a head.
+    ///
+    /// # Errors
+    /// [`StoreError::SessionId`], [`StoreError::TooLarge`], [`StoreError::Sequence`], [`StoreError::Head`].
+    pub fn checked(self, session: &str) -> Result<(EntryId, Self), StoreError> {
+        let first = check_order(session, &self)?;
+        Ok((first, Self { head: without_loss(self.head), ..self }))
+    }
 }
 
 /// The result of an append. In either case the batch is durable.
@@ -248,8 +264,7 @@ impl Store {
     /// Those of [`Store::append`]. [`StoreError::TooLarge`] remains possible for an entry that is too large
     /// by itself.
     pub async fn append_of_any_size(&self, session: &str, batch: Batch) -> Result<Appended, StoreError> {
-        let first = check_order(session, &batch)?;
-        let batch = Batch { head: without_loss(batch.head), ..batch };
+        let (first, batch) = batch.checked(session)?;
         match self.inner.as_ref() {
             Inner::Memory(memory) => open_memory(memory)?.append(session, first, batch),
             #[cfg(feature = "disk")]
@@ -527,8 +542,7 @@ impl Store {
     /// # Errors
     /// [`StoreError::TooLarge`]; [`StoreError::Full`] and [`StoreError::Io`] if it could not be written.
     pub async fn learned_put(&self, key: &str, value: &[u8]) -> Result<(), StoreError> {
-        check_size("bytes of a fact's name", key.len(), KEY_BYTES_MAX)?;
-        check_size("bytes of a fact", value.len(), LEARNED_BYTES_MAX)?;
+        check_fact(key, value)?;
         let (key, value) = (key.to_owned(), value.to_vec());
         match self.inner.as_ref() {
             Inner::Memory(memory) => {
@@ -574,7 +588,20 @@ fn check_size(what: &'static str, size: usize, limit: u64) -> Result<(), StoreEr
     if size > limit { Err(StoreError::TooLarge { what, size, limit }) } else { Ok(()) }
 }
 
-fn check_session(session: &str) -> Result<(), StoreError> {
+/// Checks the sizes of a fact.
+///
+/// # Errors
+/// [`StoreError::TooLarge`].
+pub fn check_fact(key: &str, value: &[u8]) -> Result<(), StoreError> {
+    check_size("bytes of a fact's name", key.len(), KEY_BYTES_MAX)?;
+    check_size("bytes of a fact", value.len(), LEARNED_BYTES_MAX)
+}
+
+/// Checks a session's id.
+///
+/// # Errors
+/// [`StoreError::SessionId`].
+pub fn check_session(session: &str) -> Result<(), StoreError> {
     session_id::check(session)
         .map_err(|reason| StoreError::SessionId { session: session.chars().take(80).collect(), reason })
 }

@@ -1,5 +1,6 @@
 //! The records that frames of the journal carry, and their bytes: one byte for the version, then the record
-//! in the form of that version.
+//! in the form of that version. Engines that keep entries and heads in rows of a table store the same bytes: an entry by
+//! itself is the version and what a record of that version has of it.
 //!
 //! A record is written in the newest version and read in the version that its first byte names.
 //! `record/v1.rs` declares version 1; `docs/record-versions.md` explains how to add another one.
@@ -108,13 +109,35 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<StoredRecord, StoreError> {
     VERSIONS.decode(bytes)
 }
 
+/// Encodes an entry in the newest version.
+///
+/// # Errors
+/// [`StoreError::Record`] if it has something that this version cannot store.
+pub fn encode_entry(entry: &Entry) -> Result<Vec<u8>, StoreError> {
+    VERSIONS.encode_entry(entry)
+}
+
+/// Decodes an entry of any version.
+///
+/// # Errors
+/// [`StoreError::Version`] if a newer program wrote it; [`StoreError::Record`] if it is damaged.
+pub fn decode_entry(bytes: &[u8]) -> Result<Entry, StoreError> {
+    VERSIONS.decode_entry(bytes)
+}
+
 /// Encodes a head in the newest version.
-pub(crate) fn encode_head(head: &Head) -> Result<Vec<u8>, StoreError> {
+///
+/// # Errors
+/// [`StoreError::Record`] if it has something that this version cannot store.
+pub fn encode_head(head: &Head) -> Result<Vec<u8>, StoreError> {
     VERSIONS.encode_head(head)
 }
 
 /// Decodes a head of any version.
-pub(crate) fn decode_head(bytes: &[u8]) -> Result<Head, StoreError> {
+///
+/// # Errors
+/// [`StoreError::Version`] if a newer program wrote it; [`StoreError::Record`] if it is damaged.
+pub fn decode_head(bytes: &[u8]) -> Result<Head, StoreError> {
     VERSIONS.decode_head(bytes)
 }
 
@@ -130,6 +153,8 @@ struct Version {
     decode: fn(&[u8]) -> Result<StoredRecord, StoreError>,
     encode_head: fn(&Head, Vec<u8>) -> Result<Vec<u8>, StoreError>,
     decode_head: fn(&[u8]) -> Result<Head, StoreError>,
+    encode_entry: fn(&Entry, Vec<u8>) -> Result<Vec<u8>, StoreError>,
+    decode_entry: fn(&[u8]) -> Result<Entry, StoreError>,
 }
 
 impl Version {
@@ -137,6 +162,7 @@ impl Version {
     where
         StoredRecord: Stored<V>,
         Head: Stored<V>,
+        Entry: Stored<V>,
     {
         Self {
             number,
@@ -144,6 +170,8 @@ impl Version {
             decode: decode_whole::<V, StoredRecord>,
             encode_head: encode_after::<V, Head>,
             decode_head: decode_whole::<V, Head>,
+            encode_entry: encode_after::<V, Entry>,
+            decode_entry: decode_whole::<V, Entry>,
         }
     }
 }
@@ -189,6 +217,20 @@ impl Versions {
     fn decode(&self, bytes: &[u8]) -> Result<StoredRecord, StoreError> {
         let (version, body) = self.of(bytes, "a record")?;
         (version.decode)(body)
+    }
+
+    fn encode_entry(&self, entry: &Entry) -> Result<Vec<u8>, StoreError> {
+        let newest = self.newest();
+        let bytes = (newest.encode_entry)(entry, newest.begin(RECORD_BYTES))?;
+        if bytes.len() > CHECKED_FROM_BYTES {
+            self.decode_entry(&bytes)?;
+        }
+        Ok(bytes)
+    }
+
+    fn decode_entry(&self, bytes: &[u8]) -> Result<Entry, StoreError> {
+        let (version, body) = self.of(bytes, "an entry")?;
+        (version.decode_entry)(body)
     }
 
     fn encode_head(&self, head: &Head) -> Result<Vec<u8>, StoreError> {

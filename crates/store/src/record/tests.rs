@@ -1,6 +1,7 @@
 //! The bytes of records and heads: they never change, and nothing but a whole record decodes.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod entries;
 mod v2;
 
 use std::collections::BTreeMap;

@@ -1,0 +1,7 @@
+//! The points, by subject.
+//!
+//! Invariants: nothing here asserts how long something takes, except for leases, which are about time.
+
+pub mod faults;
+pub mod log;
+pub mod owners;

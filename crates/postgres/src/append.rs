@@ -1,0 +1,401 @@
+//! What an append, a claim and a deletion do: who owns the session is settled first, then the statement is repeated until
+//! its outcome is known or patience has run out.
+//!
+//! Invariants: a batch is written at most once, however often its statement is repeated, because the statement compares the
+//! number of entries, and an entry tells in which epoch it was written. What stays in doubt when patience runs out cannot
+//! happen later unnoticed: the session is claimed again, in a new epoch, before anything else is written.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use greenroom_kernel::EntryId;
+use greenroom_store::{Appended, Batch, Owner, StoreError, check_session};
+
+use crate::Shared;
+use crate::backoff::{Backoff, random};
+use crate::batch::{Work, column, number};
+use crate::link::{Fault, Parameters};
+use crate::pool::Kind;
+use crate::slots::{Owned, Slot, State};
+use crate::statements::Sql;
+use crate::writer::Outcome;
+
+/// The most bytes of a statement that adds entries to a large batch.
+const PART_BYTES_MAX: usize = 8 << 20;
+
+/// What a claim found.
+pub(crate) enum Claimed {
+    Mine(Owned),
+    Theirs(Owner),
+    /// There is no such session, and none was to be created.
+    Absent,
+}
+
+/// What the rows say of a batch that was not written as expected.
+enum Finding {
+    Appended(Appended),
+    /// The same statement may succeed now.
+    Again,
+}
+
+impl Shared {
+    pub(crate) async fn append(&self, session: &str, batch: Batch) -> Result<Appended, StoreError> {
+        let work = Arc::new(Work::new(session, batch)?);
+        let slot = self.slots.of(session);
+        let turn = slot.turn().await;
+        let result = self.append_in_turn(&slot, &work).await;
+        drop(turn);
+        self.slots.done(session, slot);
+        result
+    }
+
+    async fn append_in_turn(&self, slot: &Slot, work: &Arc<Work>) -> Result<Appended, StoreError> {
+        let until = Instant::now() + self.options.patience;
+        let mut owned = match self.own(slot, &work.session, true, until).await? {
+            Claimed::Mine(owned) => owned,
+            Claimed::Theirs(owner) => return Err(elsewhere(&work.session, owner)),
+            Claimed::Absent => return Err(StoreError::NotFound { session: work.session.clone() }),
+        };
+        let mut backoff = Backoff::new();
+        let mut doubt = false;
+        loop {
+            let outcome = match work.is_large() {
+                true => self.write_large(work, owned, until).await,
+                false => self.queue.write(work, owned, until).await,
+            };
+            let detail = match outcome {
+                Outcome::Written => {
+                    let appended = written(work);
+                    owned.entries = work.next;
+                    slot.set(State::Owned(owned));
+                    return Ok(appended);
+                }
+                Outcome::Unexpected => match self.find_out(slot, work, owned, doubt, until).await {
+                    Ok(Finding::Appended(appended)) => return Ok(appended),
+                    Ok(Finding::Again) => "the session was busy".to_owned(),
+                    Err(StoreError::Unavailable { detail }) => detail,
+                    Err(error) => return Err(error),
+                },
+                Outcome::Failed(Fault::Refused(detail)) => return Err(StoreError::Unsuitable { detail }),
+                Outcome::Failed(Fault::Unanswered(detail)) => {
+                    doubt = true;
+                    detail
+                }
+                Outcome::Failed(Fault::Unsent(detail) | Fault::Later(detail)) => detail,
+            };
+            if !backoff.wait(until).await {
+                if !doubt {
+                    return Err(StoreError::Unavailable { detail });
+                }
+                // Whatever is still on its way belongs to this epoch. The next write begins another one.
+                slot.set(State::Unknown);
+                return Err(StoreError::InDoubt { detail });
+            }
+        }
+    }
+
+    /// Says whose the session is, and claims it if this node has not asked yet.
+    pub(crate) async fn own(
+        &self,
+        slot: &Slot,
+        session: &str,
+        creates: bool,
+        until: Instant,
+    ) -> Result<Claimed, StoreError> {
+        match (slot.state(), self.lease.incarnation()) {
+            (State::Owned(owned), Ok(incarnation)) if owned.incarnation == incarnation => Ok(Claimed::Mine(owned)),
+            (State::Owned(_), _) => {
+                slot.set(State::Lost);
+                Err(fenced(session))
+            }
+            (State::Lost, _) => Err(fenced(session)),
+            (State::Unknown, Err(error)) => Err(error),
+            (State::Unknown, Ok(incarnation)) => {
+                let claimed = self.claim(session, incarnation, creates, until).await?;
+                if let Claimed::Mine(owned) = &claimed {
+                    slot.set(State::Owned(*owned));
+                }
+                Ok(claimed)
+            }
+        }
+    }
+
+    /// Asks for the session.
+    async fn claim(
+        &self,
+        session: &str,
+        incarnation: i64,
+        creates: bool,
+        until: Instant,
+    ) -> Result<Claimed, StoreError> {
+        let claimed = loop {
+            let asked = self.pool.run_until(until, Kind::Write, Sql::Claim, &[&session, &incarnation]).await;
+            // Nothing that anybody reads changes, so nothing is in doubt.
+            if let Some(row) = asked.map_err(undoubted)?.first() {
+                let entries = row.get(1);
+                break match row.get::<_, Option<i64>>(0) {
+                    Some(epoch) => Claimed::Mine(Owned { incarnation, epoch, entries }),
+                    None => Claimed::Theirs(Owner {
+                        node: row.get::<_, Option<String>>(4).unwrap_or_default(),
+                        address: row.get(5),
+                        epoch: number(row.get(3)),
+                    }),
+                };
+            }
+            if !creates {
+                break Claimed::Absent;
+            }
+            let asked = self.pool.run_until(until, Kind::Write, Sql::ClaimNew, &[&session, &incarnation]).await;
+            if let Some(row) = asked.map_err(undoubted)?.first() {
+                break Claimed::Mine(Owned { incarnation, epoch: row.get(0), entries: 0 });
+            }
+        };
+        // Others may have taken over what was granted to a lease that has run out meanwhile.
+        if self.lease.incarnation()? != incarnation {
+            return Err(StoreError::LeaseLost);
+        }
+        Ok(claimed)
+    }
+
+    /// Finds out why a batch was not written.
+    async fn find_out(
+        &self,
+        slot: &Slot,
+        work: &Work,
+        owned: Owned,
+        doubt: bool,
+        until: Instant,
+    ) -> Result<Finding, StoreError> {
+        let entry = if work.entries.is_empty() { -1 } else { work.first };
+        let asked = self.pool.run_until(until, Kind::Read, Sql::Diagnosis, &[&work.session, &work.key, &entry]).await?;
+        let Some(row) = asked.first() else {
+            return Err(set_back(&work.session, 0));
+        };
+        let found = Owned {
+            incarnation: row.get::<_, Option<i64>>(0).unwrap_or(-1),
+            epoch: row.get(1),
+            entries: row.get(2),
+        };
+        let key: Option<i64> = row.get(4);
+        // The owner of an epoch writes one batch after the other, so its entry in this place is that of this batch.
+        let is_ours = row.get::<_, Option<i64>>(5) == Some(owned.epoch) || work.entries.is_empty() && key == Some(work.first);
+        if doubt && is_ours {
+            slot.set(State::Owned(Owned { entries: work.next, ..owned }));
+            return Ok(Finding::Appended(written(work)));
+        }
+        let is_older = found.epoch < owned.epoch
+            || found.epoch == owned.epoch && (found.incarnation >= 0 && found.incarnation != owned.incarnation)
+            || found.epoch == owned.epoch && found.entries < owned.entries;
+        if is_older {
+            return Err(set_back(&work.session, found.entries));
+        }
+        if (found.epoch, found.incarnation) != (owned.epoch, owned.incarnation) {
+            slot.set(State::Lost);
+            return Err(fenced(&work.session));
+        }
+        if let Some(first) = key {
+            return Ok(Finding::Appended(Appended::Duplicate { first: EntryId(number(first)) }));
+        }
+        if found.entries == work.first {
+            return Ok(Finding::Again);
+        }
+        let (expected, got) = (EntryId(number(found.entries)), EntryId(number(work.first)));
+        Err(StoreError::Sequence { session: work.session.clone(), expected, got })
+    }
+
+    /// Writes a batch that is too large for one statement: its entries wait in a table of their own, and then count all at
+    /// once.
+    async fn write_large(&self, work: &Work, owned: Owned, until: Instant) -> Outcome {
+        let name = [random().to_be_bytes(), random().to_be_bytes()].concat();
+        let mut rest = work.entries.as_slice();
+        let mut id = work.first;
+        while !rest.is_empty() {
+            let mut room = PART_BYTES_MAX;
+            let fits = |entry: &&Vec<u8>| {
+                let fits = entry.len() <= room;
+                room = room.saturating_sub(entry.len());
+                fits
+            };
+            let count = rest.iter().take_while(fits).count().max(1);
+            let (part, after) = rest.split_at(count);
+            let ids: Vec<i64> = (id..).take(count).collect();
+            let bodies: Vec<&[u8]> = part.iter().map(Vec::as_slice).collect();
+            // As long as parts arrive, patience is not lost.
+            let parted = self.pool.run(Kind::Write, Sql::Part, &[&name, &ids, &bodies]).await;
+            if let Err(error) = parted {
+                return Outcome::Failed(Fault::Unsent(error.to_string()));
+            }
+            (rest, id) = (after, id + column(count as u64));
+        }
+        let until = until.max(Instant::now() + self.options.patience);
+        let columns = &work.columns;
+        let parameters: Parameters<'_> =
+            &[
+                &work.session,
+                &owned.incarnation,
+                &owned.epoch,
+                &work.first,
+                &work.next,
+                &work.key,
+                &work.head,
+                &columns.title,
+                &columns.labels,
+                &columns.created_at_ms,
+                &columns.updated_at_ms,
+                &columns.is_unfinished,
+                &columns.parent,
+                &columns.active_from,
+                &name,
+            ];
+        let outcome = match self.pool.run_once(until, Sql::AppendParts, parameters).await {
+            Ok(rows) if rows.is_empty() => Outcome::Unexpected,
+            Ok(_) => Outcome::Written,
+            Err(fault) => Outcome::Failed(fault),
+        };
+        // What is left over goes with the next large batch.
+        drop(self.pool.run_once(until, Sql::PartsDropped, &[&name]).await);
+        outcome
+    }
+
+    pub(crate) async fn delete(&self, session: &str) -> Result<(), StoreError> {
+        let slot = self.slots.of(session);
+        let turn = slot.turn().await;
+        let result = self.delete_in_turn(&slot, session).await;
+        drop(turn);
+        self.slots.done(session, slot);
+        result
+    }
+
+    async fn delete_in_turn(&self, slot: &Slot, session: &str) -> Result<(), StoreError> {
+        let until = Instant::now() + self.options.patience;
+        let not_found = || StoreError::NotFound { session: session.to_owned() };
+        let owned = match self.own(slot, session, false, until).await? {
+            Claimed::Mine(owned) => owned,
+            Claimed::Theirs(owner) => return Err(elsewhere(session, owner)),
+            Claimed::Absent => return Err(not_found()),
+        };
+        let mut backoff = Backoff::new();
+        let mut doubt = false;
+        loop {
+            let (incarnation, epoch) = (owned.incarnation, owned.epoch);
+            let asked = self.pool.run_once(until, Sql::Delete, &[&session, &incarnation, &epoch]).await;
+            let detail = match asked {
+                Ok(rows) if !rows.is_empty() => {
+                    slot.set(State::Unknown);
+                    return Ok(());
+                }
+                Ok(_) => {
+                    let none: Option<Vec<u8>> = None;
+                    let asked = self.pool.run_until(until, Kind::Read, Sql::Diagnosis, &[&session, &none, &-1_i64]).await;
+                    match asked {
+                        Ok(rows) => {
+                            let row = rows.first().ok_or_else(|| set_back(session, 0))?;
+                            let (found, is_there): (i64, bool) = (row.get(1), row.get(3));
+                            if !is_there && found == epoch + 1 && doubt {
+                                slot.set(State::Unknown);
+                                return Ok(());
+                            }
+                            if found < epoch {
+                                return Err(set_back(session, row.get(2)));
+                            }
+                            if found != epoch || row.get::<_, Option<i64>>(0) != Some(incarnation) {
+                                slot.set(State::Lost);
+                                return Err(fenced(session));
+                            }
+                            if !is_there {
+                                return Err(not_found());
+                            }
+                            "the session was busy".to_owned()
+                        }
+                        Err(error) => error.to_string(),
+                    }
+                }
+                Err(Fault::Refused(detail)) => return Err(StoreError::Unsuitable { detail }),
+                Err(Fault::Unanswered(detail)) => {
+                    doubt = true;
+                    detail
+                }
+                Err(Fault::Unsent(detail) | Fault::Later(detail)) => detail,
+            };
+            if !backoff.wait(until).await {
+                if !doubt {
+                    return Err(StoreError::Unavailable { detail });
+                }
+                slot.set(State::Unknown);
+                return Err(StoreError::InDoubt { detail });
+            }
+        }
+    }
+
+    /// Claims the session for [`greenroom_store::Placement`].
+    pub(crate) async fn claim_for_good(&self, session: &str) -> Result<Claimed, StoreError> {
+        self.check_open()?;
+        check_session(session)?;
+        let slot = self.slots.of(session);
+        let turn = slot.turn().await;
+        let is_held = matches!(
+            (slot.state(), self.lease.incarnation()?),
+            (State::Owned(owned), incarnation) if owned.incarnation == incarnation
+        );
+        if !is_held {
+            slot.set(State::Unknown);
+        }
+        let result = self.own(&slot, session, true, Instant::now() + self.options.patience).await;
+        drop(turn);
+        self.slots.done(session, slot);
+        result
+    }
+
+    /// Gives the session back.
+    pub(crate) async fn give_back(&self, session: &str, to: Option<&str>) -> Result<(), StoreError> {
+        check_session(session)?;
+        let slot = self.slots.of(session);
+        let turn = slot.turn().await;
+        let result = match slot.state() {
+            State::Lost => Ok(()),
+            State::Owned(Owned { incarnation, epoch, .. }) => {
+                let parameters: Parameters<'_> = &[&session, &incarnation, &Some(epoch), &to];
+                self.pool.run(Kind::Write, Sql::Release, parameters).await.map(drop).map_err(undoubted)
+            }
+            // After a write that stayed in doubt, it may still be this node's.
+            State::Unknown => match self.lease.incarnation() {
+                Ok(incarnation) => {
+                    let parameters: Parameters<'_> = &[&session, &incarnation, &None::<i64>, &to];
+                    self.pool.run(Kind::Write, Sql::Release, parameters).await.map(drop).map_err(undoubted)
+                }
+                Err(_) => Ok(()),
+            },
+        };
+        if result.is_ok() {
+            slot.set(State::Unknown);
+        }
+        drop(turn);
+        self.slots.done(session, slot);
+        result
+    }
+}
+
+fn written(work: &Work) -> Appended {
+    Appended::Written { first: EntryId(number(work.first)), next: EntryId(number(work.next)) }
+}
+
+fn fenced(session: &str) -> StoreError {
+    StoreError::Fenced { session: session.to_owned() }
+}
+
+fn elsewhere(session: &str, owner: Owner) -> StoreError {
+    StoreError::Elsewhere { session: session.to_owned(), owner }
+}
+
+/// Creates the error that the database has less than it acknowledged.
+pub(crate) fn set_back(session: &str, entries: i64) -> StoreError {
+    StoreError::SetBack { session: session.to_owned(), from: EntryId(number(entries)) }
+}
+
+/// Who owns a session may be asked again at any time, so that is never in doubt.
+fn undoubted(error: StoreError) -> StoreError {
+    match error {
+        StoreError::InDoubt { detail } => StoreError::Unavailable { detail },
+        other => other,
+    }
+}

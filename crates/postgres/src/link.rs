@@ -1,0 +1,225 @@
+//! A connection to the server: opened, checked, and used with prepared statements.
+//!
+//! Invariants: a connection is used only after its server was found suitable, so a failover to a standby, or a restart with
+//! other settings, is noticed. One that failed once is never used again. A statement that was not sent changed nothing; one
+//! that the server refused neither; of one that was not answered nobody knows.
+
+use std::future::Future;
+use std::time::Duration;
+
+use greenroom_store::StoreError;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+use tokio_postgres::error::{Severity, SqlState};
+use tokio_postgres::types::ToSql;
+use tokio_postgres::{Client, Row, Statement};
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::options::{PostgresOptions, Server, unsuitable};
+use crate::statements::Sql;
+
+/// The parameters of a statement.
+pub(crate) type Parameters<'a> = &'a [&'a (dyn ToSql + Sync)];
+
+/// Why a statement has no result.
+#[derive(Debug, Clone)]
+pub(crate) enum Fault {
+    /// It was not sent: there is no connection.
+    Unsent(String),
+    /// The server refused it for now. It changed nothing.
+    Later(String),
+    /// The server refused it for good. It changed nothing.
+    Refused(String),
+    /// The connection failed before the answer. It may have been executed.
+    Unanswered(String),
+}
+
+/// An open connection.
+pub(crate) struct Link {
+    client: Client,
+    statements: Vec<(Sql, Statement)>,
+    _connection: AbortOnDropHandle<()>,
+}
+
+/// The oldest server that has everything that is used.
+const SERVER_VERSION_MIN: i32 = 130_000;
+
+/// Every statement has an index, and rows of tables that were never analysed mislead the planner.
+const SETTINGS: &str = "set jit = off; set enable_seqscan = off; set enable_mergejoin = off; set lock_timeout = 0; \
+                        set idle_in_transaction_session_timeout = 0; set statement_timeout = 0";
+
+impl Link {
+    /// Connects, checks the server, and prepares these statements.
+    pub(crate) async fn open(options: &PostgresOptions, server: &Server, wanted: &[Sql]) -> Result<Self, StoreError> {
+        let link = Self::open_bare(options, server).await?;
+        link.prepare(options, wanted).await
+    }
+
+    /// Connects and checks the server. The tables may not exist yet.
+    pub(crate) async fn open_bare(options: &PostgresOptions, server: &Server) -> Result<Self, StoreError> {
+        let opening = async {
+            let connected = server.config.connect(server.tls.clone()).await;
+            let (client, connection) = connected.map_err(|error| not_connected(&error))?;
+            let connection: JoinHandle<()> = tokio::spawn(async move {
+                if let Err(error) = connection.await {
+                    tracing::debug!(error = %shown(&error), "a connection to PostgreSQL ended");
+                }
+            });
+            let link = Self { client, statements: Vec::new(), _connection: AbortOnDropHandle::new(connection) };
+            link.client.batch_execute(SETTINGS).await.map_err(|error| not_connected(&error))?;
+            link.check_server(options).await?;
+            Ok(link)
+        };
+        in_time(options.patience, opening).await
+    }
+
+    async fn prepare(mut self, options: &PostgresOptions, wanted: &[Sql]) -> Result<Self, StoreError> {
+        let preparing = async {
+            for sql in wanted {
+                let statement = self.client.prepare(&sql.text(&options.schema)).await;
+                self.statements.push((*sql, statement.map_err(|error| not_connected(&error))?));
+            }
+            Ok(())
+        };
+        in_time(options.patience, preparing).await?;
+        Ok(self)
+    }
+
+    /// Refuses a server that cannot hold sessions, or may lose them.
+    async fn check_server(&self, options: &PostgresOptions) -> Result<(), StoreError> {
+        let asked = "select current_setting('server_version_num')::int, pg_is_in_recovery(), \
+                     current_setting('transaction_read_only'), current_setting('server_encoding'), \
+                     current_setting('fsync'), current_setting('full_page_writes'), current_setting('synchronous_commit')";
+        let row = self.client.query_one(asked, &[]).await.map_err(|error| not_connected(&error))?;
+        let version: i32 = row.get(0);
+        if version < SERVER_VERSION_MIN {
+            return Err(unsuitable(format!("PostgreSQL {} is too old; 13 is the oldest that works", version / 10_000)));
+        }
+        if row.get(1) {
+            return Err(unsuitable(
+                "the server is a standby, which only reads; name the primary in the URL, or add \
+                 `target_session_attrs=read-write` and all hosts",
+            ));
+        }
+        if row.get::<_, String>(2) == "on" {
+            return Err(unsuitable("the server only reads (`default_transaction_read_only` is on for this user or database)"));
+        }
+        let encoding: String = row.get(3);
+        if encoding != "UTF8" {
+            return Err(unsuitable(format!("the database has the encoding {encoding}; create one with UTF8")));
+        }
+        let off: Vec<&str> = [(4, "fsync"), (5, "full_page_writes"), (6, "synchronous_commit")]
+            .into_iter()
+            .filter(|(column, _)| row.get::<_, String>(*column) == "off")
+            .map(|(_, name)| name)
+            .collect();
+        if !off.is_empty() && !options.allows_loss {
+            return Err(unsuitable(format!(
+                "the server may lose what it acknowledged: {} is off; switch it on",
+                off.join(", ")
+            )));
+        }
+        Ok(())
+    }
+
+    /// Whether the connection is known to be gone.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.client.is_closed()
+    }
+
+    /// Runs a prepared statement, and waits at most this long for its answer.
+    pub(crate) async fn run(
+        &self,
+        sql: Sql,
+        parameters: Parameters<'_>,
+        patience: Duration,
+    ) -> Result<Vec<Row>, Fault> {
+        let statement = self.statements.iter().find(|(prepared, _)| *prepared == sql);
+        let Some((_, statement)) = statement else {
+            return Err(Fault::Refused(format!("the statement {sql:?} was not prepared")));
+        };
+        if self.is_closed() {
+            return Err(Fault::Unsent("the connection was closed".to_owned()));
+        }
+        match timeout(patience, self.client.query(statement, parameters)).await {
+            Ok(rows) => rows.map_err(|error| fault(&error)),
+            Err(_) => Err(Fault::Unanswered(format!("no answer within {} ms", patience.as_millis()))),
+        }
+    }
+
+    /// Runs statements of a migration: all of them or none.
+    pub(crate) async fn batch(&self, text: &str) -> Result<(), StoreError> {
+        self.client.batch_execute(text).await.map_err(|error| not_connected(&error))
+    }
+
+    /// Returns the first column of the first row.
+    pub(crate) async fn number(&self, text: &str) -> Result<Option<i32>, StoreError> {
+        let row = self.client.query_opt(text, &[]).await.map_err(|error| not_connected(&error))?;
+        Ok(row.and_then(|row| row.get(0)))
+    }
+}
+
+async fn in_time<T>(
+    patience: Duration,
+    work: impl Future<Output = Result<T, StoreError>>,
+) -> Result<T, StoreError> {
+    match timeout(patience, work).await {
+        Ok(result) => result,
+        Err(_) => {
+            let detail = format!("the database did not answer within {} ms", patience.as_millis());
+            Err(StoreError::Unavailable { detail })
+        }
+    }
+}
+
+/// Says what went wrong. Details, which may quote rows, are left out.
+fn shown(error: &tokio_postgres::Error) -> String {
+    match error.as_db_error() {
+        Some(refusal) => format!("{} ({})", refusal.message(), refusal.code().code()),
+        None => {
+            let mut text = error.to_string();
+            let mut source = std::error::Error::source(error);
+            while let Some(cause) = source {
+                let cause_text = cause.to_string();
+                if !text.ends_with(&cause_text) {
+                    text.push_str(": ");
+                    text.push_str(&cause_text);
+                }
+                source = cause.source();
+            }
+            text
+        }
+    }
+}
+
+/// Translates an error of a statement.
+fn fault(error: &tokio_postgres::Error) -> Fault {
+    let text = shown(error);
+    let Some(refusal) = error.as_db_error() else {
+        // What cannot be encoded was not sent; an answer that cannot be decoded is a mistake of ours.
+        return if error.is_closed() || std::error::Error::source(error).is_none_or(|source| source.is::<std::io::Error>()) {
+            Fault::Unanswered(text)
+        } else {
+            Fault::Refused(text)
+        };
+    };
+    // After an error of this severity there is no connection, and the statement may have been committed before.
+    let is_end = matches!(refusal.parsed_severity(), Some(Severity::Fatal | Severity::Panic));
+    if is_end { Fault::Unanswered(text) } else if is_passing(refusal.code()) { Fault::Later(text) } else { Fault::Refused(text) }
+}
+
+/// Whether the same statement may succeed later.
+fn is_passing(code: &SqlState) -> bool {
+    // 08: connection; 25: read-only, while a failover goes on; 40: deadlock; 53: resources; 55: locks; 57: operators; 58: I/O.
+    let class = code.code().get(..2).unwrap_or_default();
+    matches!(class, "08" | "25" | "40" | "53" | "55" | "57" | "58")
+}
+
+/// Translates an error before there is a connection that can be used.
+fn not_connected(error: &tokio_postgres::Error) -> StoreError {
+    let detail = shown(error);
+    match error.code() {
+        Some(code) if !is_passing(code) => unsuitable(detail),
+        Some(_) | None => StoreError::Unavailable { detail },
+    }
+}

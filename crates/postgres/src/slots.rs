@@ -1,0 +1,106 @@
+//! What this node knows of the sessions that it owns.
+//!
+//! Invariants: one operation of a session that writes goes on at a time. A session that was lost stays lost until it is
+//! claimed again: no append goes through in between.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tokio::sync::{Mutex as Turn, OwnedMutexGuard};
+
+/// A session that this node owns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Owned {
+    /// The node's incarnation that owns it.
+    pub(crate) incarnation: i64,
+    pub(crate) epoch: i64,
+    /// The number of its entries that are acknowledged.
+    pub(crate) entries: i64,
+}
+
+/// A session, as this node knows it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum State {
+    /// Not asked yet, or given back.
+    #[default]
+    Unknown,
+    Owned(Owned),
+    /// It was this node's, and belongs to another one, or to none.
+    Lost,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Slot {
+    state: Mutex<State>,
+    turn: Arc<Turn<()>>,
+}
+
+impl Slot {
+    pub(crate) fn state(&self) -> State {
+        *self.state.lock()
+    }
+
+    pub(crate) fn set(&self, state: State) {
+        *self.state.lock() = state;
+    }
+
+    /// Waits until no other operation writes to the session.
+    pub(crate) async fn turn(&self) -> OwnedMutexGuard<()> {
+        Arc::clone(&self.turn).lock_owned().await
+    }
+}
+
+/// All sessions that this node owns or has lost, and those that it is asking for.
+#[derive(Debug, Default)]
+pub(crate) struct Slots(Mutex<HashMap<String, Arc<Slot>>>);
+
+impl Slots {
+    pub(crate) fn of(&self, session: &str) -> Arc<Slot> {
+        let mut slots = self.0.lock();
+        match slots.get(session) {
+            Some(slot) => Arc::clone(slot),
+            None => Arc::clone(slots.entry(session.to_owned()).or_default()),
+        }
+    }
+
+    /// What this node knows of the session.
+    pub(crate) fn state(&self, session: &str) -> State {
+        self.0.lock().get(session).map_or(State::Unknown, |slot| slot.state())
+    }
+
+    /// Forgets the session if nothing is known of it and nobody else uses the slot.
+    pub(crate) fn done(&self, session: &str, slot: Arc<Slot>) {
+        let mut slots = self.0.lock();
+        if slot.state() == State::Unknown && Arc::strong_count(&slot) == 2 {
+            slots.remove(session);
+        }
+        drop(slot);
+    }
+
+    /// The number of sessions that are remembered.
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        self.0.lock().len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_nobody_knows_or_uses_is_forgotten() {
+        let slots = Slots::default();
+        let (first, second) = (slots.of("a"), slots.of("a"));
+        slots.done("a", first);
+        assert_eq!(slots.len(), 1, "the second user has it still");
+        second.set(State::Lost);
+        slots.done("a", second);
+        assert_eq!((slots.len(), slots.state("a")), (1, State::Lost), "a lost session is remembered");
+        let third = slots.of("a");
+        third.set(State::Unknown);
+        slots.done("a", third);
+        assert_eq!((slots.len(), slots.state("a")), (0, State::Unknown));
+    }
+}
