@@ -53,13 +53,15 @@ impl Lease {
         tracing::warn!(incarnation = granted.incarnation, "this node has lost its lease, and all sessions that it owned");
     }
 
-    /// Completes when the lease is lost for the next time.
-    pub(crate) fn lost(&self) -> impl Future<Output = ()> + Send + use<> {
+    /// Completes once the lease was lost more than `known` times, and returns how often.
+    pub(crate) fn lost(&self, known: u64) -> impl Future<Output = u64> + Send + use<> {
         let mut losses = self.losses.subscribe();
         async move {
-            // Without a lease there is nothing to lose any more.
-            if losses.changed().await.is_err() {
-                std::future::pending::<()>().await;
+            let lost = losses.wait_for(|losses| *losses > known).await.map(|losses| *losses);
+            match lost {
+                Ok(losses) => losses,
+                // Without a lease there is nothing to lose any more.
+                Err(_) => std::future::pending().await,
             }
         }
     }

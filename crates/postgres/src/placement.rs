@@ -117,8 +117,8 @@ impl Placement for Postgres {
         self.shared().lease.incarnation().map(drop)
     }
 
-    fn lost(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
-        Box::pin(self.shared().lease.lost())
+    fn lost(&self, known: u64) -> Pin<Box<dyn Future<Output = u64> + Send + '_>> {
+        Box::pin(self.shared().lease.lost(known))
     }
 }
 
