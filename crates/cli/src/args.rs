@@ -13,7 +13,7 @@ use greenroom_terminal::ColorChoice;
 
 pub(crate) use self::config::{CompletionsArgs, ConfigArgs, ConfigCommand, ModelsArgs};
 pub(crate) use self::model::{Answers, ModelArgs, ServerArgs};
-pub(crate) use self::serve::{HostArgs, RpcArgs, ServeArgs, SimulateArgs, Sort, TopArgs};
+pub(crate) use self::serve::{ClusterArgs, HostArgs, RpcArgs, ServeArgs, SimulateArgs, Sort, TopArgs};
 pub(crate) use self::stored::{
     AcceptLossArgs, AnswerArgs, BackupArgs, Cut, DeleteArgs, Estimator, EvalArgs, ExportArgs, ImportArgs,
     JsonArgs, PlanArgs, PruneArgs, QuestionsArgs, RecallArgs, RestoreArgs, SessionsArgs, ShowArgs,

@@ -39,6 +39,7 @@ pub(crate) use self::watchdog::{Patience, Silence};
 
 mod agents;
 mod changes;
+pub(crate) mod cluster;
 mod connect;
 mod error;
 pub(crate) mod link;

@@ -160,6 +160,12 @@ pub use greenroom_store::{
     BackupInfo, Progress, StoreOptions, VerifiedBackup, restore_backup, verify_backup,
 };
 pub use greenroom_store::{Engine, Notice, Store, StoreError};
+
+/// Sessions in PostgreSQL, which several nodes share.
+#[cfg(feature = "postgres")]
+pub mod postgres {
+    pub use greenroom_postgres::{Postgres, PostgresOptions};
+}
 pub use greenroom_tools::{
     AppState, AskError, FunctionTool, MissingState, Registry, Tool, ToolContext, ToolError, ToolOutput, tool,
 };

@@ -115,7 +115,9 @@ impl Postgres {
         });
         for _ in 0..options.writers {
             let (options, server) = (options.clone(), server.clone());
-            shared.spawn(move |shared| async move { writer::write_groups(&shared.queue, options, server).await });
+            shared.spawn(
+                move |shared| async move { writer::write_groups(&shared.queue, options, server).await },
+            );
         }
         shared.spawn(move |shared| async move { keeper.keep(&shared.lease).await });
         Ok(Self { node: Arc::new(Node { shared }) })
@@ -152,7 +154,9 @@ impl Shared {
     ) -> Result<T, StoreError> {
         self.check_open()?;
         let result = self.writes.spawn(work).await;
-        result.unwrap_or_else(|error| Err(StoreError::InDoubt { detail: format!("the write ended early: {error}") }))
+        result.unwrap_or_else(|error| {
+            Err(StoreError::InDoubt { detail: format!("the write ended early: {error}") })
+        })
     }
 
     async fn close(&self) -> Result<(), StoreError> {

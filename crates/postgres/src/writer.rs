@@ -192,7 +192,8 @@ async fn append(
     let unfinished: Vec<bool> = works().map(|work| work.columns.is_unfinished).collect();
     let parents: Vec<Option<&str>> = works().map(|work| work.columns.parent.as_deref()).collect();
     let active: Vec<i64> = works().map(|work| work.columns.active_from).collect();
-    let entries = || works().flat_map(|work| (work.first..).zip(&work.entries).map(move |(id, body)| (work, id, body)));
+    let entries =
+        || works().flat_map(|work| (work.first..).zip(&work.entries).map(move |(id, body)| (work, id, body)));
     let entry_sessions: Vec<&str> = entries().map(|(work, ..)| work.session.as_str()).collect();
     let entry_ids: Vec<i64> = entries().map(|(_, id, _)| id).collect();
     let bodies: Vec<&[u8]> = entries().map(|(.., body)| body.as_slice()).collect();

@@ -92,6 +92,25 @@ pub(crate) struct RpcArgs {
     pub(crate) model: ModelArgs,
 }
 
+/// A database that several nodes share.
+#[derive(Args, Debug, Default)]
+#[command(next_help_heading = "Cluster")]
+pub(crate) struct ClusterArgs {
+    /// PostgreSQL database for the sessions, which other nodes may share: postgres://USER:PASSWORD@HOST/DATABASE [env:
+    /// GREENROOM_STORE]
+    #[arg(long, value_name = "URL")]
+    pub(crate) store: Option<String>,
+    /// Name of this node, unique and the same after a restart [env: GREENROOM_NODE] [default: host and port of --advertise]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) node: Option<String>,
+    /// Address at which other nodes reach this one, e.g. http://10.0.0.5:7878 [env: GREENROOM_ADVERTISE] [default: --listen]
+    #[arg(long, value_name = "URL")]
+    pub(crate) advertise: Option<String>,
+    /// File with the secret that all nodes share [default: the variable GREENROOM_CLUSTER_SECRET]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) cluster_secret_file: Option<std::path::PathBuf>,
+}
+
 /// `serve`.
 #[derive(Debug, Args)]
 pub(crate) struct ServeArgs {
@@ -104,6 +123,8 @@ pub(crate) struct ServeArgs {
     /// How long to wait for a store that is in use, e.g. by another `serve` that is exiting
     #[arg(long, value_name = "SECONDS", default_value_t = 0, hide_default_value = true)]
     pub(crate) wait_for_store: u32,
+    #[command(flatten)]
+    pub(crate) cluster: ClusterArgs,
     #[command(flatten)]
     pub(crate) model: ModelArgs,
 }

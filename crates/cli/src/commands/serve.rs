@@ -2,13 +2,16 @@
 //!
 //! Invariants: it listens on the loopback interface unless another address is given, and then explains the
 //! consequences; every request must have a token (`tokens`). After SIGTERM, runs in progress have `drain_timeout_s` to
-//! end; after that, or after Ctrl-C, it ends within ten seconds.
+//! end; after that, or after Ctrl-C, it ends within ten seconds. As a node of a cluster, its sessions are in a database, and
+//! it resumes the runs of nodes that have ended.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use greenroom::Runtime;
+use greenroom::{Agent, Runtime, SessionSummary};
+use greenroom_server::operations::AGENT;
 use greenroom_server::{HttpOptions, HttpServer};
 use greenroom_terminal::{Interrupts, Screen};
 
@@ -17,6 +20,8 @@ use crate::args::{Global, ServeArgs};
 use crate::config::check_host_name;
 use crate::config::surroundings::Surroundings;
 use crate::error::usage;
+use crate::host::cluster::ClusterNode;
+use crate::host::own::{Storage, end};
 use crate::host::{Answering, Setup, named_agents};
 
 mod tokens;
@@ -31,11 +36,18 @@ pub(crate) async fn run(global: &Global, args: &ServeArgs) -> Result<u8> {
         check_host_name(name).map_err(|reason| usage(format!("--host-name {name}: it {reason}")))?;
     }
     let wait = Duration::from_secs(args.wait_for_store.into());
-    let setup = Setup::waiting(global, &args.model, Stay::Unwatched, wait).await?;
+    let surroundings = Surroundings::here();
+    let listen = args.listen.unwrap_or(agent::config(global)?.config.serve.listen);
+    let node = ClusterNode::of(&args.cluster, listen, &surroundings)?;
+    let storage = match &node {
+        Some(node) => Storage::Shared(node.connect().await?),
+        None => Storage::Files { wait },
+    };
+    let setup = Setup::on(global, &args.model, Stay::Unwatched, storage).await?;
     let config = &setup.serve;
     let path = agent::data_dir(global)?.join(TOKEN_FILE);
-    let mut options = HttpOptions::new(args.listen.unwrap_or(config.listen), tokens::own(&path)?);
-    options.tokens.extend(tokens::further(&config.tokens, &Surroundings::here()).await?);
+    let mut options = HttpOptions::new(listen, tokens::own(&path)?);
+    options.tokens.extend(tokens::further(&config.tokens, &surroundings).await?);
     options.host_names = [config.host_names.clone(), args.host_name.clone()].concat();
     options.request_timeout = Duration::from_secs(config.request_timeout_s);
     options.connections_max = config.connections_max.min(connections_possible());
@@ -49,7 +61,9 @@ pub(crate) async fn run(global: &Global, args: &ServeArgs) -> Result<u8> {
         )?;
     }
     options.agents = named_agents(global, &args.model, &config.agents).await?;
-    let (listen, host_names) = (options.address, options.host_names.clone());
+    options.cluster_secret = node.as_ref().map(|node| node.secret.clone());
+    let host_names = options.host_names.clone();
+    let agents = options.agents.clone();
     let agent = Arc::new(setup.agent.clone());
     let server = HttpServer::start(&setup.runtime, agent, options)
         .await
@@ -57,7 +71,12 @@ pub(crate) async fn run(global: &Global, args: &ServeArgs) -> Result<u8> {
     if !listen.ip().is_loopback() {
         warn_of_network(global, &server, &host_names)?;
     }
-    let answering = Answering::begin(global, &setup.runtime)?.part_of("greenroom serve");
+    // A store in files is served to other commands, too.
+    let answering = match &node {
+        Some(_) => None,
+        None => Some(Answering::begin(global, &setup.runtime)?.part_of("greenroom serve")),
+    };
+    let taking = setup.runtime.take_over(agent_of(Arc::new(setup.agent.clone()), agents));
     let interrupts = Interrupts::new()?;
     let mut screen = Screen::stderr(global.color);
     screen.line(format!(
@@ -65,9 +84,13 @@ pub(crate) async fn run(global: &Global, args: &ServeArgs) -> Result<u8> {
         server.address(),
         path.display()
     ))?;
+    if let Some(node) = &node {
+        screen
+            .line(format!("Node {} of a cluster; other nodes reach it at {}", node.name, node.advertise))?;
+    }
     let is_draining = tokio::select! {
         () = interrupts.next() => interrupts.is_ending(),
-        () = answering.must_end() => false,
+        () = must_end(answering.as_ref()) => false,
     };
     let drain_timeout_s = setup.serve.drain_timeout_s;
     if is_draining && drain_timeout_s > 0 && !setup.runtime.working().await?.is_empty() {
@@ -75,9 +98,32 @@ pub(crate) async fn run(global: &Global, args: &ServeArgs) -> Result<u8> {
         drain(&setup.runtime, Duration::from_secs(drain_timeout_s)).await;
     }
     screen.line("Stopping; any run in progress is interrupted.")?;
+    drop(taking);
     // Both at once: requests that wait for a run are answered when it is interrupted.
-    answering.end(setup.runtime, server.stop()).await?;
+    match answering {
+        Some(answering) => answering.end(setup.runtime, server.stop()).await?,
+        None => end(setup.runtime, server.stop()).await?,
+    }
     Ok(0)
+}
+
+/// The agent that resumes a session of a node that has ended: that of its label, else the server's.
+fn agent_of(
+    own: Arc<Agent>,
+    named: BTreeMap<String, Arc<Agent>>,
+) -> impl FnMut(&SessionSummary) -> Option<Arc<Agent>> {
+    move |session| match session.labels.get(AGENT) {
+        Some(name) if !named.is_empty() => named.get(name).cloned(),
+        Some(_) | None => Some(Arc::clone(&own)),
+    }
+}
+
+/// Waits until other commands have ended the host, if it is one.
+async fn must_end(answering: Option<&Answering>) {
+    match answering {
+        Some(answering) => answering.must_end().await,
+        None => std::future::pending().await,
+    }
 }
 
 /// Accepts no more work, and waits until none is in progress, except runs that wait for a person; at most this long.

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use greenroom::provider::{BaseUrl, Provider};
-use greenroom::{Agent, Runtime, RuntimeBuilder, SessionHandle};
+use greenroom::{Agent, Engine, Runtime, RuntimeBuilder, SessionHandle};
 use greenroom_kernel::settings::CompactionSettings;
 use greenroom_server::operations::{ClientKind, Hello, PROTOCOL};
 use greenroom_server::{Client, Host};
@@ -45,6 +45,17 @@ pub(crate) struct Setup {
     base_url: BaseUrl,
     /// The user's working folder.
     pub(crate) folder: PathBuf,
+}
+
+/// Where the sessions of a runtime are.
+pub(crate) enum Storage {
+    /// In files, for which this waits while another process has them open.
+    Files {
+        /// How long.
+        wait: Duration,
+    },
+    /// In a database that other nodes share.
+    Shared(Arc<dyn Engine>),
 }
 
 /// Creates the builder of a runtime.
@@ -158,6 +169,11 @@ impl Setup {
         stay: Stay,
         wait: Duration,
     ) -> Result<Self> {
+        Self::on(global, args, stay, Storage::Files { wait }).await
+    }
+
+    /// Like [`Self::new`], with the sessions in this storage.
+    pub(crate) async fn on(global: &Global, args: &ModelArgs, stay: Stay, storage: Storage) -> Result<Self> {
         let made = Made::new(global, args, &Surroundings::here(), None).await?;
         made.file_warnings.iter().chain(&made.warnings).try_for_each(|warning| warn(global, warning))?;
         let Made {
@@ -180,6 +196,13 @@ impl Setup {
         let builder = match stay {
             Stay::Unwatched => builder.retention(retention.policy()),
             Stay::UntilReply | Stay::ForMore => builder,
+        };
+        let wait = match storage {
+            Storage::Files { wait } => wait,
+            Storage::Shared(engine) => {
+                let runtime = start(global, builder.engine(engine)).await?;
+                return Ok(Self { runtime, agent, serve, _simulated: simulated, base_url, folder });
+            }
         };
         if !wait.is_zero() && !is_free(&data_dir(global)?) {
             let line =

@@ -271,7 +271,7 @@ pub struct SetLabel {
 }
 
 /// The label that names the session's agent, where agents have names.
-pub(crate) const AGENT: &str = "agent";
+pub const AGENT: &str = "agent";
 
 impl SetLabel {
     /// Refuses labels that say more than others: the one of the client's token, and the one of the session's agent.

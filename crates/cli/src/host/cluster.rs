@@ -1,0 +1,118 @@
+//! A node of a cluster: the database that it shares with others, its name, and the address at which they reach it.
+//!
+//! Invariants: the database's URL and the cluster's secret may be in the environment or in a file, are in no error and no
+//! log, and no process sees them in the list of processes unless the user wrote the URL into the command line.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use anyhow::{Context as _, Result};
+use greenroom::postgres::{Postgres, PostgresOptions};
+use greenroom::{Engine, StoreError};
+use greenroom_server::check_token;
+
+use crate::args::ClusterArgs;
+use crate::config::surroundings::Surroundings;
+use crate::error::{secrets, usage};
+
+/// The variable with the database's URL.
+pub(crate) const STORE: &str = "GREENROOM_STORE";
+/// The variable with the cluster's secret.
+const SECRET: &str = "GREENROOM_CLUSTER_SECRET";
+/// The variables with the node's name and address.
+const NODE: &str = "GREENROOM_NODE";
+const ADVERTISE: &str = "GREENROOM_ADVERTISE";
+/// The longest secret in a file, in bytes.
+const SECRET_BYTES_MAX: u64 = 4 * 1024;
+
+/// A node, before it connects.
+pub(crate) struct ClusterNode {
+    options: PostgresOptions,
+    /// What the nodes share, to recognise each other.
+    pub(crate) secret: String,
+    pub(crate) name: String,
+    pub(crate) advertise: String,
+}
+
+impl ClusterNode {
+    /// Reads what the flags and the environment say; `None` if the sessions are in files.
+    ///
+    /// # Errors
+    /// What is missing or unusable, and what to do about it.
+    pub(crate) fn of(
+        args: &ClusterArgs,
+        listen: SocketAddr,
+        surroundings: &Surroundings,
+    ) -> Result<Option<Self>> {
+        let given = |flag: &Option<String>, name: &str| flag.clone().or_else(|| surroundings.variable(name));
+        let Some(url) = given(&args.store, STORE) else {
+            let unused =
+                args.node.is_some() || args.advertise.is_some() || args.cluster_secret_file.is_some();
+            return match unused {
+                true => Err(usage("--node, --advertise and --cluster-secret-file need --store".to_owned())),
+                false => Ok(None),
+            };
+        };
+        secrets::note("store", &url);
+        if !url.starts_with("postgres://") && !url.starts_with("postgresql://") {
+            return Err(usage(
+                "--store takes the URL of a PostgreSQL database: postgres://USER:PASSWORD@HOST/DATABASE"
+                    .to_owned(),
+            ));
+        }
+        let advertise = given(&args.advertise, ADVERTISE).map_or_else(|| reached_at(listen), Ok)?;
+        let authority = advertise.strip_prefix("http://").map(|rest| rest.trim_end_matches('/'));
+        let authority = authority.filter(|rest| rest.contains(':') && !rest.contains(['/', '@', '?']));
+        let Some(authority) = authority.map(str::to_owned) else {
+            return Err(usage(format!(
+                "--advertise {advertise}: other nodes need an address such as http://10.0.0.5:7878, with its port"
+            )));
+        };
+        let secret = secret(args, surroundings)?;
+        secrets::note("cluster_secret", &secret);
+        let name = given(&args.node, NODE).unwrap_or(authority);
+        let mut options = PostgresOptions::new(url, &name);
+        options.address = Some(advertise.clone());
+        Ok(Some(Self { options, secret, name, advertise }))
+    }
+
+    /// Connects to the database and registers the node.
+    ///
+    /// # Errors
+    /// The database cannot be reached or used, or another process has the node's name.
+    pub(crate) async fn connect(&self) -> Result<Arc<dyn Engine>> {
+        let connected: Result<Postgres, StoreError> = Postgres::connect(&self.options).await;
+        let connected = connected.with_context(|| format!("join the cluster as node {}", self.name))?;
+        Ok(Arc::new(connected))
+    }
+}
+
+/// The address of a server that listens here, for other nodes.
+fn reached_at(listen: SocketAddr) -> Result<String> {
+    if listen.ip().is_unspecified() || listen.port() == 0 {
+        return Err(usage(format!(
+            "other nodes cannot reach {listen}: give the address of this one with --advertise, e.g. --advertise \
+             http://10.0.0.5:7878"
+        )));
+    }
+    Ok(format!("http://{listen}"))
+}
+
+fn secret(args: &ClusterArgs, surroundings: &Surroundings) -> Result<String> {
+    let secret = match &args.cluster_secret_file {
+        Some(path) => {
+            let context = || format!("read the cluster's secret in {}", path.display());
+            let (file, _) = greenroom_terminal::files::open(path, true).with_context(context)?;
+            let bytes = greenroom_terminal::files::read_all(file, SECRET_BYTES_MAX).with_context(context)?;
+            String::from_utf8_lossy(&bytes).trim_end_matches(['\n', '\r']).to_owned()
+        }
+        None => surroundings.variable(SECRET).ok_or_else(|| {
+            usage(format!(
+                "the nodes of a cluster recognise each other by a secret: set {SECRET}, or name a file with \
+                 --cluster-secret-file, with the same 32 or more characters on each node"
+            ))
+        })?,
+    };
+    check_token(&secret).map_err(|error| usage(format!("the cluster's secret: {error}")))?;
+    Ok(secret)
+}
