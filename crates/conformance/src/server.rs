@@ -115,7 +115,8 @@ impl Server {
     /// # Panics
     /// If it fails.
     pub fn sql(&self, statement: &str) -> String {
-        self.run("psql", &["-h", ".", "-U", "postgres", "-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-c", statement])
+        let folder = self.folder.to_string_lossy();
+        self.run("psql", &["-h", &folder, "-U", "postgres", "-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-c", statement])
     }
 
     /// Breaks all connections of other clients, on the server's side.

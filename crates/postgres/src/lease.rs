@@ -47,6 +47,14 @@ impl Lease {
         if granted.is_lost { Err(StoreError::LeaseLost) } else { Ok(granted.incarnation) }
     }
 
+    /// Takes note that the server does not know this incarnation's lease any more.
+    pub(crate) fn end(&self, incarnation: i64) {
+        let mut granted = self.granted.lock();
+        if granted.incarnation == incarnation && !granted.is_lost {
+            self.lose(&mut granted);
+        }
+    }
+
     fn lose(&self, granted: &mut Granted) {
         granted.is_lost = true;
         self.losses.send_modify(|losses| *losses += 1);
