@@ -39,7 +39,10 @@ impl Server {
     pub fn start() -> Option<Self> {
         let Some(programs) = programs() else {
             let required = std::env::var("GREENROOM_REQUIRE_POSTGRES").is_ok_and(|value| value == "1");
-            assert!(!required, "there is no PostgreSQL server: install Debian's `postgresql`, or another with `initdb`");
+            assert!(
+                !required,
+                "there is no PostgreSQL server: install Debian's `postgresql`, or another with `initdb`"
+            );
             eprintln!("SKIPPED: there is no PostgreSQL server (`initdb`); install Debian's `postgresql`");
             return None;
         };
@@ -61,7 +64,10 @@ impl Server {
             .spawn()
             .expect("there is a shell");
         let server = Self { programs, folder, user, schemas: AtomicU64::new(0), watch };
-        server.run("initdb", &["-D", "data", "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync"]);
+        server.run(
+            "initdb",
+            &["-D", "data", "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync"],
+        );
         server.start_again();
         Some(server)
     }
@@ -116,7 +122,23 @@ impl Server {
     /// If it fails.
     pub fn sql(&self, statement: &str) -> String {
         let folder = self.folder.to_string_lossy();
-        self.run("psql", &["-h", &folder, "-U", "postgres", "-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-c", statement])
+        self.run(
+            "psql",
+            &[
+                "-h",
+                &folder,
+                "-U",
+                "postgres",
+                "-X",
+                "-q",
+                "-A",
+                "-t",
+                "-v",
+                "ON_ERROR_STOP=1",
+                "-c",
+                statement,
+            ],
+        )
     }
 
     /// Breaks all connections of other clients, on the server's side.
@@ -188,7 +210,8 @@ const WATCH: &str = "trap '' INT TERM HUP; cat >/dev/null; cd \"$2\" || exit
 /// Returns the folder of the server's programs: what `pg_config` names, the newest of Debian's, or the one in `PATH`.
 fn programs() -> Option<PathBuf> {
     let has_server = |folder: &Path| folder.join("initdb").is_file() && folder.join("pg_ctl").is_file();
-    let named = try_output("pg_config", &["--bindir"]).map(PathBuf::from).ok().filter(|folder| has_server(folder));
+    let named =
+        try_output("pg_config", &["--bindir"]).map(PathBuf::from).ok().filter(|folder| has_server(folder));
     named.or_else(|| newest(Path::new("/usr/lib/postgresql"), has_server)).or_else(|| {
         let found = PathBuf::from(try_output("which", &["initdb"]).ok()?);
         found.parent().filter(|folder| has_server(folder)).map(Path::to_owned)

@@ -103,7 +103,9 @@ impl Shared {
         until: Instant,
     ) -> Result<Claimed, StoreError> {
         match (slot.state(), self.lease.incarnation()) {
-            (State::Owned(owned), Ok(incarnation)) if owned.incarnation == incarnation => Ok(Claimed::Mine(owned)),
+            (State::Owned(owned), Ok(incarnation)) if owned.incarnation == incarnation => {
+                Ok(Claimed::Mine(owned))
+            }
             (State::Owned(_), _) => {
                 slot.set(State::Lost);
                 Err(fenced(session))
@@ -132,7 +134,9 @@ impl Shared {
         let claimed = loop {
             let claim = Claim { session: session.to_owned(), incarnation, creates };
             let detail = match self.claims.ask(claim, until).await {
-                Ok(Claiming::Mine { epoch, entries }) => break Claimed::Mine(Owned { incarnation, epoch, entries }),
+                Ok(Claiming::Mine { epoch, entries }) => {
+                    break Claimed::Mine(Owned { incarnation, epoch, entries });
+                }
                 Ok(Claiming::Theirs(owner)) => break Claimed::Theirs(owner),
                 Ok(Claiming::NoLease) => {
                     self.lease.end(incarnation);
@@ -166,7 +170,10 @@ impl Shared {
         until: Instant,
     ) -> Result<Finding, StoreError> {
         let entry = if work.entries.is_empty() { -1 } else { work.first };
-        let asked = self.pool.run_until(until, Kind::Read, Sql::Diagnosis, &[&work.session, &work.key, &entry]).await?;
+        let asked = self
+            .pool
+            .run_until(until, Kind::Read, Sql::Diagnosis, &[&work.session, &work.key, &entry])
+            .await?;
         let Some(row) = asked.first() else {
             return Err(set_back(&work.session, 0));
         };
@@ -177,13 +184,15 @@ impl Shared {
         };
         let key: Option<i64> = row.get(4);
         // The owner of an epoch writes one batch after the other, so its entry in the next place is that of this batch.
-        let is_ours = row.get::<_, Option<i64>>(5) == Some(owned.epoch) || work.entries.is_empty() && key == Some(work.first);
+        let is_ours = row.get::<_, Option<i64>>(5) == Some(owned.epoch)
+            || work.entries.is_empty() && key == Some(work.first);
         if doubt && is_ours && work.first == owned.entries {
             slot.set(State::Owned(Owned { entries: work.next, ..owned }));
             return Ok(Finding::Appended(written(work)));
         }
         let is_older = found.epoch < owned.epoch
-            || found.epoch == owned.epoch && (found.incarnation >= 0 && found.incarnation != owned.incarnation)
+            || found.epoch == owned.epoch
+                && (found.incarnation >= 0 && found.incarnation != owned.incarnation)
             || found.epoch == owned.epoch && found.entries < owned.entries;
         if is_older {
             return Err(set_back(&work.session, found.entries));
@@ -228,24 +237,23 @@ impl Shared {
         }
         let until = until.max(Instant::now() + self.options.patience);
         let columns = &work.columns;
-        let parameters: Parameters<'_> =
-            &[
-                &work.session,
-                &owned.incarnation,
-                &owned.epoch,
-                &work.first,
-                &work.next,
-                &work.key,
-                &work.head,
-                &columns.title,
-                &columns.labels,
-                &columns.created_at_ms,
-                &columns.updated_at_ms,
-                &columns.is_unfinished,
-                &columns.parent,
-                &columns.active_from,
-                &name,
-            ];
+        let parameters: Parameters<'_> = &[
+            &work.session,
+            &owned.incarnation,
+            &owned.epoch,
+            &work.first,
+            &work.next,
+            &work.key,
+            &work.head,
+            &columns.title,
+            &columns.labels,
+            &columns.created_at_ms,
+            &columns.updated_at_ms,
+            &columns.is_unfinished,
+            &columns.parent,
+            &columns.active_from,
+            &name,
+        ];
         let appended = self.pool.run_once(until, Sql::AppendParts, parameters).await;
         // What is left over goes with the next large batch.
         drop(self.pool.run_once(until, Sql::PartsDropped, &[&name]).await);
@@ -281,7 +289,10 @@ impl Shared {
                 }
                 Ok(_) => {
                     let none: Option<Vec<u8>> = None;
-                    let asked = self.pool.run_until(until, Kind::Read, Sql::Diagnosis, &[&session, &none, &-1_i64]).await;
+                    let asked = self
+                        .pool
+                        .run_until(until, Kind::Read, Sql::Diagnosis, &[&session, &none, &-1_i64])
+                        .await;
                     match asked {
                         Ok(rows) => {
                             let row = rows.first().ok_or_else(|| set_back(session, 0))?;
@@ -387,10 +398,7 @@ pub(crate) fn set_back(session: &str, entries: i64) -> StoreError {
     StoreError::SetBack { session: session.to_owned(), from: EntryId(number(entries)) }
 }
 
-/// Who owns a session may be asked again at any time, so that is never in doubt.
+/// Giving a session back may be repeated at any time, so that is never in doubt.
 fn undoubted(error: StoreError) -> StoreError {
-    match error {
-        StoreError::InDoubt { detail } => StoreError::Unavailable { detail },
-        other => other,
-    }
+    if let StoreError::InDoubt { detail } = error { StoreError::Unavailable { detail } } else { error }
 }

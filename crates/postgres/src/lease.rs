@@ -58,7 +58,10 @@ impl Lease {
     fn lose(&self, granted: &mut Granted) {
         granted.is_lost = true;
         self.losses.send_modify(|losses| *losses += 1);
-        tracing::warn!(incarnation = granted.incarnation, "this node has lost its lease, and all sessions that it owned");
+        tracing::warn!(
+            incarnation = granted.incarnation,
+            "this node has lost its lease, and all sessions that it owned"
+        );
     }
 
     /// Completes when the lease is lost for the next time.
@@ -88,7 +91,10 @@ pub(crate) struct Keeper {
 impl Keeper {
     /// Registers this node. Waits for a lease of the same name to expire if nobody renews it: that of a process that was
     /// killed.
-    pub(crate) async fn register(options: &PostgresOptions, server: &Server) -> Result<(Self, Lease), StoreError> {
+    pub(crate) async fn register(
+        options: &PostgresOptions,
+        server: &Server,
+    ) -> Result<(Self, Lease), StoreError> {
         let mut keeper = Self { options: options.clone(), server: server.clone(), link: None };
         let mut seen: Option<(i64, String)> = None;
         loop {
@@ -113,7 +119,11 @@ impl Keeper {
             }
             seen = Some(now);
             let remaining = Duration::try_from_secs_f64(row.get::<_, f64>(3)).unwrap_or_default();
-            tracing::info!(node = keeper.options.node, ?remaining, "waiting for the lease of an earlier process to expire");
+            tracing::info!(
+                node = keeper.options.node,
+                ?remaining,
+                "waiting for the lease of an earlier process to expire"
+            );
             tokio::time::sleep(remaining + Duration::from_millis(5)).await;
         }
     }
@@ -180,14 +190,23 @@ impl Keeper {
         }
     }
 
-    async fn try_register(&mut self, before: Option<i64>, is_draining: bool) -> Result<Option<Granted>, Fault> {
+    async fn try_register(
+        &mut self,
+        before: Option<i64>,
+        is_draining: bool,
+    ) -> Result<Option<Granted>, Fault> {
         let asked = Instant::now();
         let (node, address) = (self.options.node.clone(), self.options.address.clone());
         let length = self.options.lease.as_secs_f64();
         let patience = self.options.patience;
-        let rows = self.run(Sql::Register, &[&node, &address, &length, &is_draining, &before], patience).await?;
+        let rows =
+            self.run(Sql::Register, &[&node, &address, &length, &is_draining, &before], patience).await?;
         let incarnation = rows.first().map(|row| row.get(0));
-        Ok(incarnation.map(|incarnation| Granted { incarnation, until: asked + self.options.lease, is_lost: false }))
+        Ok(incarnation.map(|incarnation| Granted {
+            incarnation,
+            until: asked + self.options.lease,
+            is_lost: false,
+        }))
     }
 
     async fn other_of_this_name(&mut self) -> Result<Option<Row>, Fault> {
@@ -206,18 +225,26 @@ impl Keeper {
             let mut options = self.options.clone();
             options.patience = patience;
             let link = Link::open(&options, &self.server, STATEMENTS).await;
-            self.link = Some(link.map_err(|error| match error {
-                StoreError::Unavailable { detail } => Fault::Unsent(detail),
-                other => Fault::Refused(other.to_string()),
-            })?);
+            let failed = |error| {
+                if let StoreError::Unavailable { detail } = error {
+                    return Fault::Unsent(detail);
+                }
+                Fault::Refused(error.to_string())
+            };
+            self.link = Some(link.map_err(failed)?);
         }
         let link = self.link.as_ref().expect("it was opened");
-        link.run(sql, parameters, patience.saturating_sub(began.elapsed()).max(Duration::from_millis(1))).await
+        link.run(sql, parameters, patience.saturating_sub(began.elapsed()).max(Duration::from_millis(1)))
+            .await
     }
 }
 
 /// Gives a lease back: what this node owned is free.
-pub(crate) async fn goodbye(options: &PostgresOptions, server: &Server, lease: &Lease) -> Result<(), StoreError> {
+pub(crate) async fn goodbye(
+    options: &PostgresOptions,
+    server: &Server,
+    lease: &Lease,
+) -> Result<(), StoreError> {
     let incarnation = {
         let mut granted = lease.granted.lock();
         granted.is_lost = true;
@@ -230,7 +257,9 @@ pub(crate) async fn goodbye(options: &PostgresOptions, server: &Server, lease: &
 
 fn unavailable(fault: Fault) -> StoreError {
     match fault {
-        Fault::Unsent(detail) | Fault::Later(detail) | Fault::Unanswered(detail) => StoreError::Unavailable { detail },
+        Fault::Unsent(detail) | Fault::Later(detail) | Fault::Unanswered(detail) => {
+            StoreError::Unavailable { detail }
+        }
         Fault::Refused(detail) => StoreError::Unsuitable { detail },
     }
 }

@@ -156,7 +156,9 @@ impl Shared {
     ) -> Result<T, StoreError> {
         self.check_open()?;
         let result = self.writes.spawn(work).await;
-        result.unwrap_or_else(|error| Err(StoreError::InDoubt { detail: format!("the write ended early: {error}") }))
+        result.unwrap_or_else(|error| {
+            Err(StoreError::InDoubt { detail: format!("the write ended early: {error}") })
+        })
     }
 
     async fn close(&self) -> Result<(), StoreError> {

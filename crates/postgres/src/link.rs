@@ -50,7 +50,11 @@ const SETTINGS: &str = "set jit = off; set enable_seqscan = off; set enable_merg
 
 impl Link {
     /// Connects, checks the server, and prepares these statements.
-    pub(crate) async fn open(options: &PostgresOptions, server: &Server, wanted: &[Sql]) -> Result<Self, StoreError> {
+    pub(crate) async fn open(
+        options: &PostgresOptions,
+        server: &Server,
+        wanted: &[Sql],
+    ) -> Result<Self, StoreError> {
         let link = Self::open_bare(options, server).await?;
         link.prepare(options, wanted).await
     }
@@ -65,7 +69,8 @@ impl Link {
                     tracing::debug!(error = %shown(&error), "a connection to PostgreSQL ended");
                 }
             });
-            let link = Self { client, statements: Vec::new(), _connection: AbortOnDropHandle::new(connection) };
+            let link =
+                Self { client, statements: Vec::new(), _connection: AbortOnDropHandle::new(connection) };
             link.client.batch_execute(SETTINGS).await.map_err(|error| not_connected(&error))?;
             link.check_server(options).await?;
             Ok(link)
@@ -93,7 +98,10 @@ impl Link {
         let row = self.client.query_one(asked, &[]).await.map_err(|error| not_connected(&error))?;
         let version: i32 = row.get(0);
         if version < SERVER_VERSION_MIN {
-            return Err(unsuitable(format!("PostgreSQL {} is too old; 13 is the oldest that works", version / 10_000)));
+            return Err(unsuitable(format!(
+                "PostgreSQL {} is too old; 13 is the oldest that works",
+                version / 10_000
+            )));
         }
         if row.get(1) {
             return Err(unsuitable(
@@ -102,11 +110,15 @@ impl Link {
             ));
         }
         if row.get::<_, String>(2) == "on" {
-            return Err(unsuitable("the server only reads (`default_transaction_read_only` is on for this user or database)"));
+            return Err(unsuitable(
+                "the server only reads (`default_transaction_read_only` is on for this user or database)",
+            ));
         }
         let encoding: String = row.get(3);
         if encoding != "UTF8" {
-            return Err(unsuitable(format!("the database has the encoding {encoding}; create one with UTF8")));
+            return Err(unsuitable(format!(
+                "the database has the encoding {encoding}; create one with UTF8"
+            )));
         }
         let off: Vec<&str> = [(4, "fsync"), (5, "full_page_writes"), (6, "synchronous_commit")]
             .into_iter()
@@ -197,7 +209,9 @@ fn fault(error: &tokio_postgres::Error) -> Fault {
     let text = shown(error);
     let Some(refusal) = error.as_db_error() else {
         // What cannot be encoded was not sent; an answer that cannot be decoded is a mistake of ours.
-        return if error.is_closed() || std::error::Error::source(error).is_none_or(|source| source.is::<std::io::Error>()) {
+        return if error.is_closed()
+            || std::error::Error::source(error).is_none_or(|source| source.is::<std::io::Error>())
+        {
             Fault::Unanswered(text)
         } else {
             Fault::Refused(text)
@@ -205,7 +219,13 @@ fn fault(error: &tokio_postgres::Error) -> Fault {
     };
     // After an error of this severity there is no connection, and the statement may have been committed before.
     let is_end = matches!(refusal.parsed_severity(), Some(Severity::Fatal | Severity::Panic));
-    if is_end { Fault::Unanswered(text) } else if is_passing(refusal.code()) { Fault::Later(text) } else { Fault::Refused(text) }
+    if is_end {
+        Fault::Unanswered(text)
+    } else if is_passing(refusal.code()) {
+        Fault::Later(text)
+    } else {
+        Fault::Refused(text)
+    }
 }
 
 /// Whether the same statement may succeed later.

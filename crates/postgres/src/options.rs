@@ -62,8 +62,10 @@ impl PostgresOptions {
 
     /// Checks the settings, and returns how the server is reached.
     pub(crate) fn server(&self) -> Result<Server, StoreError> {
-        let is_letter = |letter: char| letter.is_ascii_lowercase() || letter.is_ascii_digit() || letter == '_';
-        let begins_well = self.schema.starts_with(|letter: char| letter.is_ascii_lowercase() || letter == '_');
+        let is_letter =
+            |letter: char| letter.is_ascii_lowercase() || letter.is_ascii_digit() || letter == '_';
+        let begins_well =
+            self.schema.starts_with(|letter: char| letter.is_ascii_lowercase() || letter == '_');
         if !begins_well || self.schema.len() > 40 || !self.schema.chars().all(is_letter) {
             return Err(unsuitable(format!(
                 "`{}` cannot be a schema's name; use lower-case letters, digits and `_`, at most 40",
@@ -112,7 +114,9 @@ impl Server {
         let mut url = options.url.expose_secret().to_owned();
         let is_url = url.starts_with("postgres://") || url.starts_with("postgresql://");
         if is_url && url.split(['?', '/']).nth(2).unwrap_or_default().matches('@').count() > 1 {
-            return Err(unsuitable("the database's URL has more than one `@`; write those of the password as `%40`"));
+            return Err(unsuitable(
+                "the database's URL has more than one `@`; write those of the password as `%40`",
+            ));
         }
         let mode = cut(&mut url, "sslmode", is_url);
         let authorities = cut(&mut url, "sslrootcert", is_url);
@@ -120,7 +124,9 @@ impl Server {
             Some("disable") => (SslMode::Disable, Trust::Anyone),
             None | Some("prefer") => (SslMode::Prefer, Trust::Anyone),
             Some("require") => (SslMode::Require, Trust::Anyone),
-            Some("verify-full") => (SslMode::Require, authorities.map_or(Trust::System, |path| Trust::File(path.into()))),
+            Some("verify-full") => {
+                (SslMode::Require, authorities.map_or(Trust::System, |path| Trust::File(path.into())))
+            }
             Some(_) => {
                 let modes = "`disable`, `prefer`, `require` or `verify-full`";
                 return Err(unsuitable(format!("the database's URL has another `sslmode` than {modes}")));
@@ -160,7 +166,8 @@ impl fmt::Debug for Server {
 
 /// Takes a parameter out of a URL or a list of `name=value`, and returns its value.
 fn cut(url: &mut String, name: &str, is_url: bool) -> Option<String> {
-    let (begin, ends): (_, &[char]) = if is_url { (url.find('?')? + 1, &['&']) } else { (0, &[' ', '\t', '\n']) };
+    let (begin, ends): (_, &[char]) =
+        if is_url { (url.find('?')? + 1, &['&']) } else { (0, &[' ', '\t', '\n']) };
     let mut at = begin;
     while at < url.len() {
         let end = url[at..].find(ends).map_or(url.len(), |end| at + end);

@@ -42,7 +42,9 @@ impl Shared {
         check_session(session)?;
         let before = self.slots.state(session);
         let rows = self.read(Sql::Load, &[&session, &column(from.0)]).await?;
-        let Some(row) = rows.first() else { return Err(StoreError::NotFound { session: session.to_owned() }) };
+        let Some(row) = rows.first() else {
+            return Err(StoreError::NotFound { session: session.to_owned() });
+        };
         let entries: i64 = row.get(0);
         check_not_set_back(session, before, row.get(1), entries)?;
         let mut found = Vec::with_capacity(rows.len());
@@ -72,7 +74,11 @@ impl Shared {
         wanted.iter().map(one).collect()
     }
 
-    pub(crate) async fn page(&self, after: Option<&str>, limit: usize) -> Result<Vec<(String, Head)>, StoreError> {
+    pub(crate) async fn page(
+        &self,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<(String, Head)>, StoreError> {
         let rows = self.read(Sql::Page, &[&after.unwrap_or_default(), &column(limit as u64)]).await?;
         rows.iter().map(|row| Ok((row.get(0), decode_head(row.get(1))?))).collect()
     }
@@ -80,7 +86,9 @@ impl Shared {
     pub(crate) async fn salvage(&self, session: &str) -> Result<Salvaged, StoreError> {
         check_session(session)?;
         let rows = self.read(Sql::Load, &[&session, &0_i64]).await?;
-        let Some(row) = rows.first() else { return Err(StoreError::NotFound { session: session.to_owned() }) };
+        let Some(row) = rows.first() else {
+            return Err(StoreError::NotFound { session: session.to_owned() });
+        };
         let mut found: HashMap<u64, Entry> =
             rows.iter().filter_map(entry_of).map(|entry| (entry.id.0, entry)).collect();
         let (mut entries, mut lost) = (Vec::new(), Vec::<(EntryId, EntryId)>::new());

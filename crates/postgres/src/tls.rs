@@ -53,14 +53,18 @@ impl Tls {
             }
             Trust::File(path) => {
                 let unreadable = |error: &dyn std::fmt::Display| {
-                    unsuitable(format!("the certificates in {} (`sslrootcert`) cannot be read: {error}", path.display()))
+                    unsuitable(format!(
+                        "the certificates in {} (`sslrootcert`) cannot be read: {error}",
+                        path.display()
+                    ))
                 };
                 let mut roots = RootCertStore::empty();
                 for certificate in CertificateDer::pem_file_iter(path).map_err(|error| unreadable(&error))? {
                     let certificate = certificate.map_err(|error| unreadable(&error))?;
                     roots.add(certificate).map_err(|error| unreadable(&error))?;
                 }
-                let verifier = WebPkiServerVerifier::builder_with_provider(roots.into(), Arc::clone(&provider));
+                let verifier =
+                    WebPkiServerVerifier::builder_with_provider(roots.into(), Arc::clone(&provider));
                 verifier.build().map_err(|error| unreadable(&error))?
             }
         };
@@ -84,7 +88,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> MakeTlsConnect<S> for T
         let name = match name {
             Ok(name) => name,
             Err(_) if !self.checks_names => ServerName::IpAddress(std::net::Ipv4Addr::LOCALHOST.into()),
-            Err(_) => return Err(rustls::Error::General("the host's name cannot be in a certificate".to_owned())),
+            Err(_) => {
+                return Err(rustls::Error::General("the host's name cannot be in a certificate".to_owned()));
+            }
         };
         Ok(Handshake { connector: TlsConnector::from(Arc::clone(&self.config)), name })
     }
@@ -102,7 +108,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> TlsConnect<S> for Hands
     type Future = Pin<Box<dyn Future<Output = io::Result<Encrypted<S>>> + Send>>;
 
     fn connect(self, stream: S) -> Self::Future {
-        Box::pin(async move { self.connector.connect(self.name, stream).await.map(|inner| Encrypted { inner }) })
+        Box::pin(
+            async move { self.connector.connect(self.name, stream).await.map(|inner| Encrypted { inner }) },
+        )
     }
 }
 
@@ -118,7 +126,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream for Encrypted<S> {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Encrypted<S> {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         Pin::new(&mut self.inner).poll_read(cx, buffer)
     }
 }

@@ -144,7 +144,9 @@ impl<J: Job> Queue<J> {
             }
             let jobs: Vec<&J> = group.iter().map(|waiting| &waiting.job).collect();
             match J::run(link, &jobs, patience).await {
-                Ok(answers) => group.into_iter().zip(answers).for_each(|(job, answer)| job.answer(Ok(answer))),
+                Ok(answers) => {
+                    group.into_iter().zip(answers).for_each(|(job, answer)| job.answer(Ok(answer)))
+                }
                 // One of them is at fault, and the others need not suffer from it.
                 Err(Fault::Refused(_)) if group.len() > 1 => {
                     for job in group {
@@ -187,7 +189,10 @@ pub(crate) struct Claim {
 pub(crate) enum Claiming {
     /// The claimant's lease is not valid.
     NoLease,
-    Mine { epoch: i64, entries: i64 },
+    Mine {
+        epoch: i64,
+        entries: i64,
+    },
     Theirs(Owner),
     /// It has no row, or got one just now.
     Absent,
@@ -251,11 +256,7 @@ impl Job for Append {
 }
 
 /// Appends a group, and returns the sessions whose batches were written.
-async fn append(
-    link: &Link,
-    group: &[&Append],
-    patience: Duration,
-) -> Result<HashSet<String>, Fault> {
+async fn append(link: &Link, group: &[&Append], patience: Duration) -> Result<HashSet<String>, Fault> {
     let works = || group.iter().map(|job| job.work.as_ref());
     let sessions: Vec<&str> = works().map(|work| work.session.as_str()).collect();
     let owners: Vec<i64> = group.iter().map(|job| job.owned.incarnation).collect();
@@ -271,7 +272,8 @@ async fn append(
     let unfinished: Vec<bool> = works().map(|work| work.columns.is_unfinished).collect();
     let parents: Vec<Option<&str>> = works().map(|work| work.columns.parent.as_deref()).collect();
     let active: Vec<i64> = works().map(|work| work.columns.active_from).collect();
-    let entries = || works().flat_map(|work| (work.first..).zip(&work.entries).map(move |(id, body)| (work, id, body)));
+    let entries =
+        || works().flat_map(|work| (work.first..).zip(&work.entries).map(move |(id, body)| (work, id, body)));
     let entry_sessions: Vec<&str> = entries().map(|(work, ..)| work.session.as_str()).collect();
     let entry_ids: Vec<i64> = entries().map(|(_, id, _)| id).collect();
     let bodies: Vec<&[u8]> = entries().map(|(.., body)| body.as_slice()).collect();

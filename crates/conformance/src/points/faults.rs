@@ -40,7 +40,10 @@ pub async fn cuts(engine: &Arc<dyn Engine>, proxy: &Proxy) {
         if let Some(key) = key.filter(|_| random.below(4) == 0) {
             proxy.plan(step, 0);
             let repeated = engine.append(&session, batch(first, count, "x", Some(&key))).await;
-            assert_eq!(repeated.expect("a repetition is no error"), Appended::Duplicate { first: EntryId(first) });
+            assert_eq!(
+                repeated.expect("a repetition is no error"),
+                Appended::Duplicate { first: EntryId(first) }
+            );
         }
         if random.below(8) == 0 {
             proxy.plan(step, 0);
@@ -48,7 +51,10 @@ pub async fn cuts(engine: &Arc<dyn Engine>, proxy: &Proxy) {
         }
         if random.below(30) == 0 {
             proxy.plan(step, 0);
-            engine.delete(&session).await.unwrap_or_else(|error| panic!("deletion {number}, {step:?}: {error}"));
+            engine
+                .delete(&session)
+                .await
+                .unwrap_or_else(|error| panic!("deletion {number}, {step:?}: {error}"));
             texts.clear();
         }
     }
@@ -206,7 +212,11 @@ pub async fn set_back(engine: &Arc<dyn Engine>, server: &Server) {
     is_back(engine.append(session, batch(5, 1, "x", None)).await.map(shown), 2, "the next one");
     is_back(engine.head(session).await.map(|head| format!("{head:?}")), 2, "its head");
     is_back(engine.load(session, EntryId(0)).await.map(|entries| format!("{entries:?}")), 2, "its entries");
-    is_back(engine.append(new, batch(1, 1, "x", None)).await.map(shown), 0, "a session that is not there any more");
+    is_back(
+        engine.append(new, batch(1, 1, "x", None)).await.map(shown),
+        0,
+        "a session that is not there any more",
+    );
     append(engine.as_ref(), other, batch(2, 1, "more", None)).await;
     assert_eq!(whole(engine.as_ref(), other).await, ["kept", "kept", "more"], "what lost nothing goes on");
 }

@@ -87,7 +87,9 @@ pub async fn keys(fixture: &dyn Fixture) {
     append(engine.as_ref(), session, batch(3, 0, "", Some("three"))).await;
     append(engine.as_ref(), "keys of another", batch(0, 1, "c", Some("one"))).await;
     let check = async |engine: &dyn Engine| {
-        for (key, expected) in [("one", Some(0)), ("t\0wo", Some(2)), ("three", Some(3)), ("two", None), ("", None)] {
+        for (key, expected) in
+            [("one", Some(0)), ("t\0wo", Some(2)), ("three", Some(3)), ("two", None), ("", None)]
+        {
             let found = engine.used_key(session, key).await.expect("it is read");
             assert_eq!(found, expected.map(EntryId), "{key:?}");
         }
@@ -140,7 +142,8 @@ pub async fn reads(fixture: &dyn Fixture) {
 
     // Facts are read at once, too.
     let engine = engine.as_ref();
-    for (key, value) in [("w/a", "1"), ("w/b", "2"), ("w/a", "3"), ("w%", "4"), ("v", "5"), ("w/\u{e9}", "6")] {
+    for (key, value) in [("w/a", "1"), ("w/b", "2"), ("w/a", "3"), ("w%", "4"), ("v", "5"), ("w/\u{e9}", "6")]
+    {
         engine.learned_put(key, value.as_bytes()).await.expect("it is stored");
     }
     let value = engine.learned_get("w/a").await.expect("it is read");
@@ -172,7 +175,11 @@ pub async fn deletion(fixture: &dyn Fixture) {
         refused(engine.delete(session).await, "not found", "a deleted session");
         let listed = engine.page(None, 100).await.expect("it is listed");
         assert!(listed.iter().all(|(id, _)| id != session), "a deleted session is not listed");
-        refused(engine.append(session, batch(3, 1, "late", None)).await, "sequence", "what continues a deleted session");
+        refused(
+            engine.append(session, batch(3, 1, "late", None)).await,
+            "sequence",
+            "what continues a deleted session",
+        );
     };
     check(engine.as_ref()).await;
     engine.close().await.expect("it closes");
@@ -195,7 +202,8 @@ pub async fn sizes(fixture: &dyn Fixture) {
     // Text that hardly compresses.
     let mut random = Random::new("sizes");
     for megabytes in [1, 8, 31] {
-        let text: String = std::iter::repeat_with(|| format!("{:016x}", random.number())).take(megabytes << 16).collect();
+        let text: String =
+            std::iter::repeat_with(|| format!("{:016x}", random.number())).take(megabytes << 16).collect();
         append(engine, session, batch(next, 1, &text, None)).await;
         expected.push(text.len());
         next += 1;
@@ -224,7 +232,11 @@ pub async fn sizes(fixture: &dyn Fixture) {
     next += 8;
     append(engine, session, batch(next, 20_000, "z", None)).await;
     expected.extend([1; 20_000]);
-    refused(engine.append(session, batch(next, 8, &six, None)).await, "sequence", "a large batch in the wrong place");
+    refused(
+        engine.append(session, batch(next, 8, &six, None)).await,
+        "sequence",
+        "a large batch in the wrong place",
+    );
     let lengths: Vec<usize> = whole(engine, session).await.iter().map(String::len).collect();
     assert!(lengths == expected, "the lengths of {} entries are those that were written", expected.len());
     engine.close().await.expect("it closes");
@@ -269,7 +281,11 @@ pub async fn walk(fixture: &dyn Fixture) {
                 break;
             }
         }
-        assert!(walked.iter().eq(&expected), "{} sessions are walked in order, {limit} at a time", walked.len());
+        assert!(
+            walked.iter().eq(&expected),
+            "{} sessions are walked in order, {limit} at a time",
+            walked.len()
+        );
     }
     engine.close().await.expect("it closes");
 }
@@ -296,7 +312,10 @@ pub async fn like_memory(fixture: &dyn Fixture) {
         let pair: (Result<String, StoreError>, Result<String, StoreError>) = match operation {
             0..10 => {
                 let batch = batch(first, random.below(4), &text, key.as_deref());
-                (shown(engine.append(session, batch.clone()).await), shown(model.append(session, batch).await))
+                (
+                    shown(engine.append(session, batch.clone()).await),
+                    shown(model.append(session, batch).await),
+                )
             }
             10 => (shown(engine.delete(session).await), shown(model.delete(session).await)),
             11..14 => {
@@ -337,12 +356,20 @@ pub async fn like_memory(fixture: &dyn Fixture) {
         };
         let (got, expected) = pair;
         match (got, expected) {
-            (Ok(got), Ok(expected)) => assert_eq!(got, expected, "operation {number} ({operation}) on {session}"),
+            (Ok(got), Ok(expected)) => {
+                assert_eq!(got, expected, "operation {number} ({operation}) on {session}")
+            }
             (Err(got), Err(expected)) => {
                 refusals += 1;
-                assert_eq!(kind(&got), kind(&expected), "operation {number} ({operation}) on {session}: {got}");
+                assert_eq!(
+                    kind(&got),
+                    kind(&expected),
+                    "operation {number} ({operation}) on {session}: {got}"
+                );
             }
-            (got, expected) => panic!("operation {number} ({operation}) on {session}: {got:?} for {expected:?}"),
+            (got, expected) => {
+                panic!("operation {number} ({operation}) on {session}: {got:?} for {expected:?}")
+            }
         }
     }
     assert!(refusals > 50, "only {refusals} operations were refused");

@@ -133,7 +133,12 @@ pub async fn takeover_races(cluster: &dyn Cluster) {
         for ((number, takeover), writer) in (0..).zip(takeovers).zip(writers) {
             let found = takeover.await.expect("a takeover is well");
             let acknowledged = writer.await.expect("a writer is well");
-            assert_eq!(acknowledged, found, "what was acknowledged is what the new owner of {} found", name(number));
+            assert_eq!(
+                acknowledged,
+                found,
+                "what was acknowledged is what the new owner of {} found",
+                name(number)
+            );
             let mut expected = vec!["old".to_owned(); usize::try_from(found).expect("few")];
             expected.push("new".to_owned());
             assert_eq!(whole(new.as_ref(), &name(number)).await, expected, "{}", name(number));
@@ -182,9 +187,17 @@ pub async fn epochs_grow(cluster: &dyn Cluster) {
     // Who was fenced claims again, and goes on.
     cluster.expire("a").await.expect("it is expired");
     claimed(&engines[1], session).await;
-    refused(engines[0].append(session, batch(0, 1, "late", None)).await, "fenced", "an append of the old owner");
+    refused(
+        engines[0].append(session, batch(0, 1, "late", None)).await,
+        "fenced",
+        "an append of the old owner",
+    );
     placement(&engines[1]).release(session, None).await.expect("it is released");
-    refused(engines[0].append(session, batch(0, 1, "late", None)).await, "fenced", "until it claims the session");
+    refused(
+        engines[0].append(session, batch(0, 1, "late", None)).await,
+        "fenced",
+        "until it claims the session",
+    );
     claimed(&engines[0], session).await;
     append(engines[0].as_ref(), session, batch(0, 1, "again", None)).await;
     refused(engines[1].append(session, batch(1, 1, "x", None)).await, "elsewhere", "what another node owns");
@@ -202,13 +215,23 @@ pub async fn frozen_owner(cluster: &dyn Cluster) {
     let engines = open(cluster, &["a", "b"]).await;
     let (old, new) = (&engines[0], &engines[1]);
     append(old.as_ref(), session, batch(0, 3, "old", None)).await;
-    let lost = { let old = Arc::clone(old); tokio::spawn(async move { placement(&old).lost().await }) };
+    let lost = {
+        let old = Arc::clone(old);
+        tokio::spawn(async move { placement(&old).lost().await })
+    };
     cluster.hold("a", true);
-    let late = { let old = Arc::clone(old); tokio::spawn(async move { old.append(session, batch(3, 1, "late", None)).await }) };
+    let late = {
+        let old = Arc::clone(old);
+        tokio::spawn(async move { old.append(session, batch(3, 1, "late", None)).await })
+    };
     claimed(new, session).await;
     append(new.as_ref(), session, batch(3, 2, "new", None)).await;
     refused(placement(old).check(), "lease lost", "the frozen node knows by its clock");
-    refused(old.append("frozen too", batch(0, 1, "late", None)).await, "lease lost", "a session that it never had");
+    refused(
+        old.append("frozen too", batch(0, 1, "late", None)).await,
+        "lease lost",
+        "a session that it never had",
+    );
     lost.await.expect("it is told");
     cluster.hold("a", false);
     refused(late.await.expect("it ends"), "fenced", "the append of the frozen node");
@@ -240,7 +263,11 @@ pub async fn lease_ends_in_time(cluster: &dyn Cluster) {
         let began = Instant::now();
         cluster.hold("a", true);
         claimed(&engines[1], &session).await;
-        refused(placement(&engines[0]).check(), "lease lost", "the first node knows before the second takes over");
+        refused(
+            placement(&engines[0]).check(),
+            "lease lost",
+            "the first node knows before the second takes over",
+        );
         let taken = began.elapsed();
         assert!(taken <= cluster.lease() + std::time::Duration::from_secs(2), "taken over after {taken:?}");
         refused(placement(&engines[0]).claim("another").await, "lease lost", "no claim without a lease");
@@ -275,7 +302,10 @@ pub async fn claims_race(cluster: &dyn Cluster) {
         assert_eq!(mine.len(), 1, "{session}: {mine:?}");
         let (winner, epoch) = mine[0];
         winners[winner] += 1;
-        assert!(theirs.iter().all(|other| *other == (nodes[winner].to_owned(), epoch)), "{session}: {theirs:?}");
+        assert!(
+            theirs.iter().all(|other| *other == (nodes[winner].to_owned(), epoch)),
+            "{session}: {theirs:?}"
+        );
         // A release by one that is not the owner does nothing.
         placement(&engines[(winner + 1) % 4]).release(&session, None).await.expect("it does nothing");
         assert_eq!(owner(&engines[0], &session).await.as_deref(), Some(nodes[winner]));
@@ -341,7 +371,11 @@ pub async fn deleted_for_others(cluster: &dyn Cluster) {
     cluster.expire("a").await.expect("it is expired");
     claimed(new, session).await;
     new.delete(session).await.expect("it is deleted");
-    refused(old.append(session, batch(3, 1, "late", None)).await, "fenced", "the append of the writer that slept");
+    refused(
+        old.append(session, batch(3, 1, "late", None)).await,
+        "fenced",
+        "the append of the writer that slept",
+    );
     assert_eq!(old.head(session).await.expect("it is read"), None);
     assert_eq!(old.page(None, 9).await.expect("it is listed"), []);
     append(new.as_ref(), session, batch(0, 1, "new", Some("k"))).await;
@@ -392,7 +426,10 @@ pub async fn placed(cluster: &dyn Cluster) {
         assert_ne!(placement(&engines[2]).place(&session).await.expect("a place").node, "c", "{session}");
     }
     assert_ne!(placement(&engines[1]).place(session).await.expect("a place").node, "c");
-    assert_eq!(placement(&engines[0]).place(session).await.expect("a place"), placement(&engines[1]).place(session).await.expect("a place"));
+    assert_eq!(
+        placement(&engines[0]).place(session).await.expect("a place"),
+        placement(&engines[1]).place(session).await.expect("a place")
+    );
 
     // It leaves still after it has lost its lease.
     cluster.expire("c").await.expect("it is expired");

@@ -85,7 +85,8 @@ impl Cluster for Schema {
 
     fn expire<'a>(&'a self, node: &'a str) -> Answer<'a, ()> {
         Box::pin(async move {
-            let statement = format!("update {}.node set expires = clock_timestamp() where name = $1", self.name);
+            let statement =
+                format!("update {}.node set expires = clock_timestamp() where name = $1", self.name);
             let changed = self.admin.execute(&statement, &[&node]).await.expect("it is changed");
             assert_eq!(changed, 1, "there is a node {node}");
             Ok(())

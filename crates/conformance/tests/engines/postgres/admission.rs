@@ -87,7 +87,11 @@ async fn tables_of_a_newer_version_are_refused() {
     engine.close().await.expect("it closes");
     let mut other = schema.options(plain, "plain");
     other.schema = "elsewhere".to_owned();
-    fails(Postgres::connect(&other).await.map(|engine| Arc::new(engine) as _), "unsuitable", "permission denied");
+    fails(
+        Postgres::connect(&other).await.map(|engine| Arc::new(engine) as _),
+        "unsuitable",
+        "permission denied",
+    );
 
     server.sql(&format!("update {name}.version set version = 99"));
     fails(schema.open("a").await, "version", "99");

@@ -28,7 +28,9 @@ fn an_entry_by_itself_has_the_bytes_that_it_has_in_a_record() {
 
 #[test]
 fn only_a_whole_entry_of_a_known_version_decodes() {
-    let StoredRecord::Append { entries, .. } = append_of(kinds().remove(0)) else { panic!("it is an append") };
+    let StoredRecord::Append { entries, .. } = append_of(kinds().remove(0)) else {
+        panic!("it is an append")
+    };
     let bytes = encode_entry(&entries[0]).unwrap();
     for length in 0..bytes.len() {
         assert!(decode_entry(&bytes[..length]).is_err(), "cut to {length}");
