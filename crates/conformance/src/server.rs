@@ -121,9 +121,23 @@ impl Server {
     /// # Panics
     /// If it fails.
     pub fn sql(&self, statement: &str) -> String {
+        let folder = self.folder.to_string_lossy();
         self.run(
             "psql",
-            &["-h", ".", "-U", "postgres", "-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-c", statement],
+            &[
+                "-h",
+                &folder,
+                "-U",
+                "postgres",
+                "-X",
+                "-q",
+                "-A",
+                "-t",
+                "-v",
+                "ON_ERROR_STOP=1",
+                "-c",
+                statement,
+            ],
         )
     }
 

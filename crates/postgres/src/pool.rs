@@ -23,8 +23,6 @@ const STATEMENTS: &[Sql] = &[
     Sql::Part,
     Sql::PartsDropped,
     Sql::Diagnosis,
-    Sql::Claim,
-    Sql::ClaimNew,
     Sql::Release,
     Sql::OwnerOf,
     Sql::Delete,

@@ -20,11 +20,12 @@ pub(crate) async fn migrate(options: &PostgresOptions, server: &Server) -> Resul
     }
     // The lock belongs to the connection, which ends with this function.
     link.batch(&format!("select pg_advisory_lock(hashtextextended('greenroom {schema}', 0))")).await?;
-    for number in version(&link, schema).await?..MIGRATIONS.len() {
+    let found = version(&link, schema).await?;
+    for (number, migration) in MIGRATIONS.iter().enumerate().skip(found) {
         // Statements that are sent together are one transaction.
         let create =
             if number == 0 { format!("create schema if not exists {schema};\n") } else { String::new() };
-        let migration = MIGRATIONS[number].replace("{s}", schema);
+        let migration = migration.replace("{s}", schema);
         link.batch(&format!("{create}{migration}")).await?;
         tracing::info!(schema, version = number + 1, "the tables in PostgreSQL were migrated");
     }

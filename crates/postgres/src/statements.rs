@@ -17,10 +17,8 @@ pub(crate) enum Sql {
     PartsDropped,
     /// Says why a batch was refused.
     Diagnosis,
-    /// Claims a session that has a row.
+    /// Claims sessions, and creates the rows of some.
     Claim,
-    /// Claims a session that has none.
-    ClaimNew,
     Release,
     OwnerOf,
     Delete,
@@ -122,27 +120,36 @@ impl Sql {
                  left join {s}.entry e on e.session = $1::text and e.id = $3::int8
                  where s.id = $1::text"
             }
-            // The node's row is locked, so its newest expiry is compared, and a renewal waits for the claim. The clock is
-            // read after that.
+            // The owners' rows are locked, so their newest expiries are compared, and a renewal waits for the claim. The clock
+            // is read after that. A session that another statement creates at the same time is not in the answer.
             Self::Claim => {
-                "with s as materialized (
-                     select x.id, x.owner, x.epoch, x.entries, x.is_there from {s}.session x
-                     where x.id = $1::text for no key update
+                "with want as materialized (
+                     select * from unnest($1::text[], $3::bool[]) as w(id, creates)
+                 ), me as materialized (
+                     select m.name from {s}.node m where m.incarnation = $2::int8 and m.expires > clock_timestamp()
+                 ), s as materialized (
+                     select x.id, x.owner, x.epoch, x.entries from {s}.session x
+                     where x.id = any($1::text[]) order by x.id for no key update
                  ), n as materialized (
-                     select n.name, n.address, n.expires from {s}.node n
-                     where n.incarnation = (select s.owner from s) for share
+                     select n.incarnation, n.name, n.address, n.expires from {s}.node n
+                     where n.incarnation in (select s.owner from s where s.owner <> $2::int8) order by n.name for share
                  ), took as (
                      update {s}.session x set owner = $2::int8, epoch = x.epoch + 1, wish = null
-                     from s where x.id = s.id and (s.owner is null or s.owner = $2::int8
-                         or not exists (select from n where n.expires > clock_timestamp()))
-                     returning x.epoch
+                     from s where x.id = s.id and exists (select from me) and (s.owner is null or s.owner = $2::int8
+                         or not exists (select from n where n.incarnation = s.owner and n.expires > clock_timestamp()))
+                     returning x.id, x.epoch
+                 ), fresh as (
+                     insert into {s}.session (id, owner, epoch)
+                     select w.id, $2::int8, 1 from want w
+                     where w.creates and exists (select from me) and not exists (select from s where s.id = w.id)
+                     order by w.id
+                     on conflict do nothing returning id, epoch
                  )
-                 select (select t.epoch from took t), s.entries, s.is_there, s.epoch, n.name, n.address
-                 from s left join n on true"
-            }
-            Self::ClaimNew => {
-                "insert into {s}.session (id, owner, epoch) values ($1::text, $2::int8, 1)
-                 on conflict do nothing returning epoch"
+                 select w.id, exists (select from me), coalesce(t.epoch, f.epoch), coalesce(s.entries, 0),
+                     coalesce(s.epoch, f.epoch), n.name, n.address
+                 from want w left join s on s.id = w.id left join took t on t.id = w.id left join fresh f on f.id = w.id
+                     left join n on n.incarnation = s.owner
+                 where s.id is not null or f.id is not null or not exists (select from me)"
             }
             Self::Release => {
                 "update {s}.session set owner = null, wish = $4::text

@@ -1,70 +1,82 @@
-//! The connections for appends: whatever waits is written together.
+//! The connections for appends and claims: whatever waits is sent together.
 //!
-//! Invariants: a statement has at most one batch of a session, and at most [`GROUP_MAX`] batches. A job is taken only by a
-//! writer that has a connection; one that was not taken can be withdrawn, and then nothing of it was sent. Each job that was
-//! taken gets exactly one outcome.
+//! Invariants: a statement has at most one job of a session, and at most [`GROUP_MAX`] jobs. A job is taken only where there
+//! is a connection; one that was not taken can be withdrawn, and then nothing of it was sent. Each job that was taken gets
+//! exactly one answer.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use greenroom_store::Owner;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
 use tokio_postgres::types::ToSql;
 
 use crate::backoff::Backoff;
-use crate::batch::Work;
+use crate::batch::{Work, number};
 use crate::link::{Fault, Link};
 use crate::options::{PostgresOptions, Server};
 use crate::slots::Owned;
 use crate::statements::Sql;
 
-/// The most batches of a statement.
+/// The most jobs of a statement.
 const GROUP_MAX: usize = 256;
-/// The most bytes of a statement with more than one batch.
+/// The most bytes of a statement with more than one job.
 const GROUP_BYTES_MAX: usize = 8 << 20;
 
-/// What became of a job.
-#[derive(Debug)]
-pub(crate) enum Outcome {
-    /// It is durable.
-    Written,
-    /// The session is not as expected; the batch was not written.
-    Unexpected,
-    /// There is no answer, or a refusal of the whole statement.
-    Failed(Fault),
+/// What is sent together with others of its kind.
+pub(crate) trait Job: Send + Sync + 'static {
+    /// What becomes of it.
+    type Answer: Send + 'static;
+    /// The statement for several.
+    const SQL: Sql;
+
+    /// Its size.
+    fn bytes(&self) -> usize;
+
+    /// Runs the statement, and returns the answer of each job.
+    fn run(
+        link: &Link,
+        group: &[&Self],
+        patience: Duration,
+    ) -> impl Future<Output = Result<Vec<Self::Answer>, Fault>> + Send;
 }
 
-/// A batch to write, if the session is this owner's.
-struct Job {
+/// A job that waits.
+struct Waiting<J: Job> {
     number: u64,
-    work: Arc<Work>,
-    owned: Owned,
-    reply: oneshot::Sender<Outcome>,
+    job: J,
+    reply: oneshot::Sender<Result<J::Answer, Fault>>,
 }
 
-/// The jobs that wait for a writer.
-#[derive(Default)]
-pub(crate) struct Queue {
-    waiting: Mutex<(u64, VecDeque<Job>)>,
+/// The jobs that wait for a connection.
+pub(crate) struct Queue<J: Job> {
+    waiting: Mutex<(u64, VecDeque<Waiting<J>>)>,
     news: Notify,
 }
 
-impl Queue {
-    /// Has a batch written, and returns what became of it.
-    pub(crate) async fn write(&self, work: &Arc<Work>, owned: Owned, until: Instant) -> Outcome {
+impl<J: Job> Default for Queue<J> {
+    fn default() -> Self {
+        Self { waiting: Mutex::default(), news: Notify::new() }
+    }
+}
+
+impl<J: Job> Queue<J> {
+    /// Has a job done, and returns what became of it.
+    pub(crate) async fn ask(&self, job: J, until: Instant) -> Result<J::Answer, Fault> {
         let (reply, mut answer) = oneshot::channel();
         let number = {
             let mut waiting = self.waiting.lock();
             waiting.0 += 1;
             let number = waiting.0;
-            waiting.1.push_back(Job { number, work: Arc::clone(work), owned, reply });
+            waiting.1.push_back(Waiting { number, job, reply });
             number
         };
         self.news.notify_one();
-        let ended = || Outcome::Failed(Fault::Unsent("the engine was closed".to_owned()));
-        if let Ok(outcome) = tokio::time::timeout_at(until.into(), &mut answer).await {
-            return outcome.unwrap_or_else(|_| ended());
+        let ended = || Err(Fault::Unsent("the engine was closed".to_owned()));
+        if let Ok(answer) = tokio::time::timeout_at(until.into(), &mut answer).await {
+            return answer.unwrap_or_else(|_| ended());
         }
         let withdrawn = {
             let mut waiting = self.waiting.lock();
@@ -72,111 +84,179 @@ impl Queue {
             at.map(|at| waiting.1.remove(at)).is_some()
         };
         if withdrawn {
-            return Outcome::Failed(Fault::Unsent("there is no connection to the database".to_owned()));
+            return Err(Fault::Unsent("there is no connection to the database".to_owned()));
         }
         // It was sent, and the statement has a limit of its own.
         answer.await.unwrap_or_else(|_| ended())
     }
 
     /// Takes what waits, as much as fits into a statement; nothing if nothing waits.
-    fn take(&self) -> Vec<Job> {
+    fn take(&self) -> Vec<Waiting<J>> {
         let mut waiting = self.waiting.lock();
         let mut room = GROUP_BYTES_MAX;
-        let mut group: Vec<Job> = Vec::new();
+        let mut group = Vec::new();
         while let Some(next) = waiting.1.front() {
-            let is_last = group.len() >= GROUP_MAX || (!group.is_empty() && next.work.bytes > room);
-            if is_last {
+            let bytes = next.job.bytes();
+            if group.len() >= GROUP_MAX || (!group.is_empty() && bytes > room) {
                 self.news.notify_one();
                 break;
             }
-            room = room.saturating_sub(next.work.bytes);
+            room = room.saturating_sub(bytes);
             group.extend(waiting.1.pop_front());
         }
         group
     }
 
     /// Puts jobs back that were not sent.
-    fn put_back(&self, group: Vec<Job>) {
+    fn put_back(&self, group: Vec<Waiting<J>>) {
         let mut waiting = self.waiting.lock();
         group.into_iter().rev().for_each(|job| waiting.1.push_front(job));
         self.news.notify_one();
     }
-}
 
-/// Writes what waits in the queue, for ever.
-pub(crate) async fn write_groups(queue: &Queue, options: PostgresOptions, server: Server) {
-    let mut backoff = Backoff::new();
-    loop {
-        let link = match Link::open(&options, &server, &[Sql::Append]).await {
-            Ok(link) => link,
-            Err(error) => {
-                tracing::debug!(%error, "no connection for appends");
-                tokio::time::sleep(backoff.next()).await;
+    /// Sends what waits, for ever.
+    pub(crate) async fn serve(&self, options: PostgresOptions, server: Server) {
+        let mut backoff = Backoff::new();
+        loop {
+            let link = match Link::open(&options, &server, &[J::SQL]).await {
+                Ok(link) => link,
+                Err(error) => {
+                    tracing::debug!(%error, "no connection for {:?}", J::SQL);
+                    tokio::time::sleep(backoff.next()).await;
+                    continue;
+                }
+            };
+            backoff = Backoff::new();
+            self.use_link(&link, options.patience / 2).await;
+        }
+    }
+
+    /// Sends over this connection until it fails.
+    async fn use_link(&self, link: &Link, patience: Duration) {
+        loop {
+            let group = self.take();
+            if group.is_empty() {
+                self.news.notified().await;
                 continue;
             }
-        };
-        backoff = Backoff::new();
-        use_link(queue, &link, options.patience / 2).await;
-    }
-}
-
-/// Writes over this connection until it fails.
-async fn use_link(queue: &Queue, link: &Link, patience: Duration) {
-    loop {
-        let group = queue.take();
-        if group.is_empty() {
-            queue.news.notified().await;
-            continue;
-        }
-        if link.is_closed() {
-            return queue.put_back(group);
-        }
-        let outcome = append(link, &group, patience).await;
-        match outcome {
-            Ok(written) => {
-                for job in group {
-                    let outcome = match written.contains(&job.work.session) {
-                        true => Outcome::Written,
-                        false => Outcome::Unexpected,
-                    };
-                    job.answer(outcome);
-                }
+            if link.is_closed() {
+                return self.put_back(group);
             }
-            // One of them is at fault, and the others need not suffer from it.
-            Err(Fault::Refused(_)) if group.len() > 1 => {
-                for job in group {
-                    let outcome = match append(link, std::slice::from_ref(&job), patience).await {
-                        Ok(written) if written.is_empty() => Outcome::Unexpected,
-                        Ok(_) => Outcome::Written,
-                        Err(fault) => Outcome::Failed(fault),
-                    };
-                    job.answer(outcome);
+            let jobs: Vec<&J> = group.iter().map(|waiting| &waiting.job).collect();
+            match J::run(link, &jobs, patience).await {
+                Ok(answers) => {
+                    group.into_iter().zip(answers).for_each(|(job, answer)| job.answer(Ok(answer)))
                 }
-            }
-            Err(fault) => {
-                let is_over = !matches!(fault, Fault::Refused(_));
-                group.into_iter().for_each(|job| job.answer(Outcome::Failed(fault.clone())));
-                if is_over {
-                    return;
+                // One of them is at fault, and the others need not suffer from it.
+                Err(Fault::Refused(_)) if group.len() > 1 => {
+                    for job in group {
+                        let answers = J::run(link, &[&job.job], patience).await;
+                        let answer = answers.and_then(|answers| {
+                            answers.into_iter().next().ok_or_else(|| Fault::Later("no answer".to_owned()))
+                        });
+                        job.answer(answer);
+                    }
+                }
+                Err(fault) => {
+                    let is_over = !matches!(fault, Fault::Refused(_));
+                    group.into_iter().for_each(|job| job.answer(Err(fault.clone())));
+                    if is_over {
+                        return;
+                    }
                 }
             }
         }
     }
 }
 
-impl Job {
-    fn answer(self, outcome: Outcome) {
+impl<J: Job> Waiting<J> {
+    fn answer(self, answer: Result<J::Answer, Fault>) {
         // Nobody waits any more if the runtime ends.
-        drop(self.reply.send(outcome));
+        drop(self.reply.send(answer));
+    }
+}
+
+/// A session that is to be this incarnation's.
+pub(crate) struct Claim {
+    pub(crate) session: String,
+    pub(crate) incarnation: i64,
+    /// Whether its row is created.
+    pub(crate) creates: bool,
+}
+
+/// What became of a claim.
+#[derive(Debug)]
+pub(crate) enum Claiming {
+    /// The claimant's lease is not valid.
+    NoLease,
+    Mine {
+        epoch: i64,
+        entries: i64,
+    },
+    Theirs(Owner),
+    /// It has no row, or got one just now.
+    Absent,
+}
+
+impl Job for Claim {
+    type Answer = Claiming;
+    const SQL: Sql = Sql::Claim;
+
+    fn bytes(&self) -> usize {
+        self.session.len()
+    }
+
+    async fn run(link: &Link, group: &[&Self], patience: Duration) -> Result<Vec<Claiming>, Fault> {
+        // After a loss, claims of two incarnations may wait together. Those of the older one are late in any case.
+        let incarnation = group.iter().map(|claim| claim.incarnation).max().unwrap_or_default();
+        let sessions: Vec<&str> = group.iter().map(|claim| claim.session.as_str()).collect();
+        let creates: Vec<bool> = group.iter().map(|claim| claim.creates).collect();
+        let rows = link.run(Sql::Claim, &[&sessions, &incarnation, &creates], patience).await?;
+        let mut found: HashMap<&str, Claiming> = HashMap::new();
+        for row in &rows {
+            let claiming = match (row.get(1), row.get::<_, Option<i64>>(2)) {
+                (false, _) => Claiming::NoLease,
+                (true, Some(epoch)) => Claiming::Mine { epoch, entries: row.get(3) },
+                (true, None) => Claiming::Theirs(Owner {
+                    node: row.get::<_, Option<String>>(5).unwrap_or_default(),
+                    address: row.get(6),
+                    epoch: number(row.get::<_, Option<i64>>(4).unwrap_or_default()),
+                }),
+            };
+            found.insert(row.get(0), claiming);
+        }
+        let answer = |claim: &&Self| match found.remove(claim.session.as_str()) {
+            _ if claim.incarnation != incarnation => Claiming::NoLease,
+            Some(claiming) => claiming,
+            None => Claiming::Absent,
+        };
+        Ok(group.iter().map(answer).collect())
+    }
+}
+
+/// A batch to write, if the session is this owner's.
+pub(crate) struct Append {
+    pub(crate) work: Arc<Work>,
+    pub(crate) owned: Owned,
+}
+
+impl Job for Append {
+    /// Whether it was written. If not, the session is not as expected.
+    type Answer = bool;
+    const SQL: Sql = Sql::Append;
+
+    fn bytes(&self) -> usize {
+        self.work.bytes
+    }
+
+    async fn run(link: &Link, group: &[&Self], patience: Duration) -> Result<Vec<bool>, Fault> {
+        let written = append(link, group, patience).await?;
+        Ok(group.iter().map(|job| written.contains(&job.work.session)).collect())
     }
 }
 
 /// Appends a group, and returns the sessions whose batches were written.
-async fn append(
-    link: &Link,
-    group: &[Job],
-    patience: Duration,
-) -> Result<std::collections::HashSet<String>, Fault> {
+async fn append(link: &Link, group: &[&Append], patience: Duration) -> Result<HashSet<String>, Fault> {
     let works = || group.iter().map(|job| job.work.as_ref());
     let sessions: Vec<&str> = works().map(|work| work.session.as_str()).collect();
     let owners: Vec<i64> = group.iter().map(|job| job.owned.incarnation).collect();

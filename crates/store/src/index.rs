@@ -382,6 +382,8 @@ impl Index {
                 None => break,
             }
         }
+        // What is staged and what is not may together be more.
+        heads.truncate(limit);
         Ok(heads)
     }
 

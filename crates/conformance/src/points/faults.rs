@@ -154,8 +154,8 @@ pub async fn away(engine: &Arc<dyn Engine>, proxy: &Proxy) {
     append(engine.as_ref(), session, batch(0, 1, "first", None)).await;
 
     proxy.set(Mode::Refuse);
-    refused(engine.append(session, batch(1, 1, "refused", Some("a"))).await, "unavailable", "no server");
     refused(engine.head(session).await, "unavailable", "a read without a server");
+    refused(engine.append(session, batch(1, 1, "refused", Some("a"))).await, "unavailable", "no server");
     refused(engine.learned_put("k", b"v").await, "unavailable", "a fact without a server");
     proxy.set(Mode::Pass);
     assert_eq!(whole(engine.as_ref(), session).await, ["first"], "nothing was stored");

@@ -208,12 +208,21 @@ pub async fn sizes(fixture: &dyn Fixture) {
         expected.push(text.len());
         next += 1;
     }
+    // An engine may have no limit, but then all of it is there.
     let too_large = "x".repeat(33 << 20);
-    refused(engine.append(session, batch(next, 1, &too_large, None)).await, "too large", "33 MiB");
-    let mut among = batch(next, 3, "small", Some("among"));
-    among.entries[2] = entry(next + 2, &too_large);
-    refused(engine.append(session, among).await, "too large", "33 MiB after others");
-    assert_eq!(engine.used_key(session, "among").await.expect("it is read"), None);
+    match engine.append(session, batch(next, 1, &too_large, None)).await {
+        Ok(Appended::Written { .. }) => {
+            expected.push(too_large.len());
+            next += 1;
+        }
+        result => {
+            refused(result, "too large", "33 MiB");
+            let mut among = batch(next, 3, "small", Some("among"));
+            among.entries[2] = entry(next + 2, &too_large);
+            refused(engine.append(session, among).await, "too large", "33 MiB after others");
+            assert_eq!(engine.used_key(session, "among").await.expect("it is read"), None);
+        }
+    }
     // Larger than one statement or frame: 48 MiB, and 20,000 entries.
     let six = "y".repeat(6 << 20);
     append(engine, session, batch(next, 8, &six, Some("large"))).await;
@@ -325,7 +334,11 @@ pub async fn like_memory(fixture: &dyn Fixture) {
             17 => {
                 let limit = usize::try_from(random.below(7)).unwrap_or(0);
                 let after = (random.below(2) == 0).then_some(session);
-                (shown(engine.page(after, limit).await), shown(model.page(after, limit).await))
+                let brief = |page: Vec<(String, Head)>| -> Vec<_> {
+                    page.into_iter().map(|(id, head)| (id, head.entries, head.leaf)).collect()
+                };
+                let (got, expected) = (engine.page(after, limit).await, model.page(after, limit).await);
+                (shown(got.map(brief)), shown(expected.map(brief)))
             }
             18 => {
                 let value = "v".repeat(usize::try_from(random.below(3)).unwrap_or(0));
@@ -333,7 +346,7 @@ pub async fn like_memory(fixture: &dyn Fixture) {
                 (put, shown(model.learned_put(session, value.as_bytes()).await))
             }
             _ => {
-                if random.below(20) == 0 {
+                if random.below(5) == 0 {
                     engine.close().await.expect("it closes");
                     engine = open(fixture).await;
                     reopened += 1;
@@ -360,7 +373,7 @@ pub async fn like_memory(fixture: &dyn Fixture) {
         }
     }
     assert!(refusals > 50, "only {refusals} operations were refused");
-    assert!(reopened > 0 || OPERATIONS < 1_000, "it was never opened again");
+    assert!(reopened > 0, "it was never opened again");
     engine.close().await.expect("it closes");
 }
 

@@ -32,7 +32,7 @@ fn modes_of_encryption_are_read_as_users_know_them() {
             (got, expected) => panic!("{url}: {got:?} instead of {expected:?}"),
         }
     }
-    let server = server("postgres://u:p@h:77/d?sslmode=disable&connect_timeout=3").unwrap();
+    let server = server("postgres://u:p@h:77/d?sslmode=disable&connect_timeout=3").expect("it is read");
     assert_eq!(server.config.get_connect_timeout(), Some(&Duration::from_secs(3)), "the others remain");
     assert_eq!(server.config.get_ports(), [77]);
 }
@@ -62,7 +62,8 @@ fn a_password_is_shown_nowhere() {
 
 #[test]
 fn names_that_cannot_be_used_are_refused() {
-    let cases: [(fn(&mut PostgresOptions), &str); 7] = [
+    type Change = fn(&mut PostgresOptions);
+    let cases: [(Change, &str); 7] = [
         (|options| options.schema = "Upper".to_owned(), "schema"),
         (|options| options.schema = "a\"; drop".to_owned(), "schema"),
         (|options| options.schema = String::new(), "schema"),
