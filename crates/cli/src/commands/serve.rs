@@ -12,7 +12,7 @@ use greenroom::Runtime;
 use greenroom_server::{HttpOptions, HttpServer};
 use greenroom_terminal::{Interrupts, Screen};
 
-use crate::agent::{self, Stay, TOKEN_FILE, warn};
+use crate::agent::{self, Stay, TOKEN_FILE, choice, warn};
 use crate::args::{Global, ServeArgs};
 use crate::config::check_host_name;
 use crate::config::surroundings::Surroundings;
@@ -31,7 +31,9 @@ pub(crate) async fn run(global: &Global, args: &ServeArgs) -> Result<u8> {
         check_host_name(name).map_err(|reason| usage(format!("--host-name {name}: it {reason}")))?;
     }
     let wait = Duration::from_secs(args.wait_for_store.into());
-    let setup = Setup::waiting(global, &args.model, Stay::Unwatched, wait).await?;
+    let mut model = args.model.clone();
+    choice::complete(global, &mut model).await?;
+    let setup = Setup::waiting(global, &model, Stay::Unwatched, wait).await?;
     let config = &setup.serve;
     let path = agent::data_dir(global)?.join(TOKEN_FILE);
     let mut options = HttpOptions::new(args.listen.unwrap_or(config.listen), tokens::own(&path)?);

@@ -15,6 +15,7 @@ use greenroom_terminal::screen::{columns, one_line, variable};
 use greenroom_terminal::{Look, Row, Screen, format, time};
 use serde_json::{Value, json};
 
+use crate::agent::kept;
 use crate::args::{DeleteArgs, Global, SessionsArgs};
 use crate::host::source::{self, KnownSession, Listed};
 use crate::host::{Changes, link};
@@ -160,7 +161,7 @@ fn table(screen: &mut Screen, sessions: &[(usize, KnownSession)]) -> Result<()> 
 }
 
 /// Formats a folder as people write it: with a tilde for the home folder.
-fn shown_folder(folder: &str) -> String {
+pub(crate) fn shown_folder(folder: &str) -> String {
     let home = variable("HOME").filter(|home| home.len() > 1);
     let below = home.and_then(|home| Some(format!("~{}", folder.strip_prefix(home.trim_end_matches('/'))?)));
     let shown = below.filter(|below| below.len() == 1 || below.starts_with("~/"));
@@ -224,6 +225,7 @@ pub(crate) async fn delete(global: &Global, args: &DeleteArgs) -> Result<u8> {
     progress.end().await;
     changes.end().await?;
     let still_there = deleted?.reason;
+    kept::forget(global, &id);
     let with = match below {
         0 => String::new(),
         1 => " and the session of the agent that it called".to_owned(),

@@ -151,6 +151,26 @@ impl Setup {
         Self::waiting(global, args, stay, Duration::ZERO).await
     }
 
+    /// Sets up what `args` request, in a runtime that stores nothing.
+    pub(crate) async fn unstored(global: &Global, args: &ModelArgs) -> Result<Self> {
+        let made = Made::new(global, args, &Surroundings::here(), None).await?;
+        made.file_warnings.iter().chain(&made.warnings).try_for_each(|warning| warn(global, warning))?;
+        let Made { agent, settings, provider, provider_config, serve, simulated, folder, limits, .. } = made;
+        let base_url = provider.options().base_url.clone();
+        let source = settings.source(Stay::UntilReply, global.color);
+        let builder = Runtime::builder()
+            .redactor(secrets::redactor().clone())
+            .provider(provider)
+            .in_memory()
+            .in_flight_max(provider_config.max_in_flight)
+            .tokens_per_minute(provider_config.tokens_per_minute.unwrap_or(0))
+            .silence_max(provider_config.silence_max())
+            .compact_between_runs(false)
+            .live_settings(source);
+        let runtime = limited(builder, &limits).start().await?;
+        Ok(Self { runtime, agent, serve, _simulated: simulated, base_url, folder })
+    }
+
     /// Like [`Self::new`], and waits up to this time for a store that is in use.
     pub(crate) async fn waiting(
         global: &Global,
