@@ -19,8 +19,9 @@ pub(crate) struct ServerArgs {
     /// Provider of the configuration to use [default: the configuration's choice, else openai]
     #[arg(long, value_name = "NAME", conflicts_with = "base_url")]
     pub(crate) provider: Option<String>,
-    /// Base URL of the API, without /chat/completions [default: OPENAI_BASE_URL, else the provider's]; an API other than
-    /// chat completions must be chosen: --set providers.openai.api=anthropic, gemini or responses
+    /// Base URL of the API, without /chat/completions [default: OPENAI_BASE_URL, else the provider's]
+    ///
+    /// An API other than chat completions must be chosen: --set providers.openai.api=anthropic, gemini or responses.
     #[arg(long, value_name = "URL")]
     pub(crate) base_url: Option<String>,
     /// Environment variable with the API key [default: the provider's; with --base-url OPENAI_API_KEY]
@@ -80,14 +81,14 @@ pub(crate) struct ModelArgs {
     #[serde(default)]
     pub(crate) deny: Vec<String>,
     /// Sandbox of commands: auto, bubblewrap, landlock or off [default: the configuration's sandbox.mode, else auto]
-    #[arg(long, value_name = "MODE", conflicts_with = "no_tools")]
+    #[arg(long, value_name = "MODE", conflicts_with = "no_tools", hide_possible_values = true)]
     #[serde(default)]
     pub(crate) sandbox: Option<ModeConfig>,
     /// Folder of the tools; the file tools cannot read or change anything outside it
     #[arg(long, default_value = ".", value_name = "DIR")]
     #[serde(default = "here")]
     pub(crate) workspace: PathBuf,
-    /// Model name [env: GREENROOM_MODEL] [default: the configuration's, else gpt-5.5]
+    /// Model name [env: GREENROOM_MODEL] [default: the configuration's, else one that the provider has]
     #[arg(long, help_heading = "Model", value_name = "NAME")]
     pub(crate) model: Option<String>,
     #[command(flatten)]

@@ -4,11 +4,12 @@
 //! Invariants: requests and results are the same in both cases; a runtime in this process ends with the
 //! command.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Result;
-use greenroom::{Order, SessionSummary, State, Status};
+use greenroom::{Order, State, Status};
 use greenroom_server::operations::{
     ClientKind, FindSession, GetSession, ListSessions, SessionState, SetLabel,
 };
@@ -293,9 +294,9 @@ impl Link {
 /// The label of a session that one `run` made, and no conversation has continued.
 const ONE_SHOT: &str = "one_shot";
 
-/// Whether a session is a one-shot of `run`.
-pub(crate) fn is_one_shot(session: &SessionSummary) -> bool {
-    session.labels.contains_key(ONE_SHOT)
+/// Whether the session with these labels is a one-shot of `run`.
+pub(crate) fn is_one_shot(labels: &BTreeMap<String, String>) -> bool {
+    labels.contains_key(ONE_SHOT)
 }
 
 /// Returns a name that no session has yet, such as `run-20260102-030405`, for the only process that starts sessions.

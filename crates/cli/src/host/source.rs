@@ -19,6 +19,7 @@ use greenroom_store::StoreError;
 
 use super::connect::LOOKS;
 use super::link::ATTEMPTS;
+use super::short::short_id;
 use super::stored::{self, Looked};
 use super::{Nobody, own};
 use crate::args::{Global, RecallArgs};
@@ -262,6 +263,11 @@ impl Source {
         let id = self.known(given).await?;
         let found = self.exact(&id).await?;
         found.ok_or_else(|| StoreError::NotFound { session: id }.into())
+    }
+
+    /// Returns the short id of a session.
+    pub(crate) async fn short_id(&self, id: &str) -> String {
+        short_id(&self.client, id).await
     }
 
     /// Returns the open questions of one session or of all, and the exit code.

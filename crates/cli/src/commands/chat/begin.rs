@@ -160,7 +160,7 @@ fn talks() -> ListSessions {
 async fn listed(global: &Global, list: ListSessions) -> Result<Vec<SessionSummary>> {
     let found = source::look(global, async |source| source.sessions(global, list.clone()).await).await?;
     let sessions = found.unwrap_or_default().sessions.into_iter().map(|known| known.summary);
-    Ok(sessions.filter(|session| !is_one_shot(session)).collect())
+    Ok(sessions.filter(|session| !is_one_shot(&session.labels)).collect())
 }
 
 /// Lets the user choose a session: those of this folder first.
