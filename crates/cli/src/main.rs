@@ -227,7 +227,7 @@ fn end(result: anyhow::Result<u8>) -> ExitCode {
         Ok(code) => ExitCode::from(code),
         Err(error) if error::is_closed_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            screen::last_words(&error::line(&error));
+            screen::last_error(&error::line(&error));
             ExitCode::from(error::exit_code(&error))
         }
     }

@@ -58,7 +58,8 @@ impl<const N: usize> Layout<N> {
         };
         let wanted = widths[0].unwrap_or_default().min(FIRST_MIN);
         while wanted + others(&widths) > width {
-            let lightest = (1..N).filter(|column| widths[*column].is_some()).min_by_key(|column| of[*column].weight);
+            let lightest =
+                (1..N).filter(|column| widths[*column].is_some()).min_by_key(|column| of[*column].weight);
             let Some(lightest) = lightest else { break };
             widths[lightest] = None;
         }

@@ -101,6 +101,11 @@ impl Server {
         }
     }
 
+    /// Confirms that this key may be sent to its address, which the user has seen.
+    pub(crate) fn confirm(&self, key: &str, data_dir: &Path) -> Result<()> {
+        trust::confirm(data_dir, key, &self.base_url)
+    }
+
     /// Whether it is a vendor's own server.
     pub(crate) fn is_built_in(&self) -> bool {
         let defaults = Config::default();

@@ -46,7 +46,13 @@ pub(crate) async fn run(global: &Global, args: &LoginArgs) -> Result<u8> {
         })?;
         return Ok(0);
     }
-    let Some(key) = read_key(global).await? else { return Ok(error::INTERRUPTED) };
+    // Who sees where the key goes, and gives it, confirms the address.
+    let is_seen = is_terminal();
+    let address = match &args.provider {
+        Some(name) => address_of_file(global, name)?,
+        None => None,
+    };
+    let Some(key) = read_key(global, address.as_deref()).await? else { return Ok(error::INTERRUPTED) };
     let provider = match args.provider.as_deref().or_else(|| provider_of(&key)) {
         Some(provider) => provider.to_owned(),
         None => {
@@ -56,18 +62,23 @@ pub(crate) async fn run(global: &Global, args: &LoginArgs) -> Result<u8> {
             ));
         }
     };
-    keep(global, &provider, &key).await?.iter().try_for_each(|line| screen.line(line.as_str()))?;
+    keep(global, &provider, &key, is_seen && address.is_some())
+        .await?
+        .iter()
+        .try_for_each(|line| screen.line(line.as_str()))?;
     Ok(0)
 }
 
 /// Reads the key from the terminal, without showing it, or from a pipe. Returns `None` if the user left.
-async fn read_key(global: &Global) -> Result<Option<String>> {
+async fn read_key(global: &Global, address: Option<&str>) -> Result<Option<String>> {
     let color = Screen::stdout(global.color).has_color();
-    let is_terminal = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
+    let title = match address {
+        Some(address) => format!("Paste the API key (not shown); it is sent to {address}"),
+        None => "Paste the API key (it is not shown)".to_owned(),
+    };
     let reading = tokio::task::spawn_blocking(move || {
-        if is_terminal {
-            return choose::line(&[], "Paste the API key (it is not shown)", true, color)
-                .map(|answered| answered.value);
+        if is_terminal() {
+            return choose::line(&[], &title, true, color).map(|answered| answered.value);
         }
         let mut line = String::new();
         std::io::stdin().read_line(&mut line).map(|_| Some(line.trim().to_owned()))
@@ -77,6 +88,18 @@ async fn read_key(global: &Global) -> Result<Option<String>> {
         return Err(usage("there is no key on standard input: pipe it in, or run this at a terminal"));
     }
     Ok(key)
+}
+
+fn is_terminal() -> bool {
+    std::io::stdin().is_terminal() && std::io::stdout().is_terminal()
+}
+
+/// Returns the address of a provider if a file sets it.
+fn address_of_file(global: &Global, provider: &str) -> Result<Option<String>> {
+    let loaded = agent::config(global)?;
+    let args = ServerArgs { provider: Some(provider.to_owned()), ..ServerArgs::default() };
+    let server = Server::chosen(&loaded, &args, "", true, &Surroundings::here())?;
+    Ok((!server.is_built_in()).then(|| server.base_url().to_string()))
 }
 
 /// Returns the provider whose keys have this form.
@@ -89,16 +112,21 @@ pub(crate) fn provider_of(key: &str) -> Option<&'static str> {
     known.or_else(|| is_plain.then_some("openai"))
 }
 
-/// Checks a key with its provider, and keeps it. If nothing chooses a provider yet, the configuration does from now
+/// Checks a key with its provider, and keeps it. `is_confirmed`: the user has seen the address to which it is sent. If nothing chooses a provider yet, the configuration does from now
 /// on. Returns what was done, a line each.
 ///
 /// # Errors
 /// The provider is unknown or refuses the key, or the key cannot be stored.
-pub(crate) async fn keep(global: &Global, provider: &str, key: &str) -> Result<Vec<String>> {
+pub(crate) async fn keep(
+    global: &Global,
+    provider: &str,
+    key: &str,
+    is_confirmed: bool,
+) -> Result<Vec<String>> {
     let loaded = agent::config(global)?;
     let variable = variable_of(&loaded, provider)?;
     secrets::note(&variable, key);
-    let checked = check(global, &loaded, provider, key).await?;
+    let checked = check(global, &loaded, provider, key, is_confirmed).await?;
     let path = kept_keys::keep(&variable, Some(key))?;
     let mut said = vec![format!("The key for {provider} is kept in {}.", path.display())];
     if let Some(problem) = checked {
@@ -123,10 +151,20 @@ pub(crate) async fn keep(global: &Global, provider: &str, key: &str) -> Result<V
 }
 
 /// Asks the provider for its models with this key. Returns why it could not be asked.
-async fn check(global: &Global, loaded: &Loaded, provider: &str, key: &str) -> Result<Option<String>> {
+async fn check(
+    global: &Global,
+    loaded: &Loaded,
+    provider: &str,
+    key: &str,
+    is_confirmed: bool,
+) -> Result<Option<String>> {
     let args = ServerArgs { provider: Some(provider.to_owned()), ..ServerArgs::default() };
     let server = Server::chosen(loaded, &args, "", true, &Surroundings::here())?;
-    let asked = server.provider_with_key(&args, key.to_owned(), &data_dir(global)?)?;
+    let dir = data_dir(global)?;
+    if is_confirmed {
+        server.confirm(key, &dir)?;
+    }
+    let asked = server.provider_with_key(&args, key.to_owned(), &dir)?;
     match tokio::time::timeout(CHECKED_WITHIN, asked.served()).await {
         Ok(Ok(_)) => Ok(None),
         Ok(Err(error)) if error.failure.class == FailureClass::Auth => {

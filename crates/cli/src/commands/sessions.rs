@@ -85,7 +85,10 @@ pub(crate) async fn run(global: &Global, args: &SessionsArgs) -> Result<u8> {
         screen.pretty_json(&list)?;
         return Ok(code);
     }
-    if listed.is_empty() && code == 0 && (args.unfinished || args.here || args.no_runs || !args.labels.is_empty()) {
+    if listed.is_empty()
+        && code == 0
+        && (args.unfinished || args.here || args.no_runs || !args.labels.is_empty())
+    {
         screen.line("No session matches. Omit --label, --here, --no-runs and --unfinished to list all.")?;
         return Ok(0);
     }

@@ -342,7 +342,11 @@ fn answer(
             None => ("?", Look::WARN, "no result".to_owned()),
             Some(result) => {
                 let text = greenroom_kernel::message::blocks_text(&result.content);
-                let lines = format::count(text.lines().count() as u64, "line");
+                let lines = match text.lines().next() {
+                    // A sentence instead of matches is not one of them.
+                    Some("no line matches") => "no match".to_owned(),
+                    Some(_) | None => format::count(text.lines().count() as u64, "line"),
+                };
                 match result.status {
                     ToolStatus::Ok => ("✓", Look::DIM, lines),
                     ToolStatus::Error => ("✗", Look::WARN, one_line(&text, 80)),

@@ -119,7 +119,7 @@ async fn key(global: &Global, args: &ModelArgs, interrupts: &Interrupts) -> Resu
             }
         }
     };
-    match login::keep(global, &provider, &key).await {
+    match login::keep(global, &provider, &key, false).await {
         Ok(said) => {
             said.iter().try_for_each(|line| Screen::stdout(global.color).line(line.as_str()))?;
             Ok(Done::Chosen(behind))

@@ -111,7 +111,8 @@ impl Model {
     /// Applies a new list of all sessions.
     pub(crate) fn taken(&mut self, sessions: Vec<LiveSession>, now_ms: u64) {
         let place = self.place();
-        let is_over = |session: &LiveSession| session.state.status == Status::Idle && is_one_shot(&session.labels);
+        let is_over =
+            |session: &LiveSession| session.state.status == Status::Idle && is_one_shot(&session.labels);
         self.sessions = sessions.into_iter().filter(|session| !is_over(session)).collect();
         self.now_ms = now_ms;
         self.order();

@@ -127,7 +127,10 @@ fn close_up(model: &Model, close: &Close, size: Size) -> Vec<Row> {
                 doing(session),
                 bar(session),
                 format::short(state.total_tokens),
-                Some(cost(state)).filter(|cost| !cost.is_empty()).map(|cost| format!("  {cost}")).unwrap_or_default(),
+                Some(cost(state))
+                    .filter(|cost| !cost.is_empty())
+                    .map(|cost| format!("  {cost}"))
+                    .unwrap_or_default(),
                 state.model,
             )));
         }
