@@ -77,6 +77,7 @@ enum Then {
     Left,
 }
 
+#[expect(clippy::wildcard_enum_match_arm, reason = "other inputs mean nothing here")]
 fn picker_key(picker: &mut Picker, input: Input) -> Then {
     match input {
         Input::Key(key) => match picker.key(key) {
@@ -85,7 +86,7 @@ fn picker_key(picker: &mut Picker, input: Input) -> Then {
             Picked::Left => Then::Left,
         },
         Input::Ended(_) => Then::Left,
-        Input::Paste(_) | Input::Resized => Then::Waits,
+        _ => Then::Waits,
     }
 }
 
@@ -102,7 +103,6 @@ impl Line {
         match input {
             Input::Paste(text) => self.text.push_str(text.trim()),
             Input::Ended(_) => return Then::Left,
-            Input::Resized => {}
             Input::Key(key) => {
                 let is_control = key.modifiers.contains(KeyModifiers::CONTROL);
                 match key.code {
@@ -117,6 +117,7 @@ impl Line {
                     _ => {}
                 }
             }
+            _ => {}
         }
         Then::Waits
     }

@@ -223,13 +223,6 @@ pub fn call(name: &str, arguments: &str, width: usize) -> String {
         told.or_else(|| object.values().find_map(text))
     });
     let told = told.or_else(|| object.is_none().then(|| arguments.to_owned())).unwrap_or_default();
-    // Without the place, a search that finds nothing could be about anything.
-    let is_search = object.is_some_and(|object| object.contains_key("pattern"));
-    let place = object.and_then(|object| object.get("path").and_then(text));
-    let told = match place.filter(|place| is_search && place != ".") {
-        Some(place) => format!("{told} in {place}"),
-        None => told,
-    };
     one_line(&format!("{name} {told}"), width)
 }
 

@@ -68,11 +68,12 @@ pub(crate) async fn complete(global: &Global, args: &mut ModelArgs) -> Result<Ch
     if server.lacks_key(&args.server) {
         return Ok(Choice::NoKey);
     }
-    if named.is_some() || server.is_built_in() {
+    let is_set = loaded.origins.contains_key(&vec!["model".to_owned()]);
+    if named.is_some() || is_set || server.is_built_in() {
         return Ok(Choice::Made);
     }
-    // Without the key that a file must not get, the list fails like any call.
-    let Ok(provider) = server.provider(&args.server, false, &data_dir(global)?) else {
+    // Why its key is missing, or must not be sent, is reported where the agent is made.
+    let Ok(provider) = server.provider(&args.server, true, &data_dir(global)?) else {
         return Ok(Choice::Made);
     };
     let Ok(Ok(served)) = tokio::time::timeout(LISTED_WITHIN, provider.served()).await else {

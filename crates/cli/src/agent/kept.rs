@@ -63,7 +63,6 @@ pub(crate) struct Kept {
 /// A change of what a session is resumed with.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Change {
-    Model(String),
     Effort(Option<ReasoningEffort>),
     Mode(Mode),
 }
@@ -206,6 +205,11 @@ impl Kept {
         Self { chosen_mode, ..self }
     }
 
+    /// Returns it with the effort and the mode that were chosen in another one.
+    pub(crate) fn with_choices_of(self, other: &Self) -> Self {
+        Self { effort: other.effort.or(self.effort), chosen_mode: other.chosen_mode, ..self }
+    }
+
     /// Returns it with the permissions of another one.
     pub(crate) fn with_permissions_of(self, other: &Self) -> Self {
         Self {
@@ -227,10 +231,6 @@ impl Kept {
 pub(crate) fn change(global: &Global, session_id: &str, change: Change) -> Result<()> {
     let Some(mut kept) = Kept::read(global, session_id) else { return Ok(()) };
     match change {
-        Change::Model(model) => {
-            kept.model = Some(model);
-            kept.window = None;
-        }
         Change::Effort(effort) => kept.effort = effort,
         Change::Mode(mode) => kept.chosen_mode = Some(mode),
     }

@@ -6,7 +6,7 @@
 pub(super) const COMMANDS: &str = "\
 {about}
 
-Usage: greenroom [PROMPT]               chat; -c resumes the newest session of this folder, -r any one
+Usage: greenroom [PROMPT]               chat; -c resumes this folder's newest session, -r any
        greenroom -p PROMPT              answer once, also with piped input
        greenroom COMMAND [OPTIONS]      `greenroom help COMMAND` explains it
 

@@ -297,9 +297,7 @@ fn a_local_server_has_no_vendors_price_and_window() {
         "--session",
         "other",
         "--set",
-        "models.gpt-5.5.price.input=1.25",
-        "--set",
-        "models.gpt-5.5.price.output=10",
+        "models.gpt-5.5.price={ input: 1.25, output: 10 }",
     ]);
     assert_eq!(ran.code, Some(0), "{ran:?}");
     assert_ne!(place.json(&["sessions", "--json"])[0]["cost_microdollars"], json!(0));

@@ -117,7 +117,8 @@ fn another_session_of_the_chat_comes_back_with_its_own_model() {
     if !is_there() {
         return;
     }
-    let hosted = tokio::runtime::Runtime::new().unwrap().block_on(async {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let hosted = runtime.block_on(async {
         super::host::Hosted::of(Function(|request: &SeenRequest, _: CallInfo| {
             Answer::text(format!("{} answers", request.model))
         }))

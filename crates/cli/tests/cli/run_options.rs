@@ -227,5 +227,6 @@ fn a_limit_of_money_that_cannot_be_kept_is_said() {
     // Once, where both are set.
     check(&["--model", "my-own", "--set", "limits.cost_usd_max=1", "--max-cost", "1"], true);
     check(&["--model", "my-own"], false);
-    check(&["--model", "gpt-5.5", "--max-cost", "1"], false);
+    let price = "models.gpt-5.5.price={ input: 1.25, output: 10 }";
+    check(&["--model", "gpt-5.5", "--set", price, "--max-cost", "1"], false);
 }

@@ -1,5 +1,6 @@
 //! What is kept, and how flags take precedence over it.
 
+use greenroom::ReasoningEffort;
 use greenroom::permissions::Mode;
 use greenroom_terminal::ColorChoice;
 
@@ -82,12 +83,12 @@ fn it_is_read_as_it_was_kept() {
     assert_eq!(Kept::read(&global, "one"), None);
     let kept = Kept { model: Some("a".to_owned()), ..Kept::default() };
     kept.write(&global, "one").unwrap();
-    change(&global, "one", Change::Model("b".to_owned())).unwrap();
+    change(&global, "one", Change::Effort(Some(ReasoningEffort::High))).unwrap();
     change(&global, "one", Change::Mode(Mode::Everything)).unwrap();
     change(&global, "none", Change::Mode(Mode::Everything)).unwrap();
     copy(&global, "one", "two").unwrap();
     let expected =
-        Kept { model: Some("b".to_owned()), chosen_mode: Some(Mode::Everything), ..Kept::default() };
+        Kept { effort: Some(ReasoningEffort::High), chosen_mode: Some(Mode::Everything), ..kept.clone() };
     for id in ["one", "two"] {
         assert_eq!(Kept::read(&global, id).as_ref(), Some(&expected), "{id}");
     }

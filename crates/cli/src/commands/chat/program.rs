@@ -14,8 +14,10 @@ use greenroom_server::{Client, ClientError};
 use parking_lot::Mutex;
 
 use crate::agent::kept::{self, Kept};
-use crate::args::{Global, ModelArgs};
+use crate::args::{Global, ModelArgs, ServerArgs};
 use crate::config::Texts;
+use crate::config::surroundings::Surroundings;
+use crate::error::usage;
 use crate::host::link::{ATTEMPTS, Link};
 use crate::host::{self, Patience};
 use crate::{agent, error};
@@ -72,6 +74,26 @@ impl Around {
         }
     }
 
+    /// Reads the name of a model, which may begin with that of a provider of the configuration, such as
+    /// `anthropic/claude-sonnet-5`: then that provider answers from now on.
+    fn named<'a>(&self, global: &Global, args: &mut ModelArgs, model: &'a str) -> Result<&'a str> {
+        let Some((provider, name)) = model.split_once('/') else { return Ok(model) };
+        let loaded = agent::load_config(global, &Surroundings::here())?;
+        // Many servers have models with a stroke in their names.
+        if !loaded.own.providers.contains_key(provider) || name.is_empty() {
+            return Ok(model);
+        }
+        if !self.link().is_host() {
+            return Err(usage(
+                "another provider can be chosen only with a host; leave, and name it with --provider",
+            ));
+        }
+        args.simulate = false;
+        args.server = ServerArgs { provider: Some(provider.to_owned()), ..ServerArgs::default() };
+        args.window = None;
+        Ok(name)
+    }
+
     /// Returns a connection with the agent of another session.
     async fn connect_for(&self, session_id: &str) -> Result<Client> {
         let (mut global, now) = self.flags();
@@ -100,8 +122,10 @@ impl Around {
     fn begin(&self, session_id: &str) -> Result<()> {
         let (global, args) = self.flags();
         let kept = Kept::of(&global, &args)?;
-        let before = Kept::read(&global, session_id).and_then(|before| before.chosen_mode(&args));
-        kept.with_mode(before).write(&global, session_id)
+        match Kept::read(&global, session_id) {
+            Some(before) => kept.with_choices_of(&before).write(&global, session_id),
+            None => kept.write(&global, session_id),
+        }
     }
 }
 
@@ -136,8 +160,9 @@ impl Program for Around {
         session_id: &'a str,
         model: Option<&'a str>,
     ) -> Option<BoxFuture<'a, Result<Reconnected>>> {
-        let (global, mut args) = self.flags();
-        args.model = model.map(str::to_owned).or(args.model);
+        // They have the model that was chosen here.
+        let (global, args) = self.flags();
+        let _ = model;
         let connecting = async move { self.connect(session_id, &global, &args).await };
         self.link().is_host().then(|| connecting.boxed())
     }
@@ -145,9 +170,11 @@ impl Program for Around {
     fn with_model<'a>(&'a self, model: &'a str) -> BoxFuture<'a, Result<Client, String>> {
         let (link, last_valid) = (self.link(), self.last_valid.lock().clone());
         let connecting = async move {
-            let (global, args) = self.flags();
+            let (global, mut args) = self.flags();
+            let model = self.named(&global, &mut args, model)?;
             let client = link.with_model(&global, &args, model, &self.patience, last_valid.as_ref()).await?;
-            self.flags.lock().1.model = Some(model.to_owned());
+            args.model = Some(model.to_owned());
+            self.flags.lock().1 = args;
             Ok(client)
         };
         connecting.map(|client: Result<Client>| client.map_err(|error| error::line(&error))).boxed()
@@ -176,13 +203,15 @@ impl Program for Around {
     }
 
     fn keep(&self, session_id: &str, chosen: Chosen) {
-        let change = match chosen {
-            Chosen::Model(model) => kept::Change::Model(model),
-            Chosen::Effort(effort) => kept::Change::Effort(effort),
-            Chosen::Mode(mode) => kept::Change::Mode(mode),
+        let global = self.flags().0;
+        let kept = match chosen {
+            // The server may be another one, too.
+            Chosen::Model(_) => self.begin(session_id),
+            Chosen::Effort(effort) => kept::change(&global, session_id, kept::Change::Effort(effort)),
+            Chosen::Mode(mode) => kept::change(&global, session_id, kept::Change::Mode(mode)),
         };
         // Without it the session is resumed as before.
-        if let Err(error) = kept::change(&self.flags().0, session_id, change) {
+        if let Err(error) = kept {
             tracing::warn!("what was chosen is not kept: {error:#}");
         }
     }
