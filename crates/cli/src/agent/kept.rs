@@ -250,11 +250,18 @@ pub(crate) fn copy(global: &Global, from: &str, to: &str) -> Result<()> {
     Kept::read(global, from).map_or(Ok(()), |kept| kept.write(global, to))
 }
 
-/// Returns the file of a session; `None` if its id is no name of a file.
+/// Returns the file of a session. An id that is no name of a file is digested.
 fn path(global: &Global, session_id: &str) -> Option<PathBuf> {
-    let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-    let is_safe = !session_id.is_empty() && session_id.len() <= 200 && session_id.chars().all(is_name);
-    Some(data_dir(global).ok()?.join(FOLDER).join(format!("{session_id}.json"))).filter(|_| is_safe)
+    let is_name = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '_');
+    let is_safe = session_id.len() <= 100 && session_id.chars().all(is_name);
+    let name = if is_safe {
+        session_id.to_owned()
+    } else {
+        let digest = ring::digest::digest(&ring::digest::SHA256, session_id.as_bytes());
+        // No safe id contains a dot.
+        format!("sha256.{}", digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect::<String>())
+    };
+    Some(data_dir(global).ok()?.join(FOLDER).join(format!("{name}.json")))
 }
 
 fn write(path: &Path, bytes: &[u8]) -> Result<()> {

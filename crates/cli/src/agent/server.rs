@@ -128,13 +128,13 @@ impl Server {
         Some(key_command::source(command, self.surroundings.for_own_commands()).ttl(ttl))
     }
 
-    /// Returns its name in the model catalogue. A server on the user's own network has no entry, whatever it is
-    /// called: its models are not those of a vendor, and cost nothing that is known.
+    /// Returns its name in the model catalogue. An address of the user's own network without a name has no entry: its
+    /// models are not those of a vendor, whatever they are called, and cost nothing that is known.
     fn catalog_name(&self) -> String {
         let name = match &self.name {
-            Some(name) if name != OPENAI || !local::is_local(&self.base_url) => name,
-            None if !local::is_local(&self.base_url) => OPENAI,
-            Some(_) | None => local::NAME,
+            Some(name) => name,
+            None if local::is_local(&self.base_url) => local::NAME,
+            None => OPENAI,
         };
         self.settings.catalog_name(name, &self.base_url)
     }

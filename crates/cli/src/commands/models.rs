@@ -14,6 +14,7 @@ use greenroom_terminal::screen::{columns, one_line};
 use greenroom_terminal::{Look, Row, Screen, format};
 use serde_json::{Value, json};
 
+use crate::agent::choice::{self, Choice};
 use crate::agent::server::Server;
 use crate::agent::simulated::MODEL;
 use crate::agent::{self, SIMULATED_WINDOW};
@@ -41,8 +42,21 @@ pub(crate) async fn run(global: &Global, args: &ModelsArgs) -> Result<u8> {
         ))?;
         return print(global, args, &of_catalog(chosen.name().unwrap_or_default()));
     }
+    // The agent's own model is among those that are listed, so it is chosen as for any agent.
+    let mut asked = ModelArgs { server: server.clone(), ..ModelArgs::bare() };
+    if args.forget.is_none()
+        && let Choice::OneOf { models, .. } = choice::complete(global, &mut asked).await?
+    {
+        asked.model = models.into_iter().next();
+    }
     // Learned limits are in our own store, so no server is asked.
-    let model = ModelArgs { server, no_tools: true, keyless: args.forget.is_some(), ..ModelArgs::bare() };
+    let model = ModelArgs {
+        model: asked.model,
+        server,
+        no_tools: true,
+        keyless: args.forget.is_some(),
+        ..ModelArgs::bare()
+    };
     let who = Who {
         kind: ClientKind::Watch,
         agent: Some(&model),
@@ -58,7 +72,7 @@ pub(crate) async fn run(global: &Global, args: &ModelsArgs) -> Result<u8> {
             shown => return shown,
         }
     }
-    let (runtime, agent) = own::for_models(global, args).await?;
+    let (runtime, agent) = own::for_models(global, args, model.model.as_deref()).await?;
     let client = Client::in_process(&runtime, agent);
     let result = show(global, args, &client, &[]).await;
     client.close().await;

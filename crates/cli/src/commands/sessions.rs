@@ -93,7 +93,10 @@ pub(crate) async fn run(global: &Global, args: &SessionsArgs) -> Result<u8> {
         return Ok(0);
     }
     if listed.is_empty() && code == 0 {
-        screen.line(format!("No sessions in {} yet. `greenroom` begins one.", dir.display()))?;
+        screen.line(format!(
+            "No sessions in {} yet. `greenroom` begins one, and `greenroom demo` shows one.",
+            dir.display()
+        ))?;
         return Ok(0);
     }
     table(&mut screen, &listed, &ids)?;
@@ -142,7 +145,7 @@ fn table(screen: &mut Screen, sessions: &[(usize, KnownSession)], ids: &[String]
         let window =
             summary.context_window.map(|window| format!(" of {}", format::short(window))).unwrap_or_default();
         let kind = if link::is_one_shot(&summary.labels) { "run: " } else { "" };
-        let title = format!("{kind}{}", summary.shown_title().unwrap_or_default());
+        let title = format!("{kind}{}", summary.shown_title().unwrap_or("no messages yet"));
         [
             format!("{}{}", "  ".repeat(*depth), one_line(&title, TITLE_COLUMNS)),
             ids.get(index).unwrap_or(&summary.id).clone(),

@@ -101,14 +101,19 @@ pub(super) async fn connect(global: &Global, runtime: &Runtime, kind: ClientKind
 /// Starts a runtime for listing models, and returns it with the agent whose provider is listed. Learned facts
 /// come from the store, if there is one that no other process has open; without it, the list still works, so this
 /// does not wait for the store as other commands do.
-pub(crate) async fn for_models(global: &Global, args: &ModelsArgs) -> Result<(Runtime, Agent)> {
+pub(crate) async fn for_models(
+    global: &Global,
+    args: &ModelsArgs,
+    model: Option<&str>,
+) -> Result<(Runtime, Agent)> {
     let loaded = config(global)?;
     let config = &loaded.config;
     let server = Server::chosen(&loaded, &args.server, &loaded.own.model, true, &Surroundings::here())?;
     // Learned limits are in our own store, so no server is asked.
     let provider = server.provider(&args.server, args.forget.is_none(), &data_dir(global)?)?;
-    let mut agent = config.with_models(Agent::new(config.model.as_str()));
-    if let Some(window) = config.window_of(&config.model) {
+    let model = model.unwrap_or(&config.model);
+    let mut agent = config.with_models(Agent::new(model));
+    if let Some(window) = config.window_of(model) {
         agent = agent.context_window(window);
     }
     let dir = data_dir(global)?;

@@ -210,7 +210,7 @@ fn a_vendors_key_chooses_its_model() {
         let mut command =
             place.command(&["run", "--no-tools", "--set", "limits.retries_max=0", "-p", "Say hi."]);
         command.env("HTTPS_PROXY", "http://127.0.0.1:1");
-        variables.iter().for_each(|variable| drop(command.env(variable, "sk-vendor-made-up")));
+        command.envs(variables.iter().map(|variable| (variable, "sk-vendor-made-up")));
         let ran = super::support::ran(command.output().unwrap());
         assert!(ran.stderr.contains(&format!("cannot reach https://{host}")), "{variables:?}: {ran:?}");
     }

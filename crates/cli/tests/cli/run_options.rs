@@ -174,7 +174,7 @@ fn limits_that_are_reached_have_the_exit_code_of_a_budget() {
     let model = Model::new(Says(Answer::call("list", &json!({}))), |_| {});
     let file = place.work().join("mine.yaml");
     let providers = format!(
-        "provider: here\nproviders: {{ here: {{ base_url: \"{}\", catalog: openai }} }}\n",
+        "provider: here\nmodel: gpt-5.5\nproviders: {{ here: {{ base_url: \"{}\", catalog: openai }} }}\n",
         model.url()
     );
     std::fs::write(&file, providers).unwrap();

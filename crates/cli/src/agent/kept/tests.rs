@@ -95,10 +95,13 @@ fn it_is_read_as_it_was_kept() {
     forget(&global, "one");
     assert_eq!(Kept::read(&global, "one"), None);
     assert_eq!(Kept::read(&global, "none"), None);
-    for id in ["../one", "", "a/b"] {
+    // Ids that are no names of files, or differ from others only in what a file system may ignore.
+    for id in ["../one", "", "a/b", "user:42", "One", "ONE"] {
+        assert_eq!(Kept::read(&global, id), None, "{id}");
         kept.write(&global, id).unwrap();
-        assert_eq!(Kept::read(&global, id), None, "{id} is no name of a file");
+        assert_eq!(Kept::read(&global, id).as_ref(), Some(&kept), "{id}");
     }
+    assert_eq!(std::fs::read_dir(dir.path().join("store")).unwrap().count(), 1, "all are in one folder");
 }
 
 #[test]

@@ -95,9 +95,8 @@ pub(crate) async fn session(
 /// Several models could answer, and none is named.
 pub(crate) async fn stored(global: &Global, args: &ModelArgs, given: &str) -> Result<(Global, ModelArgs)> {
     let (mut global, mut args) = (global.clone(), args.clone());
-    // An unknown id is reported where the session is opened.
-    let found = source::look(&global, async |source| source.summary(given).await).await;
-    let kept = found.ok().flatten().and_then(|found| Kept::read(&global, &found.id));
+    let found = source::look(&global, async |source| source.summary(given).await).await?;
+    let kept = found.and_then(|found| Kept::read(&global, &found.id));
     if let Some(kept) = kept {
         kept.complete(&mut global, &mut args, false);
     }
