@@ -16,6 +16,7 @@ mod ask;
 mod attached;
 mod backend;
 mod calls;
+pub mod choose;
 pub mod commands;
 mod editor;
 pub mod figures;
@@ -36,7 +37,7 @@ use tokio::sync::mpsc;
 
 pub use self::backend::{Backend, HowToCompact};
 pub use self::live::{Ended, Opened, open, talk};
-pub use self::program::{Place, Program, Reconnected, Silence};
+pub use self::program::{Chosen, Place, Program, Reconnected, Silence};
 
 /// The message after the host has ended, by itself, stopped or killed.
 pub const NEXT_HOST: &str = "the host exited; starting another one, where this session continues";

@@ -34,7 +34,7 @@ use super::commands::{self, Command, Permitting};
 use super::follow::Follow;
 use super::history::History;
 use super::model::{Effect, Model};
-use super::program::{Place, Program, Reconnected, Silence};
+use super::program::{Chosen, Place, Program, Reconnected, Silence};
 use super::{HELD_COLUMNS, NEXT_HOST, SILENCE_MAX, Typed, figures};
 
 mod does;
@@ -189,7 +189,7 @@ pub async fn talk(
         program,
         chosen: None,
         mode: None,
-        prompt_settings: ModelSettings::default(),
+        prompt_settings: ModelSettings { reasoning_effort: place.effort, ..ModelSettings::default() },
         history,
         local,
         folder: place.folder,
@@ -202,6 +202,7 @@ pub async fn talk(
     };
     live.program.keep_settings();
     live.model.set_now(time::now_ms());
+    live.model.status.effort = place.effort.map(|effort| effort.as_str().to_owned());
     live.model.status.git_branch = live.local.git_branch();
     live.welcome(opened);
     let result = live.hold(&mut results, typed).await;
@@ -492,6 +493,7 @@ impl TerminalChat {
             }
             Done::Changed(opened, model) => {
                 // Another host must get the same model.
+                self.program.keep(opened.backend.id(), Chosen::Model(model.clone()));
                 self.chosen = Some(model);
                 let Opened { backend, events, state, permissions, .. } = *opened;
                 (self.backend, self.events) = (backend, events);
@@ -501,6 +503,9 @@ impl TerminalChat {
                 self.model.note(Look::DIM, &format!("from the next prompt on: {text}"));
             }
             Done::Permitted(permissions, chosen) => {
+                if let Some(mode) = chosen {
+                    self.program.keep(self.backend.id(), Chosen::Mode(mode));
+                }
                 self.mode = chosen.or(self.mode);
                 self.model.status.mode = permissions.mode;
             }
@@ -510,7 +515,7 @@ impl TerminalChat {
                 // If this fails, the session cannot be found by its folder.
                 tokio::spawn(async move { program.note_folder(&left).await });
                 self.model.begin_session();
-                self.mode = None;
+                (self.mode, self.chosen) = (None, None);
                 self.model.note(Look::NOTE, &format!("session {}", opened.backend.id()));
                 self.welcome(*opened);
             }

@@ -131,6 +131,11 @@ impl Picker {
         (rows, cursor)
     }
 
+    /// Returns the value of the selected row, if there is one.
+    pub(crate) fn chosen(&self) -> Option<&str> {
+        self.matching().nth(self.at).map(|item| item.value.as_str())
+    }
+
     fn matching(&self) -> impl Iterator<Item = &Item> {
         let wanted = self.filter.to_lowercase();
         let holds = move |item: &&Item| {

@@ -5,8 +5,9 @@
 
 use std::path::PathBuf;
 
-use greenroom::CompactionSettings;
 use greenroom::futures_util::future::BoxFuture;
+use greenroom::permissions::Mode;
+use greenroom::{CompactionSettings, ReasoningEffort};
 use greenroom_server::Client;
 use greenroom_terminal::ColorChoice;
 use greenroom_tools::Workspace;
@@ -35,12 +36,30 @@ pub trait Program: Send + Sync + 'static {
     /// Returns a message for the user if the session was started in another folder.
     fn other_folder<'a>(&'a self, session_id: &'a str) -> BoxFuture<'a, Option<String>>;
 
+    /// Keeps what the user chose for a session, so that it is resumed with it.
+    fn keep(&self, session_id: &str, chosen: Chosen);
+
+    /// Returns a connection whose agent is the one that a session is resumed with; the chat continues there. A session
+    /// that `is_new` gets the agent of this chat.
+    fn session<'a>(&'a self, session_id: &'a str, is_new: bool) -> BoxFuture<'a, Result<Client, String>>;
+
     /// Keeps the current configuration files if they are valid. They stay in effect if they become invalid
     /// later.
     fn keep_settings(&self);
 
     /// Returns a message for the user while a host does not respond.
     fn still_silent(&self) -> Option<String>;
+}
+
+/// What the user chose for a session.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Chosen {
+    /// The model.
+    Model(String),
+    /// The effort; `None` for the default.
+    Effort(Option<ReasoningEffort>),
+    /// The mode of its permissions.
+    Mode(Mode),
 }
 
 /// A connection that replaces an ended one.
@@ -65,6 +84,8 @@ pub struct Place {
     pub own_folder: Option<PathBuf>,
     /// Whether the user trusts the project, so that its custom commands are offered.
     pub trusts_project: bool,
+    /// The effort that the session was resumed with, or that a flag names.
+    pub effort: Option<ReasoningEffort>,
     /// The compaction settings.
     pub compaction: CompactionSettings,
     /// Whether to use colours.

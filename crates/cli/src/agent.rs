@@ -24,13 +24,16 @@ use crate::args::{Global, ModelArgs};
 use crate::config::surroundings::Surroundings;
 use crate::config::{FILE_NAME, Loaded, Overrides, Texts, load, load_held, users_places};
 
-pub(crate) use self::made::{Made, has_some, keep_in_mind, skills};
+pub(crate) use self::made::{Made, SIMULATED_WINDOW, has_some, keep_in_mind, skills};
 pub(crate) use self::server::{Server, confirm};
 pub(crate) use self::settings::{ClientSettings, Stay};
 
 pub(crate) mod ask_user;
+pub(crate) mod choice;
 mod compaction_hook;
+pub(crate) mod kept;
 mod key_command;
+pub(crate) mod local;
 mod made;
 pub(crate) mod permissions;
 mod project;

@@ -11,7 +11,9 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand};
 use greenroom_terminal::ColorChoice;
 
-pub(crate) use self::config::{CompletionsArgs, ConfigArgs, ConfigCommand, ModelsArgs};
+pub(crate) use self::config::{
+    CompletionsArgs, ConfigArgs, ConfigCommand, DoctorArgs, LoginArgs, ModelsArgs,
+};
 pub(crate) use self::model::{Answers, ModelArgs, ServerArgs};
 pub(crate) use self::serve::{ClusterArgs, HostArgs, RpcArgs, ServeArgs, SimulateArgs, Sort, TopArgs};
 pub(crate) use self::stored::{
@@ -19,9 +21,12 @@ pub(crate) use self::stored::{
     JsonArgs, PlanArgs, PruneArgs, QuestionsArgs, RecallArgs, RestoreArgs, SessionsArgs, ShowArgs,
     StoreCommand, Summarises, TreeArgs, UsageArgs,
 };
-pub(crate) use self::talk::{ChatArgs, CompactArgs, DemoArgs, ForkArgs, ResumeArgs, RunArgs, UndoArgs};
+pub(crate) use self::talk::{
+    ChatArgs, CompactArgs, DemoArgs, ForkArgs, InitArgs, ResumeArgs, RunArgs, UndoArgs,
+};
 
 mod config;
+pub(crate) mod front;
 mod help;
 mod model;
 mod serve;
@@ -34,7 +39,8 @@ mod talk;
     name = "greenroom",
     version,
     about = "Runs LLM agents whose conversations never outgrow their model's window.",
-    after_help = help::EXIT_CODES,
+    help_template = help::COMMANDS,
+    disable_help_subcommand = false,
     max_term_width = 110
 )]
 pub(crate) struct Options {
@@ -86,14 +92,14 @@ pub(crate) enum Command {
     /// Watch an agent's context fill and shrink; needs no key and no server
     #[command(after_help = help::DEMO_EXAMPLES)]
     Demo(DemoArgs),
-    /// Chat with an agent in the terminal
+    /// Chat with an agent in the terminal; `greenroom` alone is the same
     #[command(after_help = help::CHAT_EXAMPLES)]
     Chat(ChatArgs),
-    /// Run one prompt and print the answer, for scripts
+    /// Run one prompt and print the answer, for scripts; `greenroom -p` is the same
     #[command(after_help = help::RUN_EXAMPLES)]
     Run(RunArgs),
     /// List the stored sessions
-    #[command(after_help = help::SESSIONS_EXAMPLES)]
+    #[command(alias = "ls", after_help = help::SESSIONS_EXAMPLES)]
     Sessions(SessionsArgs),
     /// Monitor the live sessions of a host: activity, context, tokens and cost
     #[command(after_help = help::TOP_EXAMPLES)]
@@ -105,10 +111,10 @@ pub(crate) enum Command {
     #[command(after_help = help::RECALL_EXAMPLES)]
     Recall(RecallArgs),
     /// Show the branches of a stored session
-    #[command(after_help = help::TREE_EXAMPLES)]
+    #[command(hide = true, after_help = help::TREE_EXAMPLES)]
     Tree(TreeArgs),
     /// Resume a session in chat: the newest one of this folder, or the given one
-    #[command(after_help = help::RESUME_EXAMPLES)]
+    #[command(alias = "continue", after_help = help::RESUME_EXAMPLES)]
     Resume(ResumeArgs),
     /// Replace the older part of a session by a summary now
     #[command(after_help = help::COMPACT_EXAMPLES)]
@@ -120,7 +126,7 @@ pub(crate) enum Command {
     #[command(after_help = help::FORK_EXAMPLES)]
     Fork(ForkArgs),
     /// Show what a compaction would do, without performing it
-    #[command(after_help = help::PLAN_EXAMPLES)]
+    #[command(hide = true, after_help = help::PLAN_EXAMPLES)]
     Plan(PlanArgs),
     /// Replay sessions with simulated summarisers: what compactions keep, cost, and how long they take
     #[command(after_help = help::EVAL_EXAMPLES)]
@@ -144,7 +150,7 @@ pub(crate) enum Command {
     #[command(after_help = help::PRUNE_EXAMPLES)]
     Prune(PruneArgs),
     /// Back up the store and restore it, check it for damage, and accept losses
-    #[command(subcommand, after_help = help::STORE_HELP)]
+    #[command(subcommand, hide = true, after_help = help::STORE_HELP)]
     Store(StoreCommand),
     /// Serve an HTTP API, protected by a token
     #[command(after_help = help::SERVE_HELP)]
@@ -167,9 +173,58 @@ pub(crate) enum Command {
     /// Show the effective configuration and the source of each value; get, set or unset one
     #[command(after_help = help::CONFIG_EXAMPLES)]
     Config(ConfigArgs),
+    /// Keep the key of a provider, so that it need not be in the environment
+    #[command(alias = "auth", after_help = help::LOGIN_EXAMPLES)]
+    Login(LoginArgs),
+    /// Have the agent read this project and write its AGENTS.md
+    #[command(after_help = help::INIT_EXAMPLES)]
+    Init(InitArgs),
+    /// Check the configuration, the key, the server, the store and the sandbox
+    #[command(after_help = help::DOCTOR_EXAMPLES)]
+    Doctor(DoctorArgs),
     /// Print a shell completion script
     #[command(after_help = help::COMPLETIONS_HELP)]
     Completions(CompletionsArgs),
+}
+
+impl Command {
+    /// Returns the flags of the agent, if the command has them.
+    pub(crate) fn model_mut(&mut self) -> Option<&mut ModelArgs> {
+        match self {
+            Self::Chat(args) => Some(&mut args.model),
+            Self::Run(args) => Some(&mut args.model),
+            Self::Resume(args) => Some(&mut args.model),
+            Self::Init(args) => Some(&mut args.model),
+            Self::Compact(args) => Some(&mut args.model),
+            Self::Undo(args) => Some(&mut args.model),
+            Self::Fork(args) => Some(&mut args.model),
+            Self::Serve(args) => Some(&mut args.model),
+            Self::Rpc(args) => Some(&mut args.model),
+            Self::Demo(_)
+            | Self::Sessions(_)
+            | Self::Top(_)
+            | Self::Show(_)
+            | Self::Recall(_)
+            | Self::Tree(_)
+            | Self::Plan(_)
+            | Self::Eval(_)
+            | Self::Import(_)
+            | Self::Questions(_)
+            | Self::Answer(_)
+            | Self::Export(_)
+            | Self::Delete(_)
+            | Self::Prune(_)
+            | Self::Store(_)
+            | Self::Host(_)
+            | Self::Simulate(_)
+            | Self::Usage(_)
+            | Self::Models(_)
+            | Self::Config(_)
+            | Self::Login(_)
+            | Self::Doctor(_)
+            | Self::Completions(_) => None,
+        }
+    }
 }
 
 #[cfg(test)]

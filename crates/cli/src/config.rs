@@ -6,6 +6,7 @@
 //! provider's address is parsed when its file is read, and only the parsed one is used; an address's query is
 //! never shown.
 
+pub(crate) mod kept_keys;
 pub(crate) mod keys;
 pub(crate) mod layers;
 mod limits;

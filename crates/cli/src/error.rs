@@ -268,9 +268,7 @@ fn advice_for(class: FailureClass) -> Option<&'static str> {
         FailureClass::Auth => Some(
             "it is read from OPENAI_API_KEY, or from the variable that --api-key-env or the provider's api_key_env names",
         ),
-        FailureClass::Timeout => {
-            Some("check that the server runs and that its base URL is right, then try again")
-        }
+        FailureClass::Timeout => Some("is the server running, and is its address right?"),
         FailureClass::Quota => Some("check the account's credit, or use another model or server"),
         FailureClass::RateLimited | FailureClass::Overloaded => Some("try again later"),
         FailureClass::Loading => {

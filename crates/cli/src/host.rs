@@ -49,6 +49,7 @@ pub(crate) mod own;
 mod peer;
 #[cfg(test)]
 mod played;
+pub(crate) mod short;
 mod socket;
 pub(crate) mod source;
 mod spawn;

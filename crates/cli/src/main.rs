@@ -19,18 +19,19 @@ mod args;
 
 mod error;
 
+use std::io::IsTerminal as _;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
-use clap::Parser as _;
 use greenroom_terminal::{screen, time};
 use greenroom_tools::{background, helper, privacy};
 use rustix::process::{Resource, getrlimit};
 
+use crate::args::front::{self, Unparsed};
 use crate::args::{Command, Global, Options};
 use crate::commands::{
-    chat, compact, completions, demo, eval, export, fork, import, models, plan, prune, questions, recall,
-    rpc, run, serve, sessions, show, simulate, store, top, tree, undo,
+    chat, compact, completions, demo, doctor, eval, export, fork, import, login, models, plan, prune,
+    questions, recall, rpc, run, serve, sessions, show, simulate, store, top, tree, undo,
 };
 
 fn main() -> ExitCode {
@@ -46,9 +47,11 @@ fn main() -> ExitCode {
         Err(error) => return end(Err(error.into())),
     };
     agent::keep_in_mind(hidden);
-    let mut options = match Options::try_parse() {
+    let is_watched = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
+    let mut options = match front::parse(std::env::args_os().collect(), is_watched) {
         Ok(options) => options,
-        Err(said) => return end_of_parsing(&said),
+        Err(Unparsed::Clap(said)) => return end_of_parsing(&said),
+        Err(Unparsed::NoCommand(text)) => return end(Err(error::usage(text))),
     };
     // What is said before a configuration is read, and panics, show no secrets of the environment either.
     config::redact::note(&config::Config::default(), &config::surroundings::Surroundings::here());
@@ -184,6 +187,9 @@ async fn perform(options: &Options) -> anyhow::Result<u8> {
         Command::Recall(args) => recall::run(global, args).await,
         Command::Tree(args) => tree::run(global, args).await,
         Command::Resume(args) => chat::resume(global, args).await,
+        Command::Init(args) => chat::init(global, args).await,
+        Command::Login(args) => login::run(global, args).await,
+        Command::Doctor(args) => doctor::run(global, args).await,
         Command::Compact(args) => compact::run(global, args).await,
         Command::Undo(args) => undo::run(global, args).await,
         Command::Fork(args) => fork::run(global, args).await,
@@ -221,7 +227,7 @@ fn end(result: anyhow::Result<u8>) -> ExitCode {
         Ok(code) => ExitCode::from(code),
         Err(error) if error::is_closed_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            screen::last_words(&error::line(&error));
+            screen::last_error(&error::line(&error));
             ExitCode::from(error::exit_code(&error))
         }
     }

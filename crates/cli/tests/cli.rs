@@ -10,6 +10,7 @@
 //! - `configuration`: what a file in the current folder cannot do; what cannot be read
 //! - `deployed`: the templates of `deploy/`
 //! - `demo`: fills and compacts; empty folders; killed in the middle
+//! - `front`: without a command, without a key, with a server on this machine
 //! - `going_on`: sessions are found again, gone on with, compacted; branches
 //! - `host`: one process for many terminals: found, started, shared, killed, replaced
 //! - `layers`: files, variables and flags over one another; single settings
@@ -22,6 +23,7 @@
 //! - `prompts`: system prompts, a project's instructions, skills
 //! - `questions`: listed beside a program that works, answered once, and left to the program that asked
 //! - `refusals`: every way a provider refuses ends with its class
+//! - `resumed`: a session comes back as it was; one-shots; lists
 //! - `run`: text, events, failures, interruptions
 //! - `run_options`: an answer of a form, images, limits, together
 //! - `serve`: clients that hold something open, tokens that others may know, a wide bind
@@ -48,6 +50,7 @@ mod cli {
     pub(crate) mod configuration;
     pub(crate) mod demo;
     mod deployed;
+    mod front;
     pub(crate) mod going_on;
     pub(crate) mod host;
     pub(crate) mod keeping;
@@ -62,6 +65,7 @@ mod cli {
     pub(crate) mod providers;
     pub(crate) mod questions;
     pub(crate) mod refusals;
+    mod resumed;
     pub(crate) mod run;
     pub(crate) mod run_options;
     pub(crate) mod screen;

@@ -163,8 +163,33 @@ pub fn inputs() -> mpsc::Receiver<Input> {
     receiver
 }
 
+/// Reads input in this thread and passes it to `tell`, until that returns false. Returns what was typed behind that
+/// input and is read already. No thread keeps reading.
+///
+/// # Errors
+/// The terminal has ended, or cannot be read.
+pub fn dialogue(mut tell: impl FnMut(Input) -> bool) -> io::Result<Vec<Input>> {
+    let (mut is_over, mut behind) = (false, Vec::new());
+    read_pieces(|inputs| {
+        for input in inputs {
+            if is_over {
+                behind.push(input);
+            } else {
+                is_over = !tell(input);
+            }
+        }
+        !is_over
+    })?;
+    if is_over { Ok(behind) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
+}
+
 /// Reads input and passes it to `tell`, until the terminal ends or `tell` returns false.
 fn read_keys(tell: impl Fn(Input) -> bool) -> io::Result<()> {
+    read_pieces(|inputs| inputs.into_iter().all(&tell))
+}
+
+/// Reads input and passes what came at once to `tell`, until the terminal ends or `tell` returns false.
+fn read_pieces(mut tell: impl FnMut(Vec<Input>) -> bool) -> io::Result<()> {
     let tty = if io::stdin().is_terminal() {
         io::stdin().as_fd().try_clone_to_owned()?
     } else {
@@ -189,7 +214,7 @@ fn read_keys(tell: impl Fn(Input) -> bool) -> io::Result<()> {
                 }
             },
         };
-        if !inputs.into_iter().all(&tell) {
+        if !tell(inputs) {
             return Ok(());
         }
     }

@@ -18,6 +18,7 @@ mod keys;
 pub mod progress;
 pub mod row;
 pub mod screen;
+pub mod table;
 pub mod text;
 pub mod time;
 

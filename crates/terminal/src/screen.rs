@@ -284,5 +284,39 @@ pub fn last_words(text: &str) {
     let _ = writeln!(io::stderr(), "greenroom: {}", harmless(text));
 }
 
+/// Writes the error with which the program ends: at a terminal broken between words only, elsewhere as it is, behind
+/// the program's name.
+pub fn last_error(text: &str) {
+    if !io::stderr().is_terminal() {
+        return last_words(text);
+    }
+    let text = broken(&harmless(&format!("Error: {text}")), Screen::stderr(ColorChoice::Never).width());
+    // As above.
+    let _ = writeln!(io::stderr(), "{text}");
+}
+
+/// Breaks the lines of a text between words. The rest of a line is indented as its beginning, by 2 columns at least.
+fn broken(text: &str, width: usize) -> String {
+    let mut lines: Vec<String> = Vec::new();
+    for line in text.lines() {
+        let indent = line.len() - line.trim_start_matches(' ').len();
+        let mut current = " ".repeat(indent);
+        let mut is_empty = true;
+        for word in line.split_whitespace() {
+            if !is_empty && columns(&current) + 1 + columns(word) > width {
+                lines.push(std::mem::replace(&mut current, " ".repeat(indent.max(2))));
+                is_empty = true;
+            }
+            if !is_empty {
+                current.push(' ');
+            }
+            current.push_str(word);
+            is_empty = false;
+        }
+        lines.push(current);
+    }
+    lines.join("\n")
+}
+
 #[cfg(test)]
 mod tests;

@@ -22,7 +22,7 @@ use crate::backend::{Backend, HowToCompact};
 use crate::commands::{Branching, COMMANDS, Command, Custom, KEYS, Permitting, Spec};
 use crate::figures;
 use crate::picker::{Item, Picker, Purpose};
-use crate::program::Program;
+use crate::program::{Chosen, Program};
 
 /// The most sessions and prompts offered.
 const OFFERED_MAX: usize = 500;
@@ -115,7 +115,8 @@ impl TerminalChat {
                         None => new_id(&*program).await?,
                     };
                     backend.fork(id.clone(), None).await?;
-                    let opened = open(backend.client().clone(), &id).await?;
+                    let client = program.session(&id, true).await?;
+                    let opened = open(client, &id).await?;
                     Ok(vec![Done::Opened(Box::new(opened))])
                 });
             }
@@ -125,7 +126,8 @@ impl TerminalChat {
                 self.spawn(async move {
                     let id = new_id(&*program).await?;
                     let forked = backend.fork(id.clone(), Some(goal.clone())).await?;
-                    let opened = open(backend.client().clone(), &id).await?;
+                    let client = program.session(&id, true).await?;
+                    let opened = open(client, &id).await?;
                     let told = forked.compacted.map(|compacted| {
                         let look = if compacted.is_installed() { Look::DIM } else { Look::WARN };
                         Done::Note(look, format::continued(backend.id(), &compacted))
@@ -184,7 +186,8 @@ impl TerminalChat {
         let (backend, program) = (self.backend.clone(), Arc::clone(&self.program));
         self.spawn(async move {
             let id = resolve(&backend, &id).await?.unwrap_or(id);
-            let opened = Done::Opened(Box::new(open(backend.client().clone(), &id).await?));
+            let client = program.session(&id, false).await?;
+            let opened = Done::Opened(Box::new(open(client, &id).await?));
             let folder = program.other_folder(&id).await.map(|text| Done::Note(Look::WARN, text));
             Ok([opened].into_iter().chain(folder).collect())
         });
@@ -199,7 +202,8 @@ impl TerminalChat {
                 // The current session has no log yet, so its name still counts as free.
                 id.push_str("-b");
             }
-            let opened = open(backend.client().clone(), &id).await?;
+            let client = program.session(&id, true).await?;
+            let opened = open(client, &id).await?;
             Ok(vec![Done::Opened(Box::new(opened))])
         });
     }
@@ -225,6 +229,7 @@ impl TerminalChat {
             },
         };
         self.prompt_settings.reasoning_effort = effort;
+        self.program.keep(self.backend.id(), Chosen::Effort(effort));
         self.model.status.effort = effort.map(|effort| effort.as_str().to_owned());
         self.model.note(Look::DIM, &format!("from the next prompt on: effort {level}"));
     }

@@ -31,7 +31,7 @@ use crate::config::{Config, LimitsConfig, LiveConfig, ProviderConfig, RetentionC
 use crate::error::usage;
 
 /// The default window of the simulated model, in tokens.
-const SIMULATED_WINDOW: u64 = 24_000;
+pub(crate) const SIMULATED_WINDOW: u64 = 24_000;
 
 /// Whether other processes can read this one's secrets.
 static HIDDEN: OnceLock<Hidden> = OnceLock::new();

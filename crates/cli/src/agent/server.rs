@@ -4,8 +4,6 @@
 //! from a file, only after the user has confirmed it; missing settings are reported before anything is
 //! opened.
 
-use std::io::{Read as _, Write as _};
-use std::net::TcpStream;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +13,7 @@ use greenroom::provider::Prices;
 use greenroom::provider::{BaseUrl, Catalog, HttpProvider, KeySource, Proxies, ServerOptions};
 use greenroom_tools::origin;
 
-use super::{key_command, trust};
+use super::{key_command, local, trust};
 use crate::args::{ModelArgs, ServerArgs};
 use crate::config::surroundings::Surroundings;
 use crate::config::{
@@ -77,11 +75,39 @@ impl Server {
             catalog: None,
             ..settings.clone()
         };
-        Ok(Self { name: None, settings, base_url, is_of_file: false, surroundings: surroundings.clone() })
+        let is_of_file = args.is_kept;
+        Ok(Self { name: None, settings, base_url, is_of_file, surroundings: surroundings.clone() })
+    }
+
+    /// Returns its name in the configuration; `None` for an address without one.
+    pub(crate) fn name(&self) -> Option<&str> {
+        self.name.as_deref()
+    }
+
+    /// Returns its address.
+    pub(crate) fn base_url(&self) -> &BaseUrl {
+        &self.base_url
+    }
+
+    /// Confirms that its key may be sent to its address, which the user has typed: a session keeps the address, and
+    /// a file could be changed.
+    pub(crate) fn confirm_typed(&self, args: &ServerArgs, data_dir: &Path) -> Result<()> {
+        let variable = args.api_key_env.as_deref().or(self.settings.api_key_env.as_deref());
+        match variable.and_then(|variable| self.surroundings.variable(variable)) {
+            Some(key) if self.name.is_none() && !args.is_kept => {
+                trust::confirm(data_dir, &key, &self.base_url)
+            }
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    /// Confirms that this key may be sent to its address, which the user has seen.
+    pub(crate) fn confirm(&self, key: &str, data_dir: &Path) -> Result<()> {
+        trust::confirm(data_dir, key, &self.base_url)
     }
 
     /// Whether it is a vendor's own server.
-    fn is_built_in(&self) -> bool {
+    pub(crate) fn is_built_in(&self) -> bool {
         let defaults = Config::default();
         let built_in = self.name.as_ref().and_then(|name| defaults.providers.get(name));
         built_in.is_some_and(|built_in| built_in.base_url.as_ref() == Some(&self.base_url))
@@ -102,8 +128,25 @@ impl Server {
         Some(key_command::source(command, self.surroundings.for_own_commands()).ttl(ttl))
     }
 
+    /// Returns its name in the model catalogue. An address of the user's own network without a name has no entry: its
+    /// models are not those of a vendor, whatever they are called, and cost nothing that is known.
     fn catalog_name(&self) -> String {
-        self.settings.catalog_name(self.name.as_deref().unwrap_or(OPENAI), &self.base_url)
+        let name = match &self.name {
+            Some(name) => name,
+            None if local::is_local(&self.base_url) => local::NAME,
+            None => OPENAI,
+        };
+        self.settings.catalog_name(name, &self.base_url)
+    }
+
+    /// Whether it is a vendor's own server, and no key of that vendor is there.
+    pub(crate) fn lacks_key(&self, args: &ServerArgs) -> bool {
+        if !self.is_built_in() || args.api_key_env.is_some() || self.settings.key_command.is_some() {
+            return false;
+        }
+        let own = self.settings.api_key_env.as_deref();
+        let mut variables = own.into_iter().chain(self.other_variables().iter().copied());
+        own.is_some() && !variables.any(|name| self.surroundings.variable(name).is_some())
     }
 
     /// Creates the provider. `data_dir` is the store's directory, which has the confirmed addresses.
@@ -161,6 +204,31 @@ impl Server {
                 Some(_) | None => {}
             }
         }
+        self.http(api_key, key_source)
+    }
+
+    /// Creates the provider with a key that the user has just given.
+    ///
+    /// # Errors
+    /// A file says where the key would be sent, and the user has not confirmed it.
+    pub(crate) fn provider_with_key(
+        &self,
+        args: &ServerArgs,
+        key: String,
+        data_dir: &Path,
+    ) -> Result<Arc<HttpProvider>> {
+        if self.is_of_file && !trust::is_confirmed(data_dir, &key, &self.base_url) {
+            return Err(usage(format!(
+                "a configuration file sends this key to {}, which you have not confirmed; where that is right, set its \
+                 variable, and run `greenroom config trust{}` once",
+                self.base_url,
+                shown_flags(args)
+            )));
+        }
+        self.http(Some(key), None)
+    }
+
+    fn http(&self, api_key: Option<String>, key_source: Option<KeySource>) -> Result<Arc<HttpProvider>> {
         let options = ServerOptions {
             name: self.catalog_name(),
             api: self.settings.api_at(&self.base_url),
@@ -197,51 +265,23 @@ fn vendor(model: &str) -> Option<&'static str> {
         .or_else(|| families.into_iter().find(|(family, _)| model.starts_with(family)).map(|(_, name)| name))
 }
 
-/// Servers that run on the user's own machine, with their usual addresses.
-const LOCAL: [(&str, &str); 3] = [
-    ("Ollama", "http://127.0.0.1:11434/v1"),
-    ("LM Studio", "http://127.0.0.1:1234/v1"),
-    ("llama-server", "http://127.0.0.1:8080/v1"),
-];
-
 /// Returns what can be done without an API key, a line each.
 fn without_key(variable: &str) -> String {
-    let found: Vec<String> = LOCAL
+    let found: Vec<String> = local::running_now()
         .iter()
-        .filter(|(_, address)| lists_models(address))
-        .map(|(name, address)| {
-            format!("{name} is running on this machine: --base-url {address} --model NAME")
-        })
+        .map(|found| format!("{} is running on this machine: --base-url {}", found.name, found.address))
         .collect();
     let local = match &*found.join("\n  ") {
-        "" => "a local server, such as Ollama: --base-url http://127.0.0.1:11434/v1 --model NAME".to_owned(),
+        "" => "a local server, such as Ollama: --base-url http://127.0.0.1:11434/v1".to_owned(),
         found => found.to_owned(),
     };
     format!(
-        "there is no API key; use one of these:\n  \
-         a key of this provider: set {variable}\n  \
+        "No API key found. Use one of these:\n  \
+         a key of this provider: set {variable}, or keep one with `greenroom login`\n  \
          another provider: --model claude-… with ANTHROPIC_API_KEY, --model gemini-… with GEMINI_API_KEY\n  \
          {local}\n  \
          the simulated model, which needs neither: --simulate"
     )
-}
-
-/// Whether a server at this address answers within a moment with a list of models.
-fn lists_models(address: &str) -> bool {
-    const MOMENT: Duration = Duration::from_millis(300);
-    let Some((host, _)) = address.strip_prefix("http://").and_then(|rest| rest.split_once('/')) else {
-        return false;
-    };
-    let asked = || {
-        let mut stream = TcpStream::connect_timeout(&host.parse().ok()?, MOMENT).ok()?;
-        stream.set_read_timeout(Some(MOMENT)).ok()?;
-        let request = format!("GET /v1/models HTTP/1.0\r\nHost: {host}\r\nConnection: close\r\n\r\n");
-        stream.write_all(request.as_bytes()).ok()?;
-        let mut head = [0; 12];
-        stream.read_exact(&mut head).ok()?;
-        Some(head.starts_with(b"HTTP/1.") && head.ends_with(b" 200"))
-    };
-    asked().unwrap_or(false)
 }
 
 /// Whether a file sets this provider's address or its key's variable. Repeating a default does not count.

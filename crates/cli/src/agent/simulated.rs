@@ -233,11 +233,12 @@ impl Known {
     fn search(&self) -> Option<Answer> {
         let newest = Path::new(self.newest.as_ref()?);
         let name = newest.file_stem()?.to_str()?;
-        let answer = Answer::text(format!("I will look for where `{name}` is used."));
         let pattern: String =
             name.chars().filter(|letter| letter.is_alphanumeric() || *letter == '_').collect();
         let folder =
             newest.parent().and_then(Path::to_str).filter(|folder| !folder.is_empty()).unwrap_or(".");
+        let place = if folder == "." { "this folder".to_owned() } else { format!("`{folder}`") };
+        let answer = Answer::text(format!("I will look for where `{name}` is used in {place}."));
         Some(answer.and_call("grep", &json!({ "pattern": pattern, "path": folder })))
     }
 }

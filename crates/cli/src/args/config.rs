@@ -23,10 +23,34 @@ pub(crate) struct ModelsArgs {
     pub(crate) filter: Option<String>,
     #[command(flatten)]
     pub(crate) server: ServerArgs,
+    /// Show the simulated model
+    #[arg(long, conflicts_with_all = ["provider", "base_url", "api_key_env", "forget"])]
+    pub(crate) simulate: bool,
     /// Forget the limit that the server named for this model in a refusal
     #[arg(long, value_name = "MODEL", conflicts_with = "filter")]
     pub(crate) forget: Option<String>,
     /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `login`.
+#[derive(Debug, Args)]
+pub(crate) struct LoginArgs {
+    /// The provider: openai, anthropic, google, or one of the configuration [default: by the form of the key]
+    #[arg(value_name = "PROVIDER")]
+    pub(crate) provider: Option<String>,
+    /// Forget the kept key of this provider instead
+    #[arg(long, requires = "provider")]
+    pub(crate) forget: bool,
+}
+
+/// `doctor`.
+#[derive(Debug, Args)]
+pub(crate) struct DoctorArgs {
+    #[command(flatten)]
+    pub(crate) server: ServerArgs,
+    /// Print JSON: each check with its result
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -77,6 +101,18 @@ pub(crate) enum ConfigCommand {
         /// greenroom.yaml reach the model from then on
         #[arg(long, num_args = 0..=1, default_missing_value = ".", value_name = "DIR", conflicts_with_all = ["provider", "base_url", "api_key_env"])]
         folder: Option<PathBuf>,
+    },
+    /// Open your own file (or the one named by --config) in $VISUAL or $EDITOR, and check it afterwards
+    Edit {
+        /// Edit ./greenroom.yaml instead
+        #[arg(long)]
+        project: bool,
+    },
+    /// Print the path of your own file (or of the one named by --config); it need not exist yet
+    Path {
+        /// The path of ./greenroom.yaml instead
+        #[arg(long)]
+        project: bool,
     },
     /// Remove a value from your own file (or the one named by --config), so that the next lower layer applies
     Unset {

@@ -2,21 +2,36 @@
 //!
 //! Invariants: each example can be typed as it is.
 
-/// The end of the main help: exit codes for scripts.
-pub(super) const EXIT_CODES: &str = "\
-Exit codes:
-  0    done
-  1    failed: the model could not be called, or gave no usable answer
-  2    the command line, the configuration or the workspace is not usable
-  3    the store is not usable: in use, full, damaged, or without that session
-       (the output for a damaged session omits its losses; standard error
-       says so)
-  4    stopped by a guard, a budget or a time limit
-  5    the session waits for the answer to a question; the program whose tool
-       asked continues it
-  130  interrupted
+/// The main help: the commands in groups. It fits a screen of 100 columns and 32 rows.
+pub(super) const COMMANDS: &str = "\
+{about}
 
-Start with `greenroom demo`: it needs no key and no server.";
+Usage: greenroom [PROMPT]               chat; -c resumes this folder's newest session, -r any
+       greenroom -p PROMPT              answer once, also with piped input
+       greenroom COMMAND [OPTIONS]      `greenroom help COMMAND` explains it
+
+Talk:
+  chat, run            Chat in the terminal; run one prompt, for scripts
+  resume               Resume a session: the newest of this folder, or the given one
+  init                 Have the agent write this project's AGENTS.md
+Sessions:
+  sessions, show       List sessions; show one, or its branches
+  recall               Search all sessions
+  compact, undo, fork  Summarise the older part now; take back the last turn; copy a session
+  export, import       Write a session for other systems; read theirs
+  delete, prune        Delete one session; delete old ones
+Live:
+  top                  Monitor the live sessions
+  questions, answer    List the open questions of tools; answer one
+  host                 Run or stop the process that shares the store between terminals
+For programs:
+  serve, rpc           Serve an HTTP API; serve JSON-RPC on standard input and output
+  simulate, eval       Serve a simulated model; measure what compactions keep
+Setup:
+  login, models        Keep a provider's key; list models with windows and prices
+  config, usage        Show and change settings; show what was spent
+  doctor               Check the configuration, the key, the server and the store
+  demo, completions    Watch a context fill, without a key; print a shell completion script";
 
 pub(super) const DEMO_EXAMPLES: &str = "\
 Examples:
@@ -30,8 +45,9 @@ tools are the real ones (read, list, grep); nothing is changed and nothing leave
 
 pub(super) const RUN_EXAMPLES: &str = "\
 Examples:
-  greenroom run -p \"What does this project do?\"
-  git diff | greenroom run -p \"Review this.\" --no-tools
+  greenroom -p \"What does this project do?\"
+  greenroom run What does this project do?
+  git diff | greenroom -p \"Review this.\" --no-tools --no-session
   greenroom run -p \"Fix the failing test.\" --allow-write --allow-shell
   greenroom run -p \"Continue.\" -c             the newest session of this folder
   greenroom run -p \"Continue.\" --session fix-the-test
@@ -46,15 +62,31 @@ With --json each line is one event with `type`, `seq` and `session_id`; the last
 answer's `value`.
 The first Ctrl-C ends the run and keeps partial output; the second ends the process at once.
 
-Exit codes: 0 done, 1 failed, 2 usage or configuration, 3 store, 4 stopped by a guard, a budget or a time limit, \
-5 waiting for an answer, 130 interrupted";
+A run is a one-shot session unless it is named: -c, -r and /resume pass over it, and `greenroom sessions` lists it. \
+--no-session keeps none.
+
+Exit codes:
+  0    done
+  1    failed: the model could not be called, or gave no usable answer
+  2    the command line, the configuration or the workspace is not usable
+  3    the store is not usable: in use, full, damaged, or without that session
+       (the output for a damaged session omits its losses; standard error
+       says so)
+  4    stopped by a guard, a budget or a time limit
+  5    the session waits for the answer to a question; the program whose tool
+       asked continues it
+  130  interrupted";
 
 pub(super) const CHAT_EXAMPLES: &str = "\
 Examples:
-  greenroom chat                          OpenAI, with OPENAI_API_KEY
-  greenroom chat --base-url http://localhost:11434/v1 --model qwen3
+  greenroom                               the same as `greenroom chat`
+  greenroom \"Why does the build fail?\"   begins with this prompt
+  greenroom chat --base-url http://localhost:11434/v1
   greenroom chat --session umbrella       resumes a session, or creates it
   greenroom chat --simulate               no key, no server
+
+A session keeps its server, model, effort, permissions and folder, and is resumed with them; flags change them. Keys are not \
+kept with it.
 
 Ctrl-C interrupts the run and keeps partial output; at the prompt Ctrl-D leaves, and so does Ctrl-C twice. `/help` lists the \
 commands.";
@@ -133,6 +165,7 @@ pub(super) const SESSIONS_EXAMPLES: &str = "\
 Examples:
   greenroom sessions --here               sessions of this folder
   greenroom sessions --unfinished         sessions with unfinished work
+  greenroom sessions --no-runs            without the one-shots of `run`
   greenroom sessions --label tenant=x --json | jq -r '.[].id'
 
 Listing starts and changes nothing, even while a program has the store open.";
@@ -141,7 +174,8 @@ pub(super) const SHOW_EXAMPLES: &str = "\
 Examples:
   greenroom show demo-2026                a prefix of an id is enough
   greenroom show demo-2026 --json | jq -r '.conversation[].text'
-  greenroom show demo-2026 --compaction 2 what the second compaction did";
+  greenroom show demo-2026 --compaction 2 what the second compaction did
+  greenroom show demo-2026 --tree         its branches";
 
 pub(super) const USAGE_EXAMPLES: &str = "\
 Examples:
@@ -190,12 +224,14 @@ Examples:
 pub(super) const RESUME_EXAMPLES: &str = "\
 Examples:
   greenroom resume                        the newest session of this folder
+  greenroom chat -r                       choose from a list
   greenroom resume fix-the                the session with this prefix";
 
 pub(super) const COMPACT_EXAMPLES: &str = "\
 Examples:
   greenroom compact fix-the-test
   greenroom compact fix-the-test --focus \"the failing test\" --keep-recent 8000
+  greenroom compact fix-the-test --dry-run
 
 Nothing is lost: the log keeps the replaced messages, and `greenroom show` prints them. The exit code is 0 even if \
 there is nothing to compact. Ctrl-C leaves the conversation unchanged.";
@@ -207,7 +243,7 @@ Examples:
   greenroom undo fix-the-test --files --yes
   greenroom undo fix-the-test --to 12
 
-`--to 12` goes back to the moment when entry 12 was the newest. The conversation continues on another branch; nothing of it is lost, and `greenroom tree` shows both. The files are \
+`--to 12` goes back to the moment when entry 12 was the newest. The conversation continues on another branch; nothing of it is lost, and `greenroom show --tree` shows both. The files are \
 those that the session's tools changed, as far as they were kept (`rewind` in the configuration). A file that somebody \
 else changed since is left as it is and named, unless you give --overwrite. `undo --to` with the last entry of the \
 branch that was left takes an undo back. The exit code is 1 if a file is not as it was then.";
@@ -306,6 +342,8 @@ Examples:
   greenroom config get compaction.threshold
   greenroom config set compaction.threshold 0.7
   greenroom config set --project model gpt-5.5-mini
+  greenroom config edit                   in $EDITOR; it is checked afterwards
+  greenroom config path                   where your own file is
   mkdir -p ~/.config/greenroom
   greenroom config --default > ~/.config/greenroom/greenroom.yaml";
 
@@ -327,3 +365,30 @@ Examples:
 
 The host is the process that has the store open. Other commands connect to its socket beside the store, which only you \
 can use; `run`, `chat` and `resume` start a host if there is none. Its log is host.log in the store's directory.";
+
+pub(super) const LOGIN_EXAMPLES: &str = "\
+Examples:
+  greenroom login                         asks for the key; its form says whose it is
+  greenroom login anthropic
+  pass show openai | greenroom login openai
+  greenroom login openai --forget
+
+The key is not shown, is checked with the provider, and is kept in keys.yaml in your configuration directory, which only you \
+can read. A variable such as OPENAI_API_KEY takes precedence.";
+
+pub(super) const INIT_EXAMPLES: &str = "\
+Examples:
+  greenroom init
+  greenroom init --mode accept_edits
+
+It is a chat that begins with the request to read the project and to write its AGENTS.md, the file that tells agents how to \
+work there. You are asked before a file is written.";
+
+pub(super) const DOCTOR_EXAMPLES: &str = "\
+Examples:
+  greenroom doctor
+  greenroom doctor --provider local
+  greenroom doctor --json | jq -r '.[] | select(.ok | not) | .check'
+
+The exit code is 2 if something needs repair. `greenroom store` has the tools for a damaged store: check, backup, verify, \
+restore, accept-loss.";

@@ -66,6 +66,9 @@ pub(crate) struct SessionsArgs {
     /// Show only sessions of this folder
     #[arg(long)]
     pub(crate) here: bool,
+    /// Show conversations only: without the one-shots of `run`
+    #[arg(long)]
+    pub(crate) no_runs: bool,
     /// Show sessions of sub-agents too, below their callers
     #[arg(long)]
     pub(crate) all: bool,
@@ -97,6 +100,9 @@ pub(crate) struct ShowArgs {
     /// newest
     #[arg(long, value_name = "N", value_parser = compaction)]
     pub(crate) compaction: Option<u64>,
+    /// Show its branches instead
+    #[arg(long, conflicts_with = "compaction")]
+    pub(crate) tree: bool,
     /// Print JSON: the session's summary and its conversation
     #[arg(long)]
     pub(crate) json: bool,

@@ -14,6 +14,16 @@ pub(crate) struct ResumeArgs {
     /// The session's id or a prefix [default: the newest one of this folder]
     #[arg(value_name = "ID")]
     pub(crate) id: Option<String>,
+    /// Prompt to begin with
+    #[arg(value_name = "PROMPT")]
+    pub(crate) prompt: Vec<String>,
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+}
+
+/// `init`.
+#[derive(Debug, Args)]
+pub(crate) struct InitArgs {
     #[command(flatten)]
     pub(crate) model: ModelArgs,
 }
@@ -33,6 +43,32 @@ pub(crate) struct CompactArgs {
     /// Compact even if everything is recent enough to keep: all but the last two messages
     #[arg(long)]
     pub(crate) force: bool,
+    /// Only show what a compaction would do; ID may also be a session file of Claude Code, Codex or pi
+    #[arg(long, conflicts_with_all = ["focus", "force"])]
+    pub(crate) dry_run: bool,
+    /// With --dry-run: where to cut, nearest or turn_first
+    #[arg(
+        long,
+        value_enum,
+        value_name = "RULE",
+        requires = "dry_run",
+        hide_possible_values = true,
+        hide_short_help = true
+    )]
+    pub(crate) cut: Option<super::Cut>,
+    /// With --dry-run: the token estimator, char4 or classes
+    #[arg(
+        long,
+        value_enum,
+        value_name = "NAME",
+        requires = "dry_run",
+        hide_possible_values = true,
+        hide_short_help = true
+    )]
+    pub(crate) estimator: Option<super::Estimator>,
+    /// With --dry-run: the last entry of the path
+    #[arg(long, value_name = "ID", requires = "dry_run", hide_short_help = true)]
+    pub(crate) leaf: Option<String>,
     /// Print JSON: the outcome
     #[arg(long)]
     pub(crate) json: bool,
@@ -113,12 +149,18 @@ pub(crate) struct DemoArgs {
 /// `chat`.
 #[derive(Debug, Args)]
 pub(crate) struct ChatArgs {
+    /// Prompt to begin with
+    #[arg(value_name = "PROMPT")]
+    pub(crate) prompt: Vec<String>,
     /// Session to resume, or to create under this name
     #[arg(long, value_name = "ID")]
     pub(crate) session: Option<String>,
     /// Resume the newest session of this folder
     #[arg(short = 'c', long = "continue", conflicts_with = "session")]
     pub(crate) goes_on: bool,
+    /// Resume a session: choose from a list, or give its id or a prefix
+    #[arg(short = 'r', long = "resume", value_name = "ID", num_args = 0..=1, default_missing_value = "", conflicts_with_all = ["session", "goes_on"])]
+    pub(crate) resume: Option<String>,
     #[command(flatten)]
     pub(crate) model: ModelArgs,
 }
@@ -127,7 +169,10 @@ pub(crate) struct ChatArgs {
 #[derive(Debug, Args)]
 pub(crate) struct RunArgs {
     /// Prompt text; standard input, if piped, is appended to it
-    #[arg(short, long, value_name = "TEXT")]
+    #[arg(value_name = "PROMPT")]
+    pub(crate) words: Vec<String>,
+    /// The same, as a flag; without a text, the prompt is what is piped in
+    #[arg(short, long, value_name = "TEXT", num_args = 0..=1, default_missing_value = "")]
     pub(crate) prompt: Option<String>,
     /// Print JSON: one event per line
     #[arg(long)]
@@ -138,6 +183,9 @@ pub(crate) struct RunArgs {
     /// Resume the newest session of this folder
     #[arg(short = 'c', long = "continue", conflicts_with = "session")]
     pub(crate) goes_on: bool,
+    /// Keep no session: nothing is stored, and no host is used
+    #[arg(long, conflicts_with_all = ["session", "goes_on"])]
+    pub(crate) no_session: bool,
     /// Image to send with the prompt: PNG, JPEG, GIF or WebP (repeatable)
     #[arg(long = "image", value_name = "FILE")]
     pub(crate) images: Vec<PathBuf>,

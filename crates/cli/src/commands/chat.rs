@@ -7,60 +7,119 @@ use std::io::IsTerminal;
 use std::sync::Arc;
 
 use anyhow::Result;
+use greenroom::permissions::Mode;
 use greenroom_chat::{Backend, Ended, Opened, Place, SILENCE_MAX, Typed};
 use greenroom_server::operations::ClientKind;
-use greenroom_terminal::input::{self, Input, Raw};
+use greenroom_terminal::input::{self, Input, KeyCode, KeyEvent, KeyModifiers, Raw};
 use greenroom_terminal::screen::variable;
 use greenroom_terminal::{Interrupts, Screen};
 use tokio::sync::mpsc;
 
+use self::begin::Which;
 use self::program::Around;
-use crate::args::{Answers, ChatArgs, Global, ModelArgs, ResumeArgs};
+use crate::agent::kept::{self, Kept};
+use crate::args::{Answers, ChatArgs, Global, InitArgs, ModelArgs, ResumeArgs};
 use crate::config::surroundings::Surroundings;
 use crate::config::trusted::FolderTrust;
-use crate::host::link::{self, Link};
-use crate::host::{self, Patience, Silence};
+use crate::host::link::Link;
+use crate::host::{self, Patience, Silence, source};
 use crate::{agent, error};
 
+pub(super) mod begin;
 mod between;
 mod plain;
 mod program;
 mod trust;
+mod welcome;
+
+/// The prompt with which `init` begins.
+const INIT: &str = include_str!("chat/init.md");
 
 /// Runs the command.
 pub(crate) async fn run(global: &Global, args: &ChatArgs) -> Result<u8> {
-    talk(global, &args.model, async |link| {
-        link.session_id(args.session.as_deref(), args.goes_on, "chat").await
-    })
-    .await
+    let which = match (&args.session, args.resume.as_deref()) {
+        (Some(id), _) => Which::Named(id),
+        (None, Some("")) => Which::Picked,
+        (None, Some(id)) => Which::Known(id),
+        (None, None) if args.goes_on => Which::Newest,
+        (None, None) => Which::New,
+    };
+    talk(global, &args.model, which, &args.prompt.join(" ")).await
 }
 
 /// `greenroom resume`: continues an existing session.
 pub(crate) async fn resume(global: &Global, args: &ResumeArgs) -> Result<u8> {
-    talk(global, &args.model, async |link| match &args.id {
-        Some(given) => link::resolve_known(&link.client, given).await,
-        None => link.session_id(None, true, "chat").await,
-    })
-    .await
+    let which = args.id.as_deref().map_or(Which::Newest, Which::Known);
+    talk(global, &args.model, which, &args.prompt.join(" ")).await
+}
+
+/// `greenroom init`: a chat that begins with the request for an AGENTS.md.
+pub(crate) async fn init(global: &Global, args: &InitArgs) -> Result<u8> {
+    talk(global, &args.model, Which::New, INIT.trim()).await
 }
 
 /// Runs the chat at a terminal, or in plain lines.
-async fn talk(global: &Global, args: &ModelArgs, which: impl AsyncFn(&Link) -> Result<String>) -> Result<u8> {
+async fn talk(global: &Global, args: &ModelArgs, which: Which<'_>, prompt: &str) -> Result<u8> {
     let interrupts = Interrupts::new()?;
-    if is_drawn(global) {
-        if !args.no_tools && trust::ask(global, args, &interrupts).await?.is_none() {
+    let (mut global, mut args) = (global.clone(), args.clone());
+    let Some(begun) = begin::session(&mut global, &mut args, which, &interrupts).await? else {
+        return Ok(error::INTERRUPTED);
+    };
+    if is_drawn(&global) {
+        args.answers = Answers::Terminal;
+        if !args.no_tools && trust::ask(&global, &args, &interrupts).await?.is_none() {
             return Ok(error::INTERRUPTED);
         }
-        let model = ModelArgs { answers: Answers::Terminal, ..args.clone() };
-        draw_it(global, model, interrupts, which).await
     } else {
-        let model = ModelArgs { answers: Answers::Nobody, ..args.clone() };
-        read_lines(global, model, interrupts, which).await
+        args.answers = Answers::Nobody;
+    }
+    let Some(behind) = begin::server(&global, &mut args, &interrupts).await? else {
+        return Ok(error::INTERRUPTED);
+    };
+    let mode = begun.kept.as_ref().and_then(|kept| kept.chosen_mode(&args));
+    let wanted = Wanted { id: begun.id, mode };
+    if is_drawn(&global) {
+        let mut typed = begun.behind;
+        typed.extend(behind);
+        if !prompt.is_empty() {
+            // As if it had been pasted and sent.
+            let enter = KeyEvent::new(KeyCode::Enter, KeyModifiers::NONE);
+            typed.splice(0..0, [Input::Paste(prompt.to_owned()), Input::Key(enter)]);
+        }
+        draw_it(&global, args, interrupts, wanted, typed).await
+    } else {
+        let first = (!prompt.is_empty()).then(|| prompt.to_owned());
+        read_lines(&global, args, interrupts, wanted, first).await
+    }
+}
+
+/// The session of a chat.
+struct Wanted {
+    /// Its id; `None`: it gets a new one.
+    id: Option<String>,
+    /// The mode that the user chose while it was open before.
+    mode: Option<Mode>,
+}
+
+impl Wanted {
+    async fn id(&self, link: &Link) -> Result<String> {
+        match &self.id {
+            Some(id) => Ok(id.clone()),
+            None => link.new_session("chat").await,
+        }
+    }
+
+    /// Keeps what the session is resumed with, from now on.
+    fn keep(&self, global: &Global, args: &ModelArgs, id: &str) -> Result<()> {
+        let kept = Kept::of(global, args).and_then(|kept| kept.with_mode(self.mode).write(global, id));
+        kept.or_else(|error| {
+            agent::warn(global, &format!("the session is not resumed with these flags: {error:#}"))
+        })
     }
 }
 
 /// Whether both sides are a terminal on which the chat can draw.
-fn is_drawn(global: &Global) -> bool {
+pub(super) fn is_drawn(global: &Global) -> bool {
     std::io::stdin().is_terminal() && Screen::stdout(global.color).is_terminal()
 }
 
@@ -68,16 +127,20 @@ async fn draw_it(
     global: &Global,
     args: ModelArgs,
     interrupts: Interrupts,
-    which: impl AsyncFn(&Link) -> Result<String>,
+    wanted: Wanted,
+    before: Vec<Input>,
 ) -> Result<u8> {
     let (told, silences) = mpsc::unbounded_channel();
     let patience = Patience::telling(move |silence| {
         let (is_silent, text) = (matches!(silence, Silence::Begins(_)), silence.text().to_owned());
         drop(told.send(greenroom_chat::Silence { is_silent, text }));
     });
-    let Some((link, opened, typed)) = open(global, &args, &interrupts, &patience, which).await? else {
+    let opening = open(global, &args, &interrupts, &patience, &wanted, before).await?;
+    let Some((link, opened, typed)) = opening else {
         return Ok(error::INTERRUPTED);
     };
+    let begun = opened.id().to_owned();
+    wanted.keep(global, &args, &begun)?;
     link.say_warnings(global)?;
     interrupts.unless(link.say_folder(global, &args, opened.id())).await?;
     let place = place(global, &args, &link)?;
@@ -90,8 +153,12 @@ async fn draw_it(
     if let Some(link) = link {
         link.end().await?;
     }
+    if session_id.as_deref() != Some(&begun) && wanted.id.is_none() {
+        // It may never have begun.
+        let _ = forget_unbegun(global, &begun).await;
+    }
     if let Some(id) = session_id {
-        say_how_to_go_on(global, &args, &id)?;
+        say_how_to_go_on(global, &id)?;
     }
     result.map(|()| 0)
 }
@@ -106,6 +173,7 @@ fn place(global: &Global, args: &ModelArgs, link: &Link) -> Result<Place> {
         data_dir: agent::data_dir(global)?,
         workspace: agent::workspace(global, &args.workspace, &here)?,
         own_folder: agent::own_folder(),
+        effort: args.effort,
         compaction: config.compaction,
         color: global.color,
     })
@@ -117,17 +185,18 @@ async fn open(
     args: &ModelArgs,
     interrupts: &Interrupts,
     patience: &Patience,
-    which: impl AsyncFn(&Link) -> Result<String>,
+    wanted: &Wanted,
+    before: Vec<Input>,
 ) -> Result<Option<(Link, Opened, Typed)>> {
     let opening = Link::open_and(global, args, ClientKind::Chat, patience, None, async |link| {
-        let id = which(link).await?;
+        let id = wanted.id(link).await?;
         link.check_not_waiting_for_others(&id).await?;
-        Ok(greenroom_chat::open(link.client.clone(), &id).await?)
+        Ok(program::open_with(&link.client, &id, wanted.mode).await?)
     });
     let mut opening = std::pin::pin!(opening);
     // While the host is awaited, keys are read; otherwise the terminal would hold them back.
     let mut keys: Option<(Raw, mpsc::Receiver<Input>)> = None;
-    let mut typed = Vec::new();
+    let mut typed = before;
     loop {
         tokio::select! {
             biased;
@@ -162,11 +231,12 @@ async fn read_lines(
     global: &Global,
     args: ModelArgs,
     interrupts: Interrupts,
-    which: impl AsyncFn(&Link) -> Result<String>,
+    wanted: Wanted,
+    first: Option<String>,
 ) -> Result<u8> {
     let patience = Patience::new(global, &interrupts);
     let opening = Link::open_and(global, &args, ClientKind::Chat, &patience, None, async |link| {
-        let id = which(link).await?;
+        let id = wanted.id(link).await?;
         link.check_not_waiting(&id).await?;
         let opened = Backend::open(link.client.clone(), &id).await?;
         Ok((id, opened))
@@ -176,20 +246,39 @@ async fn read_lines(
         () = interrupts.next() => return Ok(error::INTERRUPTED),
         opened = opening => opened?,
     };
+    wanted.keep(global, &args, &id)?;
     link.say_warnings(global)?;
     interrupts.unless(link.say_folder(global, &args, &id)).await?;
-    let given = args.clone();
-    match plain::talk(global, args, link, interrupts, patience, opened).await? {
-        true => say_how_to_go_on(global, &given, &id),
-        false => Ok(0),
+    match plain::talk(global, args, link, interrupts, patience, opened, first).await? {
+        true => say_how_to_go_on(global, &id),
+        false => {
+            kept::forget(global, &id);
+            Ok(0)
+        }
     }
 }
 
-fn say_how_to_go_on(global: &Global, args: &ModelArgs, id: &str) -> Result<u8> {
-    let (model, dir) = (model_flags(global, args), data_dir_flag(global));
-    let line = format!("`greenroom chat --session {id}{model}{dir}` resumes this conversation.");
+/// Forgets what a session is resumed with if it has no messages, and so does not exist.
+async fn forget_unbegun(global: &Global, id: &str) -> Result<()> {
+    let found = source::look(global, async |source| source.exact(id).await).await?.flatten();
+    if found.is_none() {
+        kept::forget(global, id);
+    }
+    Ok(())
+}
+
+fn say_how_to_go_on(global: &Global, id: &str) -> Result<u8> {
+    let line = format!("To continue: greenroom resume {id}{}", resume_flags(global));
     Screen::stdout(global.color).line(line)?;
     Ok(0)
+}
+
+/// Returns the flags that a session does not keep: the store's directory and the overrides of settings.
+pub(super) fn resume_flags(global: &Global) -> String {
+    let is_plain = |setting: &&String| !setting.contains('?') && !setting.starts_with("trusted_folders=");
+    let settings = global.settings.iter().filter(is_plain);
+    let settings = settings.map(|setting| format!(" --set {}", super::completions::as_word(setting)));
+    format!("{}{}", data_dir_flag(global), settings.collect::<String>())
 }
 
 /// Returns the flag with which another command finds the same store; empty if none is needed.
@@ -200,26 +289,4 @@ pub(super) fn data_dir_flag(global: &Global) -> String {
         }
         Some(_) | None => String::new(),
     }
-}
-
-/// Returns the flags with which another command uses the same model in the same way: those that were given,
-/// quoted for a shell. A key in an address is omitted.
-fn model_flags(global: &Global, args: &ModelArgs) -> String {
-    let address = args.server.base_url.as_ref().map(|url| match url.split_once('?') {
-        Some((url, _)) => format!("{url}?***"),
-        None => url.clone(),
-    });
-    let given = [
-        ("--config", global.config.as_ref().map(|path| path.display().to_string())),
-        ("--provider", args.server.provider.clone()),
-        ("--base-url", address),
-        ("--api-key-env", args.server.api_key_env.clone()),
-        ("--model", args.model.clone()),
-        ("--window", args.window.map(|tokens| tokens.to_string())),
-    ];
-    let mut flags = if args.simulate { " --simulate".to_owned() } else { String::new() };
-    for (flag, value) in given {
-        flags.extend(value.map(|value| format!(" {flag} {}", super::completions::as_word(&value))));
-    }
-    flags
 }

@@ -11,16 +11,31 @@ use greenroom_terminal::progress::Progress;
 use greenroom_terminal::{Interrupts, Screen, text};
 use serde_json::json;
 
-use crate::args::{CompactArgs, Global};
+use crate::args::{CompactArgs, Global, PlanArgs};
+use crate::commands::chat::begin;
+use crate::commands::plan;
 use crate::error;
 use crate::host::Patience;
 use crate::host::link::Link;
 
 /// Runs the command.
 pub(crate) async fn run(global: &Global, args: &CompactArgs) -> Result<u8> {
+    if args.dry_run {
+        let plan = PlanArgs {
+            source: args.id.clone(),
+            keep_recent: args.keep_recent,
+            cut: args.cut,
+            estimator: args.estimator,
+            leaf: args.leaf.clone(),
+            window: args.model.window,
+            json: args.json,
+        };
+        return plan::run(global, &plan).await;
+    }
     let interrupts = Interrupts::new()?;
     let patience = Patience::new(global, &interrupts);
-    let opening = Link::open_once_for(global, &args.model, &args.id, &patience);
+    let (global, model) = &interrupts.unless(begin::stored(global, &args.model, &args.id)).await?;
+    let opening = Link::open_once_for(global, model, &args.id, &patience);
     let (link, id) = interrupts.unless(opening).await?;
     link.say_warnings(global)?;
     let result = compact(global, args, &link, id, &interrupts).await;

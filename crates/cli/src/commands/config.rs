@@ -77,12 +77,24 @@ pub(crate) fn run(global: &Global, args: &ConfigArgs) -> Result<u8> {
             let (key, address) = agent::confirm(&loaded.config, args, &here, &agent::data_dir(global)?)?;
             screen.line(format!("The key in {key} may be sent to {address} from now on."))?;
         }
+        Some(ConfigCommand::Edit { project }) => return edit::open(global, *project),
+        Some(ConfigCommand::Path { project }) => {
+            screen.line(edit::place(global, *project)?.display().to_string())?
+        }
         Some(ConfigCommand::Unset { key, project }) => {
             let done = edit::set(global, key, &known(key)?, None, *project)?;
             screen.line(done)?;
         }
     }
     Ok(0)
+}
+
+/// Sets a setting in the user's own file, or in the one named by `--config`. Returns what was done.
+///
+/// # Errors
+/// There is no such setting, the value is invalid, or the file cannot be changed.
+pub(crate) fn set(global: &Global, key: &str, value: &str) -> Result<String> {
+    edit::set(global, key, &known(key)?, Some(value), false)
 }
 
 /// Returns the parts of a setting's name.

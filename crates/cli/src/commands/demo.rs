@@ -28,6 +28,8 @@ use crate::config::{Config, ProviderConfig};
 use crate::error;
 use crate::host::{self, Answering, Unreached, link, own};
 
+mod sample;
+
 /// The most steps with tool calls in one run.
 const STEPS_PER_TURN: u64 = 12;
 /// After this time no more prompts are sent.
@@ -36,6 +38,8 @@ const TIME_MAX: Duration = Duration::from_secs(40);
 const FLOORS_MAX: u32 = 3;
 /// A folder counts as small if one run fills less than this share of the window.
 const SMALL_SHARE: u64 = 4;
+/// The window while the made-up project is read, in tokens: it fills several times before all is read.
+const SAMPLE_WINDOW: u64 = 12_000;
 /// The window for small folders, in tokens.
 const SMALL_WINDOW: u64 = 6_000;
 /// Pauses in the simulated model's answers, to make the demo watchable.
@@ -56,22 +60,32 @@ const PROMPTS: [&str; 6] = [
 /// Runs the command.
 pub(crate) async fn run(global: &Global, args: &DemoArgs) -> Result<u8> {
     let interrupts = Interrupts::new()?;
-    let workspace = agent::workspace(global, &args.workspace, &Surroundings::here())?;
+    let named = agent::workspace(global, &args.workspace, &Surroundings::here())?;
+    // It ends, and its files are removed, with this command.
+    let sample = match sample::is_enough(named.root()) {
+        true => None,
+        false => Some(sample::write().context("write a project for the demo")?),
+    };
+    let (workspace, window) = match &sample {
+        Some(sample) => (Workspace::open(sample.root())?, args.window.min(SAMPLE_WINDOW)),
+        None => (named.clone(), args.window),
+    };
     let pace = if args.fast { Pace::default() } else { WATCHABLE };
-    let simulated = Simulated::start(args.window, STEPS_PER_TURN, pace).await?;
+    let simulated = Simulated::start(window, STEPS_PER_TURN, pace).await?;
     let (global, runtime) = &start(global, &simulated).await?;
     // Other terminals can use the store in the meantime.
     let answering = Answering::begin(global, runtime)?.part_of("greenroom demo");
     let agent = Agent::new(MODEL)
         .instructions(INSTRUCTIONS)
         .tools(&builtin::read_only(workspace.clone()))
-        .context_window(args.window);
+        .context_window(window);
     let client = Client::in_process(runtime, agent.clone());
     let id = link::new_session(&client, "demo").await?;
 
-    let mut show = Show::new(Screen::stdout(global.color), args.window);
-    show.intro(&workspace, &simulated, args)?;
-    let played = play(&mut show, runtime, client, &id, &agent, args, &interrupts).await;
+    let mut show = Show::new(Screen::stdout(global.color), window);
+    let little = sample.is_some().then(|| named.root().display().to_string());
+    show.intro(&workspace, &simulated, little)?;
+    let played = play(&mut show, runtime, client, &id, &agent, args.compactions, &interrupts).await;
     show.screen.clear_live()?;
     // Even after an interruption, the session is complete and can be read.
     let head = runtime.summary(&id).await?;
@@ -135,9 +149,10 @@ async fn play(
     mut client: Client,
     id: &str,
     agent: &Agent,
-    args: &DemoArgs,
+    compactions: u64,
     interrupts: &Interrupts,
 ) -> Result<End> {
+    let window = show.window;
     let mut wider = None;
     let mut floors = 0;
     for number in 0.. {
@@ -164,16 +179,15 @@ async fn play(
         if show.reads == 0 {
             return Ok(End::NothingToRead);
         }
-        if show.compactions.len() as u64 >= args.compactions {
+        if show.compactions.len() as u64 >= compactions {
             return Ok(End::Done);
         }
         if show.started.elapsed() > TIME_MAX {
             return Ok(End::OutOfTime);
         }
-        let is_small = wider.is_none()
-            && show.compactions.is_empty()
-            && reply.context.tokens < args.window / SMALL_SHARE;
-        if is_small && args.window > SMALL_WINDOW {
+        let is_small =
+            wider.is_none() && show.compactions.is_empty() && reply.context.tokens < window / SMALL_SHARE;
+        if is_small && window > SMALL_WINDOW {
             // The model's own window does not change; the agent chooses to use less of it.
             let smaller = Client::in_process(runtime, agent.clone().context_window(SMALL_WINDOW));
             // The end of a connection closes its sessions, also for other connections.
@@ -229,9 +243,19 @@ impl Show {
         }
     }
 
-    fn intro(&mut self, workspace: &Workspace, simulated: &Simulated, args: &DemoArgs) -> Result<()> {
+    /// Says what the demo does. `little` is the folder that has too little to read, if a made-up project is read.
+    fn intro(&mut self, workspace: &Workspace, simulated: &Simulated, little: Option<String>) -> Result<()> {
         let folder = workspace.root().display().to_string();
         let width = self.screen.width().clamp(40, 120) - 1;
+        if let Some(little) = little {
+            let text = format!(
+                "There is too little to read in {} to fill a window, so the agent reads a made-up project.",
+                one_line(&little, 80)
+            );
+            for line in wrapped(&text, width, 3) {
+                self.screen.line(line)?;
+            }
+        }
         let title = Row::styled(Look::BOLD, format!("An agent reads {}.", one_line(&folder, 80)));
         self.screen.line(title)?;
         let text = format!(
@@ -239,7 +263,7 @@ impl Show {
              change nothing. Whenever the window fills (at ┆), the older part of the conversation is replaced by a \
              summary.",
             simulated.address(),
-            thousands(args.window),
+            thousands(self.window),
         );
         for line in wrapped(&text, width, 9) {
             self.screen.line(line)?;

@@ -10,7 +10,9 @@ use greenroom_terminal::progress::Progress;
 use greenroom_terminal::{Interrupts, Screen, format};
 use serde_json::json;
 
+use crate::agent::kept;
 use crate::args::{ForkArgs, Global};
+use crate::commands::chat::begin;
 use crate::commands::compact;
 use crate::host::Patience;
 use crate::host::link::Link;
@@ -19,7 +21,8 @@ use crate::host::link::Link;
 pub(crate) async fn run(global: &Global, args: &ForkArgs) -> Result<u8> {
     let interrupts = Interrupts::new()?;
     let patience = Patience::new(global, &interrupts);
-    let opening = Link::open_once_for(global, &args.model, &args.id, &patience);
+    let (global, model) = &interrupts.unless(begin::stored(global, &args.model, &args.id)).await?;
+    let opening = Link::open_once_for(global, model, &args.id, &patience);
     let (link, id) = interrupts.unless(opening).await?;
     link.say_warnings(global)?;
     let result = fork(global, args, &link, id, &interrupts).await;
@@ -42,6 +45,7 @@ async fn fork(
         let what = format!("summarising {id} for {to}");
         Progress::start(global.color, move || what.clone())
     });
+    kept::copy(global, &id, &to)?;
     let operation = ForkSession {
         session_id: id.clone(),
         to: to.clone(),

@@ -6,15 +6,20 @@
 
 use anyhow::Result;
 use greenroom::FactSource;
+use greenroom::provider::Catalog;
 use greenroom_kernel::usage::WindowSource;
 use greenroom_server::Client;
-use greenroom_server::operations::{ClientKind, ForgetLimit, ListModels, ModelSummary};
+use greenroom_server::operations::{ClientKind, ForgetLimit, ListModels, ModelSummary, ModelsListed};
 use greenroom_terminal::screen::{columns, one_line};
 use greenroom_terminal::{Look, Row, Screen, format};
 use serde_json::{Value, json};
 
-use crate::agent;
+use crate::agent::choice::{self, Choice};
+use crate::agent::server::Server;
+use crate::agent::simulated::MODEL;
+use crate::agent::{self, SIMULATED_WINDOW};
 use crate::args::{Global, ModelArgs, ModelsArgs};
+use crate::config::surroundings::Surroundings;
 use crate::host::link::ATTEMPTS;
 use crate::host::{self, Reached, Who, own};
 
@@ -24,8 +29,34 @@ const NAME_COLUMNS: usize = 48;
 /// Lists the models, or forgets the learned limit of one.
 pub(crate) async fn run(global: &Global, args: &ModelsArgs) -> Result<u8> {
     let server = args.server.clone();
+    if args.simulate {
+        return print(global, args, &simulated());
+    }
+    let here = Surroundings::here();
+    let loaded = agent::config(global)?;
+    let chosen = Server::chosen(&loaded, &server, &loaded.own.model, true, &here)?;
+    if args.forget.is_none() && chosen.lacks_key(&server) {
+        Screen::stderr(global.color).line(format!(
+            "greenroom: no API key for {} was found, so this is the model catalogue; `greenroom login` keeps a key",
+            chosen.name().unwrap_or_default()
+        ))?;
+        return print(global, args, &of_catalog(chosen.name().unwrap_or_default()));
+    }
+    // The agent's own model is among those that are listed, so it is chosen as for any agent.
+    let mut asked = ModelArgs { server: server.clone(), ..ModelArgs::bare() };
+    if args.forget.is_none()
+        && let Choice::OneOf { models, .. } = choice::complete(global, &mut asked).await?
+    {
+        asked.model = models.into_iter().next();
+    }
     // Learned limits are in our own store, so no server is asked.
-    let model = ModelArgs { server, no_tools: true, keyless: args.forget.is_some(), ..ModelArgs::bare() };
+    let model = ModelArgs {
+        model: asked.model,
+        server,
+        no_tools: true,
+        keyless: args.forget.is_some(),
+        ..ModelArgs::bare()
+    };
     let who = Who {
         kind: ClientKind::Watch,
         agent: Some(&model),
@@ -41,7 +72,7 @@ pub(crate) async fn run(global: &Global, args: &ModelsArgs) -> Result<u8> {
             shown => return shown,
         }
     }
-    let (runtime, agent) = own::for_models(global, args).await?;
+    let (runtime, agent) = own::for_models(global, args, model.model.as_deref()).await?;
     let client = Client::in_process(&runtime, agent);
     let result = show(global, args, &client, &[]).await;
     client.close().await;
@@ -67,6 +98,47 @@ async fn show(global: &Global, args: &ModelsArgs, client: &Client, warnings: &[S
     }
     let known = client.call(ListModels {}).await?;
     warnings.iter().try_for_each(|warning| agent::warn(global, warning))?;
+    print(global, args, &known)
+}
+
+/// Returns the simulated model as a list.
+fn simulated() -> ModelsListed {
+    let model = ModelSummary {
+        id: MODEL.to_owned(),
+        window: Some(SIMULATED_WINDOW),
+        window_source: WindowSource::Server,
+        learned_tokens: None,
+        output_tokens: None,
+        input_microdollars_per_million: None,
+        output_microdollars_per_million: None,
+        source: FactSource::Unknown,
+    };
+    ModelsListed { origin: "a simulated server".to_owned(), models: vec![model], problem: None }
+}
+
+/// Returns a provider's models in the catalogue.
+fn of_catalog(provider: &str) -> ModelsListed {
+    let models = Catalog::bundled().models().iter().filter(|info| info.provider == provider);
+    let models = models.map(|info| ModelSummary {
+        id: info.model.to_owned(),
+        window: info.window_tokens(),
+        window_source: WindowSource::Catalog,
+        learned_tokens: None,
+        output_tokens: info.output_tokens,
+        input_microdollars_per_million: info.prices.map(|prices| prices.input),
+        output_microdollars_per_million: info.prices.map(|prices| prices.output),
+        source: FactSource::Catalog,
+    });
+    ModelsListed {
+        origin: format!("{provider}, by the model catalogue"),
+        models: models.collect(),
+        problem: None,
+    }
+}
+
+/// Prints the models that match the filter.
+fn print(global: &Global, args: &ModelsArgs, known: &ModelsListed) -> Result<u8> {
+    let mut screen = Screen::stdout(global.color);
     if let Some(problem) = &known.problem {
         Screen::stderr(global.color).line(format!(
             "greenroom: {} does not list its models, so these are the catalogue's: {}",
@@ -93,6 +165,14 @@ async fn show(global: &Global, args: &ModelsArgs, client: &Client, warnings: &[S
     } else {
         format!("Models at {origin}")
     };
+    if models.is_empty() {
+        let filter = args
+            .filter
+            .as_deref()
+            .map(|filter| format!(" with {} in its name", one_line(filter, NAME_COLUMNS)));
+        screen.line(format!("{title}: there is none{}.", filter.unwrap_or_default()))?;
+        return Ok(0);
+    }
     screen.line(Row::styled(Look::DIM, title))?;
     let mut rows = vec![["MODEL", "WINDOW", "FROM", "OUTPUT", "PRICE IN, OUT", "FROM"].map(str::to_owned)];
     rows.extend(models.iter().map(|model| row(model)));

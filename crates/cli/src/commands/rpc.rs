@@ -19,6 +19,7 @@ use tokio::io::{
 };
 use tokio::sync::mpsc;
 
+use crate::agent::choice;
 use crate::agent::{self, Stay};
 use crate::args::{Global, RpcArgs};
 use crate::host::{self, Answering, Patience, RawConnection, Setup, Who};
@@ -45,6 +46,9 @@ enum Part {
 
 /// Runs the command until standard input ends or it is interrupted: through the host, if one has the store.
 pub(crate) async fn run(global: &Global, args: &RpcArgs) -> Result<u8> {
+    let mut args = RpcArgs { model: args.model.clone() };
+    choice::complete(global, &mut args.model).await?;
+    let args = &args;
     let interrupts = Interrupts::new()?;
     let patience = Some(Patience::to_the_end(global));
     let who = Who {

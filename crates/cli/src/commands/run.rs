@@ -22,7 +22,8 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
-use crate::agent;
+use crate::agent::kept::Kept;
+use crate::agent::{self, choice};
 use crate::args::{Answers, Global, ModelArgs, RunArgs};
 use crate::commands::run_view::{self, Played};
 use crate::commands::view::View;
@@ -61,6 +62,17 @@ fn is_end_of_run(error: &anyhow::Error) -> bool {
 
 async fn perform(global: &Global, args: &RunArgs, mut events: Option<&mut Events>) -> Result<u8> {
     let text = prompt(args).await?;
+    let (mut global, mut model) = (global.clone(), args.model.clone());
+    let kept = match &args.session {
+        Some(id) => Kept::read(&global, id),
+        None => None,
+    };
+    if let Some(kept) = &kept {
+        // Nobody watches, so what the agent may do is up to this command.
+        kept.complete(&mut global, &mut model, false);
+    }
+    choice::complete_unasked(&global, &mut model).await?;
+    let global = &global;
     let images: Vec<Image> = args.images.iter().map(|path| image(path)).collect::<Result<_>>()?;
     let output_schema = args.output_schema.as_deref().map(output_schema).transpose()?;
     let prompt = PromptSession {
@@ -74,7 +86,10 @@ async fn perform(global: &Global, args: &RunArgs, mut events: Option<&mut Events
     };
     let interrupts = Interrupts::new()?;
     let patience = Patience::new(global, &interrupts);
-    let model = ModelArgs { answers: Answers::Nobody, ..args.model.clone() };
+    let model = ModelArgs { answers: Answers::Nobody, ..model };
+    if args.no_session {
+        return unstored(global, args, &model, &prompt, events, &interrupts).await;
+    }
     let mut attempt = 1;
     let mut session: Option<String> = None;
     loop {
@@ -95,6 +110,9 @@ async fn perform(global: &Global, args: &RunArgs, mut events: Option<&mut Events
         }
         let (link, id) = opened?;
         if attempt == 1 {
+            if let Err(error) = keep(global, &model, &id) {
+                agent::warn(global, &format!("the session is not resumed with these flags: {error:#}"))?;
+            }
             link.say_warnings(global)?;
             interrupts.unless(link.say_folder(global, &args.model, &id)).await?;
         }
@@ -107,18 +125,53 @@ async fn perform(global: &Global, args: &RunArgs, mut events: Option<&mut Events
             continue;
         }
         let played = played?;
-        return match played.reply {
-            Ok(_) => Ok(0),
-            Err(error) if played.is_interrupted => {
-                if host::is_silent_client(&error) {
-                    Screen::stderr(global.color).line(format!("greenroom: {error}"))?;
-                }
-                Err(Error::Aborted.into())
-            }
-            Err(error) if host::is_gone_client(&error) => Err(cut_off(&id).into()),
-            Err(error) => Err(error.into()),
-        };
+        return ended(global, played, &id);
     }
+}
+
+/// Returns the exit code of a run that was played.
+fn ended(global: &Global, played: Played, id: &str) -> Result<u8> {
+    match played.reply {
+        Ok(_) => Ok(0),
+        Err(error) if played.is_interrupted => {
+            if host::is_silent_client(&error) {
+                Screen::stderr(global.color).line(format!("greenroom: {error}"))?;
+            }
+            Err(Error::Aborted.into())
+        }
+        Err(error) if host::is_gone_client(&error) => Err(cut_off(id).into()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Keeps what the session is resumed with. What its agent may do in a chat stays as it is.
+fn keep(global: &Global, model: &ModelArgs, id: &str) -> Result<()> {
+    let now = Kept::of(global, model)?;
+    let now = match Kept::read(global, id) {
+        Some(before) => now.with_permissions_of(&before),
+        None => now,
+    };
+    now.write(global, id)
+}
+
+/// Runs the prompt in a runtime that stores nothing.
+async fn unstored(
+    global: &Global,
+    args: &RunArgs,
+    model: &ModelArgs,
+    prompt: &PromptSession,
+    events: Option<&mut Events>,
+    interrupts: &Interrupts,
+) -> Result<u8> {
+    let link = interrupts.unless(Link::unstored(global, model)).await?;
+    let id = "run";
+    let events = events.map(|events| {
+        events.session = Some(id.to_owned());
+        events
+    });
+    let played = play(global, args, &link, prompt, id, events, interrupts).await;
+    link.end().await?;
+    ended(global, played?, id)
 }
 
 /// Returns the error that the host ended after it had accepted the prompt.
@@ -162,11 +215,28 @@ async fn play(
     if !played.is_accepted || played.reply.as_ref().is_err_and(is_left) {
         return Ok(played);
     }
-    match link.note_folder(id).await {
+    if args.no_session {
+        return finish(global, args, link, id, &mut view, events, played).await;
+    }
+    let is_one_shot = (args.session.is_none() && !args.goes_on).then_some(true);
+    match link.note_folder(id, is_one_shot).await {
         // The answer is durable anyway.
         Err(error) if host::is_gone(&error) => {}
         noted => drop(noted?),
     }
+    finish(global, args, link, id, &mut view, events, played).await
+}
+
+/// Prints the end of a run.
+async fn finish(
+    global: &Global,
+    args: &RunArgs,
+    link: &Link,
+    id: &str,
+    view: &mut View,
+    events: Option<&mut Events>,
+    played: Played,
+) -> Result<Played> {
     let value = played.reply.as_ref().ok().and_then(|outcome| outcome.value.as_ref());
     match events {
         Some(events) => {
@@ -180,7 +250,8 @@ async fn play(
         if let Some(cut_off) = reply.stop.cut_off().filter(|_| args.json) {
             Screen::stderr(global.color).line(format!("greenroom: {cut_off}"))?;
         }
-        let line = format!("  session {id}: {}", format::fill(&reply.context));
+        let session = if args.no_session { String::new() } else { format!("session {id}: ") };
+        let line = format!("  {session}{}", format::fill(&reply.context));
         view.note(Look::DIM, &line)?;
     }
     Ok(played)
@@ -230,11 +301,13 @@ fn image(path: &Path) -> Result<Image> {
     Image::new(bytes).map_err(|error| error::usage(format!("{shown}: {error}")))
 }
 
-/// Returns the prompt: the flag's text, then the piped input.
+/// Returns the prompt: the text of the command line, then the piped input.
 async fn prompt(args: &RunArgs) -> Result<String> {
-    let mut parts: Vec<String> = args.prompt.iter().cloned().collect();
+    let said = args.prompt.iter().filter(|text| !text.is_empty()).chain(&args.words);
+    let said = said.cloned().collect::<Vec<_>>().join(" ");
+    let mut parts: Vec<String> = Vec::from_iter((!said.is_empty()).then_some(said));
     if !std::io::stdin().is_terminal() {
-        let bytes = standard_input(args.prompt.is_some()).await?;
+        let bytes = standard_input(!parts.is_empty()).await?;
         let text = String::from_utf8_lossy(&bytes);
         let replaced = text.matches('\u{fffd}').count();
         if std::str::from_utf8(&bytes).is_err() {
@@ -248,7 +321,7 @@ async fn prompt(args: &RunArgs) -> Result<String> {
     }
     let prompt = parts.join("\n\n");
     if prompt.trim().is_empty() {
-        return Err(error::usage("there is no prompt: give one with -p \"…\", or pipe it in"));
+        return Err(error::usage("there is no prompt: greenroom -p \"…\", or pipe it in"));
     }
     Ok(prompt)
 }

@@ -15,7 +15,7 @@ use greenroom_server::operations::AGENT;
 use greenroom_server::{HttpOptions, HttpServer};
 use greenroom_terminal::{Interrupts, Screen};
 
-use crate::agent::{self, Stay, TOKEN_FILE, warn};
+use crate::agent::{self, Stay, TOKEN_FILE, choice, warn};
 use crate::args::{Global, ServeArgs};
 use crate::config::check_host_name;
 use crate::config::surroundings::Surroundings;
@@ -43,7 +43,9 @@ pub(crate) async fn run(global: &Global, args: &ServeArgs) -> Result<u8> {
         Some(node) => Storage::Shared(node.connect().await?),
         None => Storage::Files { wait },
     };
-    let setup = Setup::on(global, &args.model, Stay::Unwatched, storage).await?;
+    let mut model = args.model.clone();
+    choice::complete(global, &mut model).await?;
+    let setup = Setup::on(global, &model, Stay::Unwatched, storage).await?;
     let config = &setup.serve;
     let path = agent::data_dir(global)?.join(TOKEN_FILE);
     let mut options = HttpOptions::new(listen, tokens::own(&path)?);

@@ -11,10 +11,12 @@ use greenroom_server::Client;
 use greenroom_server::operations::{DeleteSession, ListSessions};
 use greenroom_store::StoreError;
 use greenroom_terminal::progress::Progress;
-use greenroom_terminal::screen::{columns, one_line, variable};
+use greenroom_terminal::screen::{one_line, variable};
+use greenroom_terminal::table::{Column, Layout};
 use greenroom_terminal::{Look, Row, Screen, format, time};
 use serde_json::{Value, json};
 
+use crate::agent::kept;
 use crate::args::{DeleteArgs, Global, SessionsArgs};
 use crate::host::source::{self, KnownSession, Listed};
 use crate::host::{Changes, link};
@@ -22,12 +24,19 @@ use crate::{agent, error};
 
 /// The shortest prefix of an id that deletes a session without confirmation, in characters.
 const BEGINNING_MIN: usize = 4;
-/// The width of ids, in columns: most are shown in full; `--json` has all of each.
-const ID_COLUMNS: usize = 65;
-/// The width of titles, in columns.
-const TITLE_COLUMNS: usize = 40;
-/// The width of folders' paths, in columns.
+/// The widest titles and folders, in columns.
+const TITLE_COLUMNS: usize = 60;
 const FOLDER_COLUMNS: usize = 48;
+/// The columns of the list.
+const COLUMNS: [Column; 7] = [
+    Column::text("TITLE", 9),
+    Column::text("ID", 8),
+    Column::text("UPDATED", 7),
+    Column::text("STATE", 6),
+    Column::text("CONTEXT", 4),
+    Column::text("FOLDER", 5),
+    Column::text("MODEL", 3),
+];
 
 /// Lists the sessions, newest first.
 pub(crate) async fn run(global: &Global, args: &SessionsArgs) -> Result<u8> {
@@ -56,8 +65,19 @@ pub(crate) async fn run(global: &Global, args: &SessionsArgs) -> Result<u8> {
         counts: true,
         ..ListSessions::default()
     };
-    let found = source::look(global, async |source| source.sessions(global, list.clone()).await).await?;
-    let Listed { sessions, counts, code } = found.unwrap_or_default();
+    let is_shown = screen.is_terminal() && !args.json;
+    let found = source::look(global, async |source| {
+        let mut listed = source.sessions(global, list.clone()).await?;
+        if args.no_runs {
+            listed.sessions.retain(|known| !link::is_one_shot(&known.summary.labels));
+        }
+        let mut ids = Vec::new();
+        for known in listed.sessions.iter().filter(|_| is_shown) {
+            ids.push(source.short_id(&known.summary.id).await);
+        }
+        Ok((listed, ids))
+    });
+    let (Listed { sessions, counts, code }, ids) = found.await?.unwrap_or_default();
     say_damaged(global, counts.damaged)?;
     let listed = with_depths(sessions);
     if args.json {
@@ -65,17 +85,23 @@ pub(crate) async fn run(global: &Global, args: &SessionsArgs) -> Result<u8> {
         screen.pretty_json(&list)?;
         return Ok(code);
     }
-    if listed.is_empty() && code == 0 && (args.unfinished || args.here || !args.labels.is_empty()) {
-        screen.line("No session matches. Omit --label, --here and --unfinished to list all.")?;
+    if listed.is_empty()
+        && code == 0
+        && (args.unfinished || args.here || args.no_runs || !args.labels.is_empty())
+    {
+        screen.line("No session matches. Omit --label, --here, --no-runs and --unfinished to list all.")?;
         return Ok(0);
     }
     if listed.is_empty() && code == 0 {
-        screen.line(format!("No sessions in {} yet. `greenroom demo` makes one.", dir.display()))?;
+        screen.line(format!(
+            "No sessions in {} yet. `greenroom` begins one, and `greenroom demo` shows one.",
+            dir.display()
+        ))?;
         return Ok(0);
     }
-    table(&mut screen, &listed)?;
+    table(&mut screen, &listed, &ids)?;
     let shown = listed.iter().filter(|(depth, _)| *depth == 0).count();
-    if counts.matching > shown {
+    if counts.matching > shown && !args.no_runs {
         let line = format!("{} more; --limit 0 shows all", counts.matching - shown);
         screen.line(Row::styled(Look::DIM, &line))?;
     }
@@ -110,57 +136,42 @@ fn json_of(known: &KnownSession) -> Result<Value> {
     Ok(value)
 }
 
-/// Prints a row for each session.
-fn table(screen: &mut Screen, sessions: &[(usize, KnownSession)]) -> Result<()> {
+/// Prints a row for each session. Where the output is no terminal, each row has everything, and whole ids.
+fn table(screen: &mut Screen, sessions: &[(usize, KnownSession)], ids: &[String]) -> Result<()> {
     let now_ms = time::now_ms();
-    let header =
-        ["SESSION", "TITLE", "MODEL", "ENTRIES", "CONTEXT", "COMPACTIONS", "UPDATED", "STATE", "FOLDER"];
-    let mut rows = vec![header.map(str::to_owned)];
-    rows.extend(sessions.iter().map(|(depth, known)| {
+    let width = if screen.is_terminal() { screen.width().saturating_sub(1) } else { usize::MAX };
+    let row = |(index, (depth, known)): (usize, &(usize, KnownSession))| {
         let KnownSession { summary, .. } = known;
         let window =
             summary.context_window.map(|window| format!(" of {}", format::short(window))).unwrap_or_default();
+        let kind = if link::is_one_shot(&summary.labels) { "run: " } else { "" };
+        let title = format!("{kind}{}", summary.shown_title().unwrap_or("no messages yet"));
         [
-            format!("{}{}", "  ".repeat(*depth), one_line(&summary.id, ID_COLUMNS)),
-            one_line(summary.shown_title().unwrap_or_default(), TITLE_COLUMNS),
-            one_line(&summary.model, 28),
-            summary.entries.to_string(),
-            format!("{}{window}", format::short(summary.context_tokens)),
-            summary.compactions.to_string(),
+            format!("{}{}", "  ".repeat(*depth), one_line(&title, TITLE_COLUMNS)),
+            ids.get(index).unwrap_or(&summary.id).clone(),
             time::ago(summary.updated_at_ms, now_ms),
             known.state().to_owned(),
+            format!("{}{window}", format::short(summary.context_tokens)),
             summary.labels.get(agent::FOLDER).map_or_else(String::new, |folder| shown_folder(folder)),
+            one_line(&summary.model, 28),
         ]
-    }));
-    let widths: [usize; 9] =
-        std::array::from_fn(|column| rows.iter().map(|row| columns(&row[column])).max().unwrap_or(0));
-    for (index, row) in rows.iter().enumerate() {
-        let mut line = String::new();
-        for (column, cell) in row.iter().enumerate() {
-            let padding = " ".repeat(widths[column] - columns(cell));
-            // Numbers are right-aligned, text is left-aligned.
-            let cell = if column == 3 || column == 5 {
-                format!("{padding}{cell}")
-            } else {
-                format!("{cell}{padding}")
-            };
-            line.push_str(&cell);
-            line.push_str("  ");
-        }
-        let line = line.trim_end();
-        let line = match (index, row[7].as_str()) {
-            (0, _) => Row::styled(Look::DIM, line),
-            (_, "failed" | "damaged") => Row::styled(Look::BAD, line),
-            (_, "interrupted") => Row::styled(Look::WARN, line),
+    };
+    let rows: Vec<[String; 7]> = sessions.iter().enumerate().map(row).collect();
+    let layout = Layout::new(COLUMNS, &rows, width);
+    screen.line(Row::styled(Look::DIM, layout.head()))?;
+    for row in &rows {
+        let line = layout.row(row);
+        screen.line(match row[3].as_str() {
+            "failed" | "damaged" => Row::styled(Look::BAD, line),
+            "interrupted" => Row::styled(Look::WARN, line),
             _ => Row::from(line),
-        };
-        screen.line(line)?;
+        })?;
     }
     Ok(())
 }
 
 /// Formats a folder as people write it: with a tilde for the home folder.
-fn shown_folder(folder: &str) -> String {
+pub(crate) fn shown_folder(folder: &str) -> String {
     let home = variable("HOME").filter(|home| home.len() > 1);
     let below = home.and_then(|home| Some(format!("~{}", folder.strip_prefix(home.trim_end_matches('/'))?)));
     let shown = below.filter(|below| below.len() == 1 || below.starts_with("~/"));
@@ -224,6 +235,7 @@ pub(crate) async fn delete(global: &Global, args: &DeleteArgs) -> Result<u8> {
     progress.end().await;
     changes.end().await?;
     let still_there = deleted?.reason;
+    kept::forget(global, &id);
     let with = match below {
         0 => String::new(),
         1 => " and the session of the agent that it called".to_owned(),

@@ -20,7 +20,8 @@ use greenroom_terminal::screen::one_line;
 use greenroom_terminal::{Look, Row, Screen, format, time};
 use serde_json::json;
 
-use crate::args::{Global, ShowArgs};
+use crate::args::{Global, ShowArgs, TreeArgs};
+use crate::commands::tree;
 use crate::error;
 use crate::host::source::{self, Stored};
 
@@ -109,6 +110,9 @@ pub(crate) fn losses(lost: &[(EntryId, EntryId)], quarantined_from: Option<Entry
 
 /// Runs the command.
 pub(crate) async fn run(global: &Global, args: &ShowArgs) -> Result<u8> {
+    if args.tree {
+        return tree::run(global, &TreeArgs { id: args.id.clone(), json: args.json }).await;
+    }
     let stored = Stored::read(global, &args.id).await?;
     let losses = stored.losses();
     let mut screen = Screen::stdout(global.color);
@@ -338,7 +342,11 @@ fn answer(
             None => ("?", Look::WARN, "no result".to_owned()),
             Some(result) => {
                 let text = greenroom_kernel::message::blocks_text(&result.content);
-                let lines = format::count(text.lines().count() as u64, "line");
+                let lines = match text.lines().next() {
+                    // A sentence instead of matches is not one of them.
+                    Some("no line matches") => "no match".to_owned(),
+                    Some(_) | None => format::count(text.lines().count() as u64, "line"),
+                };
                 match result.status {
                     ToolStatus::Ok => ("✓", Look::DIM, lines),
                     ToolStatus::Error => ("✗", Look::WARN, one_line(&text, 80)),

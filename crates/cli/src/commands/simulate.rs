@@ -11,7 +11,7 @@ use std::path::Path;
 use anyhow::{Context as _, Result};
 use greenroom::serde_json::Value;
 use greenroom_simulator::{
-    Answer, Echo, Fault, Pace, Point, RetryAfter, Rule, ScriptedModel, Simulator, SimulatorOptions,
+    Answer, Echo, Fault, ListForm, Pace, Point, RetryAfter, Rule, ScriptedModel, Simulator, SimulatorOptions,
 };
 use greenroom_terminal::{Interrupts, Screen, files};
 use serde::Deserialize;
@@ -141,6 +141,10 @@ pub(crate) async fn run(global: &Global, args: &SimulateArgs) -> Result<u8> {
     let change = |options: &mut SimulatorOptions| {
         options.model = args.model.clone().or(file.model).unwrap_or_else(|| options.model.clone());
         options.window = args.window.or(file.window).unwrap_or(options.window);
+        if args.window.or(file.window).is_some() {
+            // A window that is chosen is told, as vLLM does.
+            options.list = ListForm::Vllm;
+        }
         options.require_key.clone_from(&args.require_key);
         options.tolerates = Rule::ACCEPTED_BY_SERVERS;
         options.counts_tokens = true;

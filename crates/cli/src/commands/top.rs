@@ -3,6 +3,7 @@
 //! Invariants: nothing is opened or woken; an output that is not a terminal gets one table and nothing else;
 //! the terminal is restored however the command ends.
 
+use std::collections::{HashMap, HashSet};
 use std::io::IsTerminal as _;
 use std::time::Duration;
 
@@ -18,6 +19,7 @@ use tokio::task::JoinHandle;
 
 use self::model::{Action, Model};
 use crate::args::{Global, TopArgs};
+use crate::host::short::short_id;
 use crate::{error, host};
 
 pub(crate) mod model;
@@ -34,9 +36,17 @@ pub(crate) async fn run(global: &Global, args: &TopArgs) -> Result<u8> {
     let mut screen = Screen::stdout(global.color);
     let mut model = Model::new(args.sort);
     if let Some(client) = &client {
-        model.taken(client.call(ListLive::default()).await?.sessions, time::now_ms());
-    }
-    if args.json {
+        let sessions = client.call(ListLive::default()).await?.sessions;
+        if args.json {
+            // In the chosen order, with the one-shots that are over.
+            screen.pretty_json(&model.ordered(sessions, time::now_ms()))?;
+            return Ok(0);
+        }
+        if screen.is_terminal() {
+            model.know(short_ids(client, &sessions, &HashSet::new()).await);
+        }
+        model.taken(sessions, time::now_ms());
+    } else if args.json {
         screen.pretty_json(&model.sessions())?;
         return Ok(0);
     }
@@ -66,10 +76,25 @@ struct Listed {
     /// Whether the connection is a new one.
     is_new: bool,
     sessions: Vec<LiveSession>,
+    /// The short ids of the sessions that were not known.
+    short_ids: HashMap<String, String>,
+}
+
+/// Returns the short ids of sessions, except of those in `known`.
+async fn short_ids(
+    client: &Client,
+    sessions: &[LiveSession],
+    known: &HashSet<String>,
+) -> HashMap<String, String> {
+    let mut short_ids = HashMap::new();
+    for id in sessions.iter().map(|session| &session.state.id).filter(|id| !known.contains(*id)) {
+        short_ids.insert(id.clone(), short_id(client, id).await);
+    }
+    short_ids
 }
 
 /// Requests the list from the host, or from another one if it has ended. Returns `None` if there is none.
-async fn list(global: Global, known: Option<Client>) -> Result<Option<Listed>> {
+async fn list(global: Global, known: Option<Client>, ids: HashSet<String>) -> Result<Option<Listed>> {
     let (client, is_new) = match known.filter(|client| !client.is_closed()) {
         Some(client) => (client, false),
         None => match host::reach_to_look(&global).await? {
@@ -78,7 +103,10 @@ async fn list(global: Global, known: Option<Client>) -> Result<Option<Listed>> {
         },
     };
     match client.call(ListLive::default()).await {
-        Ok(listed) => Ok(Some(Listed { client, is_new, sessions: listed.sessions })),
+        Ok(listed) => {
+            let short_ids = short_ids(&client, &listed.sessions, &ids).await;
+            Ok(Some(Listed { client, is_new, sessions: listed.sessions, short_ids }))
+        }
         Err(error) if host::is_gone_client(&error) => Ok(None),
         Err(error) => Err(error.into()),
     }
@@ -124,10 +152,11 @@ async fn watch(global: &Global, client: Client, mut model: Model, color: bool) -
             listed = answered(&mut asking) => {
                 asking = None;
                 match listed {
-                    Ok(Some(Listed { client: found, is_new, sessions })) => {
+                    Ok(Some(Listed { client: found, is_new, sessions, short_ids })) => {
                         if is_new {
                             model.notice = Some("another host has the store now".to_owned());
                         }
+                        model.know(short_ids);
                         model.taken(sessions, time::now_ms());
                         client = Some(found);
                         watched.clone().filter(|_| is_new).map(Action::Watch)
@@ -146,7 +175,7 @@ async fn watch(global: &Global, client: Client, mut model: Model, color: bool) -
                 }
             }
             _ = ticks.tick(), if asking.is_none() => {
-                asking = Some(tokio::spawn(list(global.clone(), client.clone())));
+                asking = Some(tokio::spawn(list(global.clone(), client.clone(), model.known_ids())));
                 None
             }
         };

@@ -12,6 +12,7 @@ use greenroom_server::operations::{RewindScope, RewindSession, SessionRewound};
 use greenroom_terminal::{Interrupts, Screen, format};
 
 use crate::args::{Global, UndoArgs};
+use crate::commands::chat::begin;
 use crate::error;
 use crate::host::Patience;
 use crate::host::link::Link;
@@ -20,7 +21,8 @@ use crate::host::link::Link;
 pub(crate) async fn run(global: &Global, args: &UndoArgs) -> Result<u8> {
     let interrupts = Interrupts::new()?;
     let patience = Patience::new(global, &interrupts);
-    let opening = Link::open_once_for(global, &args.model, &args.id, &patience);
+    let (global, model) = &interrupts.unless(begin::stored(global, &args.model, &args.id)).await?;
+    let opening = Link::open_once_for(global, model, &args.id, &patience);
     let (link, id) = interrupts.unless(opening).await?;
     link.say_warnings(global)?;
     let result = interrupts.unless(undo(global, args, &link, id)).await;

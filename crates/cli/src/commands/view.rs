@@ -131,7 +131,12 @@ impl View {
             EventKind::Retry { delay_ms, failure, .. } => {
                 self.discard()?;
                 let text = format!("  trying again in {}: {failure}", format::duration(*delay_ms));
-                self.note(Look::WARN, &one_line(&text, 200))?;
+                // One row for one fact: the next attempt takes its place, and the end says what it was.
+                if self.notes.as_ref().is_some_and(Screen::is_terminal) {
+                    self.live(&text)?;
+                } else {
+                    self.note(Look::WARN, &one_line(&text, 200))?;
+                }
             }
             EventKind::Fallback { provider, model, failure, .. } => {
                 self.discard()?;

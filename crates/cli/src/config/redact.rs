@@ -33,7 +33,7 @@ impl Default for RedactConfig {
 }
 
 /// Whether a variable with this name has a secret.
-fn is_secret_name(name: &str) -> bool {
+pub(super) fn is_secret_name(name: &str) -> bool {
     let name = name.to_uppercase();
     let ends = ["KEY", "TOKEN", "SECRET", "PASSWD", "PASSPHRASE", "CREDENTIALS", "_PAT", "_PWD", "_DSN"];
     name.contains("PASSWORD") || name.contains("SECRET") || ends.iter().any(|end| name.ends_with(end))

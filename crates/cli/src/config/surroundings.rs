@@ -16,6 +16,7 @@ use parking_lot::Mutex;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::kept_keys;
 use crate::error::{secrets, usage};
 
 /// The prefixes of variables that can affect an agent.
@@ -112,6 +113,9 @@ impl Surroundings {
         let variables = names
             .filter(|name| matters(name) || keys.contains(name))
             .filter_map(|name| Some((name.clone(), screen::variable(&name)?)));
+        // A key that is kept is used as if its variable were set.
+        let kept = kept_keys::all().into_iter().filter(|(name, _)| matters(name) || keys.contains(name));
+        let variables = kept.chain(variables);
         let folder = std::env::current_dir()
             .map_err(|error| usage(format!("the current folder cannot be used: {error}")))?;
         let secrets = secrets.into_iter().collect();
@@ -120,7 +124,9 @@ impl Surroundings {
 
     /// Returns a variable that is set and not empty.
     pub(crate) fn variable(&self, name: &str) -> Option<String> {
-        let Some(variables) = &self.0.variables else { return screen::variable(name) };
+        let Some(variables) = &self.0.variables else {
+            return screen::variable(name).or_else(|| kept_keys::key(name));
+        };
         let value = variables.get(name).cloned();
         self.0.asked.lock().insert(name.to_owned(), value.clone());
         value
@@ -145,6 +151,7 @@ impl Surroundings {
                 .names()
                 .into_iter()
                 .filter_map(|name| Some((name.clone(), screen::variable(&name)?)))
+                .chain(kept_keys::all())
                 .collect(),
         }
     }

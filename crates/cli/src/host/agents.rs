@@ -85,7 +85,7 @@ impl Definition {
         let ModelArgs { server, workspace, no_tools, allow_write, allow_shell, sandbox, simulate, .. } =
             &**model;
         let ModelArgs { mode, allow, ask, deny, answers, .. } = &**model;
-        let ServerArgs { provider, base_url, api_key_env } = server;
+        let ServerArgs { provider, base_url, api_key_env, is_kept: _ } = server;
         let matters = |name: &str| {
             !HARMLESS.contains(&name) && !name.starts_with("GREENROOM_HOST_") && name != "GREENROOM_MODEL"
         };

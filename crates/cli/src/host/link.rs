@@ -4,6 +4,7 @@
 //! Invariants: requests and results are the same in both cases; a runtime in this process ends with the
 //! command.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -143,6 +144,14 @@ impl Link {
         Ok(Self { client, folder: setup.folder.clone(), warnings: Vec::new(), own: Some(setup) })
     }
 
+    /// Opens a connection to a runtime in this process that stores nothing.
+    pub(crate) async fn unstored(global: &Global, args: &ModelArgs) -> Result<Self> {
+        let setup = Setup::unstored(global, args).await?;
+        setup.check_reachable().await?;
+        let client = Client::in_process(&setup.runtime, setup.agent.clone());
+        Ok(Self { client, folder: setup.folder.clone(), warnings: Vec::new(), own: Some(setup) })
+    }
+
     /// Closes the connection, and ends a runtime in this process.
     pub(crate) async fn end(self) -> Result<()> {
         let Self { client, own, .. } = self;
@@ -207,9 +216,9 @@ impl Link {
         }
     }
 
-    /// Notes the folder in which a session was started, for searches. Returns false if the session has no
-    /// messages, and so no log.
-    pub(crate) async fn note_folder(&self, session_id: &str) -> Result<bool> {
+    /// Notes the folder in which a session was started, for searches, and whether it is a one-shot of `run` or a
+    /// conversation; `None` leaves that as it is. Returns false if the session has no messages, and so no log.
+    pub(crate) async fn note_folder(&self, session_id: &str, is_one_shot: Option<bool>) -> Result<bool> {
         let known = match self.client.call(GetSession { session_id: session_id.to_owned() }).await {
             Ok(found) => found.session,
             Err(error) if error.kind() == Some(ProblemKind::NoSession) => return Ok(false),
@@ -222,6 +231,12 @@ impl Link {
                 value: Some(self.folder.display().to_string()),
             };
             // A path that does not fit a label is not searched.
+            let _ = self.client.call(label).await;
+        }
+        if let Some(is_one_shot) = is_one_shot.filter(|is| known.labels.contains_key(ONE_SHOT) != *is) {
+            let (session_id, name) = (session_id.to_owned(), ONE_SHOT.to_owned());
+            let label = SetLabel { session_id, name, value: is_one_shot.then(|| "run".to_owned()) };
+            // Without the label it is listed with the conversations.
             let _ = self.client.call(label).await;
         }
         Ok(true)
@@ -274,6 +289,14 @@ impl Link {
             Err(error) => Err(error.into()),
         }
     }
+}
+
+/// The label of a session that one `run` made, and no conversation has continued.
+const ONE_SHOT: &str = "one_shot";
+
+/// Whether the session with these labels is a one-shot of `run`.
+pub(crate) fn is_one_shot(labels: &BTreeMap<String, String>) -> bool {
+    labels.contains_key(ONE_SHOT)
 }
 
 /// Returns a name that no session has yet, such as `run-20260102-030405`, for the only process that starts sessions.

@@ -112,14 +112,19 @@ pub(super) async fn connect(global: &Global, runtime: &Runtime, kind: ClientKind
 /// Starts a runtime for listing models, and returns it with the agent whose provider is listed. Learned facts
 /// come from the store, if there is one that no other process has open; without it, the list still works, so this
 /// does not wait for the store as other commands do.
-pub(crate) async fn for_models(global: &Global, args: &ModelsArgs) -> Result<(Runtime, Agent)> {
+pub(crate) async fn for_models(
+    global: &Global,
+    args: &ModelsArgs,
+    model: Option<&str>,
+) -> Result<(Runtime, Agent)> {
     let loaded = config(global)?;
     let config = &loaded.config;
     let server = Server::chosen(&loaded, &args.server, &loaded.own.model, true, &Surroundings::here())?;
     // Learned limits are in our own store, so no server is asked.
     let provider = server.provider(&args.server, args.forget.is_none(), &data_dir(global)?)?;
-    let mut agent = config.with_models(Agent::new(config.model.as_str()));
-    if let Some(window) = config.window_of(&config.model) {
+    let model = model.unwrap_or(&config.model);
+    let mut agent = config.with_models(Agent::new(model));
+    if let Some(window) = config.window_of(model) {
         agent = agent.context_window(window);
     }
     let dir = data_dir(global)?;
@@ -160,6 +165,26 @@ impl Setup {
     /// Sets up what `args` request.
     pub(crate) async fn new(global: &Global, args: &ModelArgs, stay: Stay) -> Result<Self> {
         Self::waiting(global, args, stay, Duration::ZERO).await
+    }
+
+    /// Sets up what `args` request, in a runtime that stores nothing.
+    pub(crate) async fn unstored(global: &Global, args: &ModelArgs) -> Result<Self> {
+        let made = Made::new(global, args, &Surroundings::here(), None).await?;
+        made.file_warnings.iter().chain(&made.warnings).try_for_each(|warning| warn(global, warning))?;
+        let Made { agent, settings, provider, provider_config, serve, simulated, folder, limits, .. } = made;
+        let base_url = provider.options().base_url.clone();
+        let source = settings.source(Stay::UntilReply, global.color);
+        let builder = Runtime::builder()
+            .redactor(secrets::redactor().clone())
+            .provider(provider)
+            .in_memory()
+            .in_flight_max(provider_config.max_in_flight)
+            .tokens_per_minute(provider_config.tokens_per_minute.unwrap_or(0))
+            .silence_max(provider_config.silence_max())
+            .compact_between_runs(false)
+            .live_settings(source);
+        let runtime = limited(builder, &limits).start().await?;
+        Ok(Self { runtime, agent, serve, _simulated: simulated, base_url, folder })
     }
 
     /// Like [`Self::new`], and waits up to this time for a store that is in use.

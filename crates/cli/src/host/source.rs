@@ -11,14 +11,15 @@ use anyhow::Result;
 use greenroom::{LoggedWork, PendingQuestion, Recalled, Runtime, SessionSummary, Spending, State, Status};
 use greenroom_kernel::entry::{Entry, EntryId};
 use greenroom_server::operations::{
-    EntryPage, FindSession, ListLive, ListQuestions, ListSessions, LoggedEntry, ReadEntries, RecallEntries,
-    ReportUsage, SessionCounts, StoreLosses, status_of,
+    EntryPage, FindSession, GetSession, ListLive, ListQuestions, ListSessions, LoggedEntry, ReadEntries,
+    RecallEntries, ReportUsage, SessionCounts, StoreLosses, status_of,
 };
 use greenroom_server::{Client, ClientError, ProblemKind};
 use greenroom_store::StoreError;
 
 use super::connect::LOOKS;
 use super::link::ATTEMPTS;
+use super::short::short_id;
 use super::stored::{self, Looked};
 use super::{Nobody, own};
 use crate::args::{Global, RecallArgs};
@@ -248,6 +249,27 @@ impl Source {
         }
     }
 
+    /// Returns the session with exactly this id.
+    pub(crate) async fn exact(&self, id: &str) -> Result<Option<SessionSummary>> {
+        match self.client.call(GetSession { session_id: id.to_owned() }).await {
+            Ok(found) => Ok(Some(found.session)),
+            Err(error) if error.kind() == Some(ProblemKind::NoSession) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Returns a session without its log. `given` may be a prefix of its id.
+    pub(crate) async fn summary(&self, given: &str) -> Result<SessionSummary> {
+        let id = self.known(given).await?;
+        let found = self.exact(&id).await?;
+        found.ok_or_else(|| StoreError::NotFound { session: id }.into())
+    }
+
+    /// Returns the short id of a session.
+    pub(crate) async fn short_id(&self, id: &str) -> String {
+        short_id(&self.client, id).await
+    }
+
     /// Returns the open questions of one session or of all, and the exit code.
     pub(crate) async fn questions(
         &self,
@@ -264,6 +286,12 @@ impl Source {
         let (query, limit) = (args.query.join(" "), Some(args.limit));
         let found = self.client.call(RecallEntries { query, session_id, limit }).await?.found;
         Ok((found, code))
+    }
+
+    /// Returns what is lost of the store.
+    pub(crate) async fn losses(&self) -> Result<StoreLosses> {
+        let none = ListSessions { limit: Some(0), ..ListSessions::default() };
+        Ok(self.client.call(none).await?.losses)
     }
 
     /// Returns what was spent.

@@ -78,6 +78,7 @@ fn has_runs(command: &Command) -> bool {
         | Command::Chat(_)
         | Command::Run(_)
         | Command::Resume(_)
+        | Command::Init(_)
         | Command::Compact(_)
         | Command::Undo(_)
         | Command::Fork(_)
@@ -102,6 +103,8 @@ fn has_runs(command: &Command) -> bool {
         | Command::Usage(_)
         | Command::Models(_)
         | Command::Config(_)
+        | Command::Login(_)
+        | Command::Doctor(_)
         | Command::Completions(_) => false,
     }
 }

@@ -71,7 +71,7 @@ fn what_is_typed_is_edited_and_answered() {
     terminal.press("C-c");
     terminal.press("C-c");
     let screen = terminal.shows("ended with 0");
-    assert!(screen.contains("`greenroom chat --session mine --base-url "), "{screen}");
+    assert!(screen.contains("To continue: greenroom resume mine"), "{screen}");
     // In the next chat, too.
     let again = chat(&place, &model, SIZE, &[]);
     again.shows("resumed session mine");

@@ -104,8 +104,7 @@ fn a_plain_chat_reads_how_to_compact_as_a_chat_at_a_terminal_does() {
     let chat = ["chat", "--session", "mine", "--no-tools", "--window", "100000", "--base-url", &url];
     let ran = place.run_with(&chat, lines);
     assert_eq!(ran.code, Some(0), "{ran:?}");
-    let again = format!("`greenroom chat --session mine --base-url {url} --window 100000` resumes this");
-    assert!(ran.stdout.contains(&again), "{}", ran.stdout.replace("word ", ""));
+    assert!(ran.stdout.contains("To continue: greenroom resume mine"), "{}", ran.stdout.replace("word ", ""));
     let requests = model.simulator.requests();
     let texts: Vec<String> = requests.iter().skip(4).map(|logged| logged.request.last_user_text()).collect();
     assert_eq!(texts.len(), 2, "{ran:?}");

@@ -235,14 +235,14 @@ fn a_provider_gets_its_own_key_and_no_other() {
         server.arrived().into_iter().filter(|text| !text.is_empty()).collect()
     };
     let (with_key, without, flag) = (requests(with_key), requests(without), requests(flag));
-    // Each run asks for the list of models, and then the model.
+    // Each run asks for the list of models, to choose one of them and for its window, and then the model.
     let calls = |texts: &[String]| texts.iter().filter(|text| text.starts_with("POST ")).count();
     assert_eq!(
         (calls(&with_key), calls(&without), calls(&flag)),
         (1, 2, 1),
         "{with_key:?} {without:?} {flag:?}"
     );
-    assert_eq!((with_key.len(), without.len(), flag.len()), (2, 4, 2), "{with_key:?} {without:?} {flag:?}");
+    assert_eq!((with_key.len(), without.len(), flag.len()), (3, 6, 3), "{with_key:?} {without:?} {flag:?}");
     let has = |text: &String, part: &str| text.to_lowercase().contains(part);
     assert!(with_key.iter().all(|text| has(text, "bearer sk-corp-9876543210\r\n")), "{with_key:?}");
     assert!(without.iter().all(|text| !has(text, "authorization") && !has(text, "sk-")), "{without:?}");

@@ -1,4 +1,4 @@
-//! The demo: it fills and compacts, says so where there is nothing to read, and survives its own death.
+//! The demo: it fills and compacts, brings a project where there is little to read, and survives its own death.
 
 use rustix::process::Signal;
 
@@ -46,22 +46,41 @@ fn it_compacts_several_times_and_leaves_a_session() {
     assert!(shown.stdout.contains("✓ read README.md"), "{}", shown.stdout);
 }
 
+/// In a small folder nothing is read twice: the demo brings a project that fills the window.
 #[test]
-fn a_folder_without_files_is_no_failure() {
-    let place = Place::new();
-    let ran = place.run(&["demo", "--fast"]);
-    assert_eq!(ran.code, Some(0), "{ran:?}");
-    assert!(ran.stdout.contains("nothing to read"), "{}", ran.stdout);
-    assert_eq!(ran.stderr, "");
-}
-
-#[test]
-fn a_small_folder_is_read_until_it_fills() {
-    let place = Place::with_files(1);
-    let ran = place.run(&["demo", "--fast", "--compactions", "3"]);
-    assert_eq!(ran.code, Some(0), "{ran:?}");
-    assert!(ran.stdout.contains("again and again"), "{}", ran.stdout);
-    assert!(place.json(&["sessions", "--json"])[0]["compactions"].as_u64() >= Some(3), "{}", ran.stdout);
+fn where_there_is_little_to_read_it_does_not_repeat_itself() {
+    for files in [0, 1] {
+        let place = if files == 0 { Place::new() } else { Place::with_files(files) };
+        let ran = place.run(&["demo", "--fast"]);
+        assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""), "{ran:?}");
+        assert!(ran.stdout.contains("There is too little to read in"), "{}", ran.stdout);
+        assert!(!ran.stdout.contains("again and again"), "{}", ran.stdout);
+        assert!(place.json(&["sessions", "--json"])[0]["compactions"].as_u64() >= Some(4), "{}", ran.stdout);
+        let id = place.only_session();
+        let shown = place.json(&["show", &id, "--json"]);
+        let said: Vec<&str> = shown["conversation"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter_map(|said| said["text"].as_str())
+            .collect();
+        let reads = said.iter().filter(|text| text.starts_with("Next I will read")).count();
+        let different: std::collections::BTreeSet<&&str> =
+            said.iter().filter(|text| text.starts_with("Next I will read")).collect();
+        assert!(reads >= 8, "{said:?}");
+        assert_eq!(different.len(), reads, "nothing is read twice: {said:?}");
+        // A search says where.
+        assert!(said.iter().any(|text| text.contains("is used in `")), "{said:?}");
+        // The project goes with the demo.
+        let left = ran
+            .stdout
+            .lines()
+            .find_map(|line| line.split_once("/greenroom-demo-"))
+            .map(|(_, rest)| rest.to_owned())
+            .unwrap();
+        let name = left.split('/').next().unwrap();
+        assert!(!std::env::temp_dir().join(format!("greenroom-demo-{name}")).exists(), "{name}");
+    }
 }
 
 #[test]

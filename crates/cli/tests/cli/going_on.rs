@@ -84,13 +84,17 @@ fn a_session_of_another_folder_says_where_its_tools_work_now() {
         (&["run", "-p", "two", "--session", "mine"][..], true),
         (&["run", "-p", "three", "--session", "mine", "--no-tools"], false),
         (&["run", "-p", "four", "--session", "new"], false),
-        (&["resume", "mine"], true),
-        (&["chat", "--session", "mine"], true),
+        (&["resume", "mine"], false),
+        (&["resume", "mine", "--workspace", "."], true),
+        (&["chat", "--session", "mine"], false),
     ] {
         let mut command = place.command(&[arguments, &["--base-url", &url]].concat());
         let ran = super::support::ran(command.current_dir(&other).output().unwrap());
         assert_eq!(ran.code, Some(0), "{arguments:?}: {ran:?}");
         assert_eq!(ran.stderr.lines().any(|line| line == said), is_said, "{arguments:?}: {ran:?}");
+        // A chat goes to the session's folder, unless another one is named.
+        let is_there = ran.stderr.contains("greenroom: working in ~/work, the folder of this session");
+        assert_eq!(is_there, arguments[0] != "run" && !is_said, "{arguments:?}: {ran:?}");
     }
     assert_eq!(say(&place, &model, "five", &["--session", "mine"]).stderr, "", "it is at home here");
 }
@@ -106,7 +110,7 @@ fn resume_goes_on_in_chat() {
         &["chat", "-c", "--base-url", &url],
     ] {
         let mut chat = place.start(arguments);
-        chat.wait_for("Resumed session mine");
+        chat.wait_for("Resumed mine");
         chat.close_input();
         assert_eq!(chat.end().code, Some(0));
     }

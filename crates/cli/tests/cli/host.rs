@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 use greenroom_server::operations::{ClientKind, Hello, PROTOCOL};
 use greenroom_server::{Client, ClientError};
 use greenroom_simulator::{
-    Answer, CallInfo, Function, Pace, Script, SeenRequest, Simulator, SimulatorOptions, SimulatorServer,
+    Answer, CallInfo, Function, ListForm, Pace, Script, SeenRequest, Simulator, SimulatorOptions,
+    SimulatorServer,
 };
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use serde_json::{Value, json};
@@ -70,7 +71,7 @@ impl Hosted {
     }
 
     async fn with(options: SimulatorOptions) -> Self {
-        let simulator = Simulator::new(options);
+        let simulator = Simulator::new(SimulatorOptions { list: ListForm::Vllm, ..options });
         let server = simulator.serve().await.unwrap();
         let place = Place::new();
         let guard = Guard::of(&place);

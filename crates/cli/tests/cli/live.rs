@@ -232,7 +232,7 @@ fn what_waits_for_a_start_and_what_is_gone_is_said() {
         let said = talk.say(1);
         let warning = talk.warning(&said);
         assert!(warning.contains("model, serve wait for the next start"), "{name}: {warning}");
-        assert_eq!(model.simulator.requests().pop().unwrap().request.model, "gpt-5.5", "{name}");
+        assert_eq!(model.simulator.requests().pop().unwrap().request.model, "simulated", "{name}");
         place.own_file("");
         assert_eq!(talk.say(2).warnings, Vec::<String>::new(), "{name}");
         std::fs::remove_file(&own).unwrap();
@@ -275,7 +275,7 @@ fn an_edit_of_a_project_s_file_can_only_tighten() {
         assert!(more >= 1, "{name}: 3,000 still holds");
         let stderr = talk.end();
         assert!(!stderr.contains("warning"), "{name}: {stderr}");
-        assert!(model.simulator.requests().iter().all(|logged| logged.request.model == "gpt-5.5"));
+        assert!(model.simulator.requests().iter().all(|logged| logged.request.model == "simulated"));
     }
 }
 

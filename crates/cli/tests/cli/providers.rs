@@ -60,7 +60,7 @@ fn each_usual_variable_of_a_vendor_serves() {
             command.env("HTTPS_PROXY", "http://127.0.0.1:1").env(variable, "sk-vendor").output().unwrap();
         let stderr = String::from_utf8_lossy(&ran.stderr);
         assert_eq!(stderr.contains("cannot reach https://"), is_found, "{model} {variable}: {stderr}");
-        assert_eq!(stderr.contains("there is no API key"), !is_found, "{model} {variable}: {stderr}");
+        assert_eq!(stderr.contains("No API key found"), !is_found, "{model} {variable}: {stderr}");
     }
 }
 
@@ -76,7 +76,7 @@ fn without_a_key_it_says_what_can_be_done() {
         let ran = place.run(&["run", "--model", model, "-p", "x"]);
         assert_eq!(ran.code, Some(2), "{ran:?}");
         let lines: Vec<&str> = ran.stderr.lines().collect();
-        assert!(lines[0].ends_with("there is no API key; use one of these:"), "{ran:?}");
+        assert!(lines[0].ends_with("No API key found. Use one of these:"), "{ran:?}");
         assert!(lines[1].contains(&format!("set {variable}")), "{ran:?}");
         for part in ["--model claude-", "--base-url http://127.0.0.1:", "--simulate"] {
             assert!(ran.stderr.contains(part), "{part}: {ran:?}");

@@ -174,7 +174,7 @@ fn limits_that_are_reached_have_the_exit_code_of_a_budget() {
     let model = Model::new(Says(Answer::call("list", &json!({}))), |_| {});
     let file = place.work().join("mine.yaml");
     let providers = format!(
-        "provider: here\nproviders: {{ here: {{ base_url: \"{}\", catalog: openai }} }}\n",
+        "provider: here\nmodel: gpt-5.5\nproviders: {{ here: {{ base_url: \"{}\", catalog: openai }} }}\n",
         model.url()
     );
     std::fs::write(&file, providers).unwrap();
@@ -227,5 +227,6 @@ fn a_limit_of_money_that_cannot_be_kept_is_said() {
     // Once, where both are set.
     check(&["--model", "my-own", "--set", "limits.cost_usd_max=1", "--max-cost", "1"], true);
     check(&["--model", "my-own"], false);
-    check(&["--model", "gpt-5.5", "--max-cost", "1"], false);
+    let price = "models.gpt-5.5.price={ input: 1.25, output: 10 }";
+    check(&["--model", "gpt-5.5", "--set", price, "--max-cost", "1"], false);
 }

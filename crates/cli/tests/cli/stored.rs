@@ -70,7 +70,7 @@ fn sessions_are_listed_shown_planned_and_deleted() {
         assert_eq!(ran.code, Some(0), "{ran:?}");
     }
     let table = place.run(&["sessions"]).stdout;
-    assert!(table.starts_with("SESSION") && table.lines().count() == 3, "{table}");
+    assert!(table.starts_with("TITLE") && table.lines().count() == 3, "{table}");
     let shown = place.run(&["show", "one"]).stdout;
     assert!(shown.contains("you › Hello there.") && shown.contains("agent › "), "{shown}");
     let found = place.json(&["recall", "hello", "--json"]);
@@ -375,13 +375,20 @@ fn sessions_of_sub_agents_stand_under_their_callers_and_go_with_them() {
         table.lines().skip(1).map(str::to_owned).collect()
     };
     let table = rows(&["sessions"]);
-    assert!(table[0].starts_with("other") && table[1].starts_with("team"), "{table:?}");
+    assert!(table[0].contains("  other ") && table[1].contains("  team "), "{table:?}");
     assert_eq!(table[2], "3 of sub-agents; --all shows them under their callers");
     let table = rows(&["sessions", "--all"]);
-    let begins = ["gone..", "other", "team", "  team..0000000000000001", "    team..0000000000000001.."];
-    assert_eq!(table.len(), begins.len(), "{table:?}");
-    for (row, begin) in table.iter().zip(begins) {
-        assert!(row.starts_with(begin), "{table:?}");
+    let ids = [
+        ("", "gone..0000000000000003"),
+        ("", "other"),
+        ("", "team"),
+        ("  ", "team..0000000000000001"),
+        ("    ", "team..0000000000000001..0000000000000002"),
+    ];
+    assert_eq!(table.len(), ids.len(), "{table:?}");
+    for (row, (indent, id)) in table.iter().zip(ids) {
+        let is_there = row.contains(&format!("  {id} "));
+        assert!(row.starts_with(&format!("{indent}no messages yet")) && is_there, "{table:?}");
     }
     assert_eq!(place.json(&["sessions", "--json"]).as_array().unwrap().len(), 2);
     assert_eq!(place.json(&["sessions", "--json", "--all"])[3]["parent"], "team");
@@ -495,7 +502,7 @@ fn ids_are_shown_whole_and_none_looks_like_a_flag() {
         assert_eq!(ran.code, Some(0), "{ran:?}");
     }
     let listed = place.run(&["sessions"]).stdout;
-    assert!(listed.contains(&long) && listed.contains("\ndashes "), "{listed}");
+    assert!(listed.contains(&long) && listed.contains("  dashes "), "{listed}");
 }
 
 #[test]

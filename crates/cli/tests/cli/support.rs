@@ -8,7 +8,7 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use greenroom_simulator::{
-    Answer, CallInfo, Script, SeenRequest, Simulator, SimulatorOptions, SimulatorServer,
+    Answer, CallInfo, ListForm, Script, SeenRequest, Simulator, SimulatorOptions, SimulatorServer,
 };
 use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, prlimit};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
@@ -354,7 +354,8 @@ pub(crate) struct Model {
 impl Model {
     pub(crate) fn new(script: impl Script, change: impl FnOnce(&mut SimulatorOptions)) -> Self {
         let runtime = tokio::runtime::Runtime::new().unwrap();
-        let mut options = SimulatorOptions::new(script);
+        // As local servers do, it says how long a request may be.
+        let mut options = SimulatorOptions { list: ListForm::Vllm, ..SimulatorOptions::new(script) };
         change(&mut options);
         let simulator = Simulator::new(options);
         let server = runtime.block_on(simulator.serve()).unwrap();

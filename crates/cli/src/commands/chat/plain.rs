@@ -64,14 +64,15 @@ pub(super) async fn talk(
     interrupts: Interrupts,
     patience: Patience,
     (backend, events): Opened,
+    first: Option<String>,
 ) -> Result<bool> {
     let view = View::new(Screen::stdout(global.color), Some(Screen::stdout(global.color)));
     let output = Output { view, between: Between::new(events) };
     let (global, mut last_valid) = (global.clone(), None);
     agent::renew(&global, &mut last_valid);
     let mut chat = Chat { global, last_valid, args, link, backend, interrupts, patience, output };
-    let result = chat.hold().await;
-    let noted = chat.link.note_folder(chat.backend.id()).await;
+    let result = chat.hold(first).await;
+    let noted = chat.link.note_folder(chat.backend.id(), Some(false)).await;
     let Chat { link, mut output, .. } = chat;
     link.end().await?;
     result?;
@@ -145,7 +146,8 @@ impl Output {
 }
 
 impl Chat {
-    async fn hold(&mut self) -> Result<()> {
+    /// Performs this line, if there is one, and then those of the input.
+    async fn hold(&mut self, mut first: Option<String>) -> Result<()> {
         let is_terminal = std::io::stdin().is_terminal();
         self.welcome().await?;
         let mut lines = lines();
@@ -156,6 +158,9 @@ impl Chat {
                 self.output.view.text.text("› ")?;
             }
             let line = loop {
+                if let Some(first) = first.take() {
+                    break Some(Ok(first));
+                }
                 tokio::select! {
                     biased;
                     () = self.interrupts.next() => break None,
@@ -207,12 +212,7 @@ impl Chat {
         let line = format!("{}, {}. /help lists the commands.", state.model, figures::window(&state.context));
         self.output.note(Look::BOLD, &line)?;
         if state.entries > 0 {
-            let line = format!(
-                "Resumed session {}: {}, {}.",
-                state.id,
-                format::fill(&state.context),
-                format::count(state.compactions, "compaction"),
-            );
+            let line = format!("Resumed {}: {}.", state.id, format::fill(&state.context));
             self.output.note(Look::DIM, &line)?;
         }
         self.say_what_waits(&state).await

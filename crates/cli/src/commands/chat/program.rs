@@ -7,21 +7,25 @@ use std::sync::Arc;
 use anyhow::Result;
 use greenroom::futures_util::FutureExt as _;
 use greenroom::futures_util::future::BoxFuture;
-use greenroom_chat::{Program, Reconnected};
-use greenroom_server::Client;
-use greenroom_server::operations::ClientKind;
+use greenroom::permissions::Mode;
+use greenroom_chat::{Chosen, Opened, Program, Reconnected};
+use greenroom_server::operations::{ClientKind, SetPermissions, StartSession};
+use greenroom_server::{Client, ClientError};
 use parking_lot::Mutex;
 
-use crate::args::{Global, ModelArgs};
+use crate::agent::kept::{self, Kept};
+use crate::args::{Global, ModelArgs, ServerArgs};
 use crate::config::Texts;
+use crate::config::surroundings::Surroundings;
+use crate::error::usage;
 use crate::host::link::{ATTEMPTS, Link};
 use crate::host::{self, Patience};
 use crate::{agent, error};
 
 /// The chat's access to this program.
 pub(super) struct Around {
-    global: Global,
-    args: ModelArgs,
+    /// The flags of the agent of the present session.
+    flags: Mutex<(Global, ModelArgs)>,
     patience: Patience,
     link: Mutex<Arc<Link>>,
     /// The last valid texts of the configuration files.
@@ -30,8 +34,8 @@ pub(super) struct Around {
 
 impl Around {
     pub(super) fn new(global: &Global, args: &ModelArgs, patience: Patience, link: Link) -> Self {
-        let (global, args, link) = (global.clone(), args.clone(), Mutex::new(Arc::new(link)));
-        Self { global, args, patience, link, last_valid: Mutex::default() }
+        let (flags, link) = (Mutex::new((global.clone(), args.clone())), Mutex::new(Arc::new(link)));
+        Self { flags, patience, link, last_valid: Mutex::default() }
     }
 
     /// Returns the connection, unless work on it continues.
@@ -43,13 +47,19 @@ impl Around {
         Arc::clone(&self.link.lock())
     }
 
-    async fn connect(&self, session_id: &str, args: &ModelArgs) -> Result<Reconnected> {
+    fn flags(&self) -> (Global, ModelArgs) {
+        self.flags.lock().clone()
+    }
+
+    async fn connect(&self, session_id: &str, global: &Global, args: &ModelArgs) -> Result<Reconnected> {
+        let kept = Kept::read(global, session_id);
+        let mode = kept.and_then(|kept| kept.chosen_mode(args));
         let last_valid = self.last_valid.lock().clone();
         let mut attempt = 1;
         loop {
             let last_valid = last_valid.as_ref();
-            let link = Link::open(&self.global, args, ClientKind::Chat, &self.patience, last_valid).await?;
-            match greenroom_chat::open(link.client.clone(), session_id).await {
+            let link = Link::open(global, args, ClientKind::Chat, &self.patience, last_valid).await?;
+            match open_with(&link.client, session_id, mode).await {
                 Ok(opened) => {
                     let warnings = link.warnings.clone();
                     *self.link.lock() = Arc::new(link);
@@ -63,6 +73,85 @@ impl Around {
             }
         }
     }
+
+    /// Reads the name of a model, which may begin with that of a provider of the configuration, such as
+    /// `anthropic/claude-sonnet-5`: then that provider answers from now on.
+    fn named<'a>(&self, global: &Global, args: &mut ModelArgs, model: &'a str) -> Result<&'a str> {
+        let Some((provider, name)) = model.split_once('/') else { return Ok(model) };
+        let loaded = agent::load_config(global, &Surroundings::here())?;
+        // Many servers have models with a stroke in their names.
+        if !loaded.own.providers.contains_key(provider) || name.is_empty() {
+            return Ok(model);
+        }
+        if !self.link().is_host() {
+            return Err(usage(
+                "another provider can be chosen only with a host; leave, and name it with --provider",
+            ));
+        }
+        args.simulate = false;
+        args.server = ServerArgs { provider: Some(provider.to_owned()), ..ServerArgs::default() };
+        args.window = None;
+        Ok(name)
+    }
+
+    /// Returns a connection with the agent of another session.
+    async fn connect_for(&self, session_id: &str) -> Result<Client> {
+        let (mut global, now) = self.flags();
+        let Some(kept) = Kept::read(&global, session_id) else { return Ok(self.link().client.clone()) };
+        let mut args =
+            ModelArgs { answers: now.answers, workspace: now.workspace.clone(), ..ModelArgs::bare() };
+        args.is_workspace_given = now.is_workspace_given;
+        kept.complete(&mut global, &mut args, true);
+        let mode = kept.chosen_mode(&args);
+        let client = if is_same_agent(&args, &now)? || !self.link().is_host() {
+            self.link().client.clone()
+        } else {
+            let last_valid = self.last_valid.lock().clone();
+            let link =
+                Link::open(&global, &args, ClientKind::Chat, &self.patience, last_valid.as_ref()).await?;
+            let client = link.client.clone();
+            *self.link.lock() = Arc::new(link);
+            *self.flags.lock() = (global, args);
+            client
+        };
+        set_mode(&client, session_id, mode).await?;
+        Ok(client)
+    }
+
+    /// Begins to keep what a session of this chat is resumed with.
+    fn begin(&self, session_id: &str) -> Result<()> {
+        let (global, args) = self.flags();
+        let kept = Kept::of(&global, &args)?;
+        match Kept::read(&global, session_id) {
+            Some(before) => kept.with_choices_of(&before).write(&global, session_id),
+            None => kept.write(&global, session_id),
+        }
+    }
+}
+
+/// Whether flags make the same agent.
+fn is_same_agent(one: &ModelArgs, other: &ModelArgs) -> Result<bool> {
+    Ok(serde_json::to_value(one)? == serde_json::to_value(other)?)
+}
+
+/// Opens a session, in the mode that the user chose for it.
+pub(super) async fn open_with(
+    client: &Client,
+    session_id: &str,
+    mode: Option<Mode>,
+) -> Result<Opened, ClientError> {
+    set_mode(client, session_id, mode).await?;
+    greenroom_chat::open(client.clone(), session_id).await
+}
+
+async fn set_mode(client: &Client, session_id: &str, mode: Option<Mode>) -> Result<(), ClientError> {
+    if mode.is_some() {
+        client.call(StartSession { session_id: session_id.to_owned() }).await?;
+        client
+            .call(SetPermissions { session_id: session_id.to_owned(), mode, ..SetPermissions::default() })
+            .await?;
+    }
+    Ok(())
 }
 
 impl Program for Around {
@@ -71,18 +160,24 @@ impl Program for Around {
         session_id: &'a str,
         model: Option<&'a str>,
     ) -> Option<BoxFuture<'a, Result<Reconnected>>> {
-        let mut args = self.args.clone();
-        args.model = model.map(str::to_owned).or(args.model);
-        let connecting = async move { self.connect(session_id, &args).await };
+        // They have the model that was chosen here.
+        let (global, args) = self.flags();
+        let _ = model;
+        let connecting = async move { self.connect(session_id, &global, &args).await };
         self.link().is_host().then(|| connecting.boxed())
     }
 
     fn with_model<'a>(&'a self, model: &'a str) -> BoxFuture<'a, Result<Client, String>> {
         let (link, last_valid) = (self.link(), self.last_valid.lock().clone());
         let connecting = async move {
-            link.with_model(&self.global, &self.args, model, &self.patience, last_valid.as_ref()).await
+            let (global, mut args) = self.flags();
+            let model = self.named(&global, &mut args, model)?;
+            let client = link.with_model(&global, &args, model, &self.patience, last_valid.as_ref()).await?;
+            args.model = Some(model.to_owned());
+            self.flags.lock().1 = args;
+            Ok(client)
         };
-        connecting.map(|client| client.map_err(|error| error::line(&error))).boxed()
+        connecting.map(|client: Result<Client>| client.map_err(|error| error::line(&error))).boxed()
     }
 
     fn new_session(&self) -> BoxFuture<'_, Result<String, String>> {
@@ -93,7 +188,7 @@ impl Program for Around {
     fn note_folder<'a>(&'a self, session_id: &'a str) -> BoxFuture<'a, Result<bool>> {
         let link = self.link();
         async move {
-            match link.note_folder(session_id).await {
+            match link.note_folder(session_id, Some(false)).await {
                 // The input is durable anyway.
                 Err(error) if host::is_gone(&error) => Ok(true),
                 noted => noted,
@@ -104,14 +199,39 @@ impl Program for Around {
 
     fn other_folder<'a>(&'a self, session_id: &'a str) -> BoxFuture<'a, Option<String>> {
         let link = self.link();
-        async move { link.other_folder(&self.args, session_id).await }.boxed()
+        async move { link.other_folder(&self.flags().1, session_id).await }.boxed()
+    }
+
+    fn keep(&self, session_id: &str, chosen: Chosen) {
+        let global = self.flags().0;
+        let kept = match chosen {
+            // The server may be another one, too.
+            Chosen::Model(_) => self.begin(session_id),
+            Chosen::Effort(effort) => kept::change(&global, session_id, kept::Change::Effort(effort)),
+            Chosen::Mode(mode) => kept::change(&global, session_id, kept::Change::Mode(mode)),
+        };
+        // Without it the session is resumed as before.
+        if let Err(error) = kept {
+            tracing::warn!("what was chosen is not kept: {error:#}");
+        }
+    }
+
+    fn session<'a>(&'a self, session_id: &'a str, is_new: bool) -> BoxFuture<'a, Result<Client, String>> {
+        let connecting = async move {
+            if is_new {
+                self.begin(session_id)?;
+                return Ok(self.link().client.clone());
+            }
+            self.connect_for(session_id).await
+        };
+        connecting.map(|client: Result<Client>| client.map_err(|error| error::line(&error))).boxed()
     }
 
     fn keep_settings(&self) {
-        agent::renew(&self.global, &mut self.last_valid.lock());
+        agent::renew(&self.flags().0, &mut self.last_valid.lock());
     }
 
     fn still_silent(&self) -> Option<String> {
-        host::still_silent(&self.global)
+        host::still_silent(&self.flags().0)
     }
 }

@@ -18,6 +18,59 @@ use crate::config::overrides::{self, Overrides};
 use crate::config::place::{Block, below, find, indent, is_silent};
 use crate::config::surroundings::Surroundings;
 use crate::error::usage;
+use greenroom_terminal::Screen;
+use greenroom_terminal::screen::variable;
+
+/// Returns the file: the user's own, the one named by `--config`, or the project's.
+///
+/// # Errors
+/// There is no configuration directory, or two files are named.
+pub(super) fn place(global: &Global, is_project: bool) -> Result<PathBuf> {
+    match (&global.config, is_project) {
+        (Some(_), true) => Err(usage("--project names the file ./greenroom.yaml, and --config another one")),
+        (Some(path), false) => Ok(path.clone()),
+        (None, true) => Ok(PathBuf::from(FILE_NAME)),
+        (None, false) => own_file(&Surroundings::here()).ok_or_else(|| {
+            usage("there is no configuration directory: set HOME, or name a file with --config")
+        }),
+    }
+}
+
+/// Opens the file in the user's editor, and checks it afterwards.
+///
+/// # Errors
+/// There is no editor, it fails, or the file is invalid afterwards.
+pub(super) fn open(global: &Global, is_project: bool) -> Result<u8> {
+    let path = place(global, is_project)?;
+    let editor = ["VISUAL", "EDITOR"].into_iter().find_map(variable);
+    let editor = editor.ok_or_else(|| {
+        usage(format!("no editor is set: set EDITOR, or open the file yourself: {}", path.display()))
+    })?;
+    if let Some(folder) = path.parent() {
+        std::fs::create_dir_all(folder).with_context(|| format!("create {}", folder.display()))?;
+    }
+    // As a shell would: the variable may contain flags.
+    let command = format!("{editor} \"$1\"");
+    let status = std::process::Command::new("sh").args(["-c", &command, "sh"]).arg(&path).status();
+    let status = status.with_context(|| format!("start {editor}"))?;
+    if !status.success() {
+        return Err(usage(format!("{editor} ended with {status}; {} may be unchanged", path.display())));
+    }
+    let shown = path.display();
+    let mut screen = Screen::stdout(global.color);
+    let text = match std::fs::read_to_string(&path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            screen.line(format!("{shown} does not exist; the defaults apply."))?;
+            return Ok(0);
+        }
+        Err(error) => return Err(usage(format!("cannot read {shown}: {error}"))),
+    };
+    let author = if is_project { Author::Project } else { Author::User };
+    check(global, &path, &text, author)?;
+    screen.line(format!("{shown} is valid."))?;
+    Ok(0)
+}
 
 /// Sets a setting in the user's own file, in the one named by `--config`, or in the project's; without a
 /// value, removes it. Returns a message for the user.
@@ -28,16 +81,7 @@ pub(super) fn set(
     text: Option<&str>,
     is_project: bool,
 ) -> Result<String> {
-    let path = match (&global.config, is_project) {
-        (Some(_), true) => {
-            return Err(usage("--project names the file ./greenroom.yaml, and --config another one"));
-        }
-        (Some(path), false) => path.clone(),
-        (None, true) => PathBuf::from(FILE_NAME),
-        (None, false) => own_file(&Surroundings::here()).ok_or_else(|| {
-            usage("there is no configuration directory: set HOME, or name a file with --config")
-        })?,
-    };
+    let path = place(global, is_project)?;
     let author = if is_project { Author::Project } else { Author::User };
     let before = match std::fs::read_to_string(&path) {
         Ok(text) => text,

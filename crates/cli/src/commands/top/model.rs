@@ -3,7 +3,7 @@
 //! Invariants: actions that end or change something require a confirmation; the selection is kept while lists
 //! change; no list of events grows without bound.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, HashSet, VecDeque};
 
 use greenroom::{Delta, EventKind};
 use greenroom::{Event, LiveSession, Role, Status};
@@ -13,6 +13,7 @@ use greenroom_terminal::input::{KeyCode, KeyEvent, KeyModifiers};
 use greenroom_terminal::row::{Look, Row};
 
 use crate::args::Sort;
+use crate::host::link::is_one_shot;
 
 #[cfg(test)]
 pub(crate) mod tests;
@@ -78,6 +79,8 @@ pub(crate) struct Close {
 #[derive(Debug)]
 pub(crate) struct Model {
     sessions: Vec<LiveSession>,
+    /// The short ids that are known, by the whole ones.
+    short_ids: HashMap<String, String>,
     pub(crate) sort: Sort,
     pub(crate) is_reversed: bool,
     /// The selected session.
@@ -94,6 +97,7 @@ impl Model {
     pub(crate) fn new(sort: Sort) -> Self {
         Self {
             sessions: Vec::new(),
+            short_ids: HashMap::new(),
             sort,
             is_reversed: false,
             chosen: None,
@@ -107,7 +111,10 @@ impl Model {
     /// Applies a new list of all sessions.
     pub(crate) fn taken(&mut self, sessions: Vec<LiveSession>, now_ms: u64) {
         let place = self.place();
-        (self.sessions, self.now_ms) = (sessions, now_ms);
+        let is_over =
+            |session: &LiveSession| session.state.status == Status::Idle && is_one_shot(&session.labels);
+        self.sessions = sessions.into_iter().filter(|session| !is_over(session)).collect();
+        self.now_ms = now_ms;
         self.order();
         if self.find(self.chosen.as_deref()).is_none() {
             // If the selected session is gone, the next one is selected.
@@ -117,7 +124,29 @@ impl Model {
         }
     }
 
-    /// The sessions, in the order of display.
+    /// Returns sessions in the order of display, with the one-shots that are over.
+    pub(crate) fn ordered(&mut self, sessions: Vec<LiveSession>, now_ms: u64) -> &[LiveSession] {
+        (self.sessions, self.now_ms) = (sessions, now_ms);
+        self.order();
+        &self.sessions
+    }
+
+    /// Adds short ids, by the whole ones.
+    pub(crate) fn know(&mut self, short_ids: HashMap<String, String>) {
+        self.short_ids.extend(short_ids);
+    }
+
+    /// Returns the ids whose short ones are known.
+    pub(crate) fn known_ids(&self) -> HashSet<String> {
+        self.short_ids.keys().cloned().collect()
+    }
+
+    /// Returns the short id of a session, or the whole one if it is not known yet.
+    pub(crate) fn short_id<'a>(&'a self, id: &'a str) -> &'a str {
+        self.short_ids.get(id).map_or(id, String::as_str)
+    }
+
+    /// The sessions, in the order of display. A one-shot that is over is not among them.
     pub(crate) fn sessions(&self) -> &[LiveSession] {
         &self.sessions
     }

@@ -3,32 +3,34 @@
 //! Invariants: there are at most as many rows as the terminal has, none is wider, and the selected session is
 //! among them.
 
-use greenroom::{LiveSession, Status};
+use greenroom::{LiveSession, State, Status};
 use greenroom_terminal::draw::Size;
 use greenroom_terminal::format;
 use greenroom_terminal::row::{Look, Row};
-use greenroom_terminal::screen::columns;
+use greenroom_terminal::table::{Column, Layout};
 
 use super::model::{Close, Model, Question, age_ms, doing};
 use crate::agent::FOLDER;
-
-#[cfg(test)]
-mod tests;
+use crate::commands::sessions::shown_folder;
 
 /// The width of a bar, in columns.
 const BAR_COLUMNS: usize = 8;
 /// The widest cells, in columns.
-const ID_COLUMNS: usize = 32;
-const TITLE_COLUMNS: usize = 32;
+const TITLE_COLUMNS: usize = 48;
 const DOING_COLUMNS: usize = 30;
 
-/// The names of the columns. Columns that do not fit are omitted in the order of [`LEFT_OUT`], from its end.
-const COLUMNS: [&str; 9] =
-    ["SESSION", "STATE", "CONTEXT", "TOKENS", "COST", "QUEUE", "AGE", "TITLE", "FOLDER"];
-/// The columns that a narrow terminal omits, the last one first.
-const LEFT_OUT: [usize; 6] = [6, 2, 4, 3, 7, 8];
-/// The columns with numbers, which are right-aligned.
-const NUMBERS: [usize; 4] = [3, 4, 5, 6];
+/// The columns of the table.
+const COLUMNS: [Column; 9] = [
+    Column::text("TITLE", 9),
+    Column::text("ID", 7),
+    Column::text("STATE", 8),
+    Column::text("CONTEXT", 5),
+    Column::number("TOKENS", 3),
+    Column::number("COST", 4),
+    Column::number("QUEUE", 2),
+    Column::number("AGE", 6),
+    Column::text("FOLDER", 1),
+];
 
 /// Returns the whole screen.
 pub(crate) fn screen(model: &Model, size: Size) -> Vec<Row> {
@@ -48,16 +50,17 @@ pub(crate) fn screen(model: &Model, size: Size) -> Vec<Row> {
 /// Returns the table alone, for an output that is not a terminal.
 pub(crate) fn table(model: &Model, width: usize) -> Vec<Row> {
     let cells: Vec<[String; 9]> =
-        model.sessions().iter().map(|session| cells(session, model.now_ms)).collect();
-    let kept = kept(&cells, width);
-    let widths = widths(&cells);
+        model.sessions().iter().map(|session| cells(model, session, model.now_ms)).collect();
+    let layout = Layout::new(COLUMNS, &cells, width);
     let mut head = Row::default();
-    for column in &kept {
-        let name = COLUMNS[*column];
-        let is_sorted = name.eq_ignore_ascii_case(sorted_column(model));
+    for (place, column) in layout.kept().enumerate() {
+        let name = COLUMNS[column].name;
+        let is_sorted = name.eq_ignore_ascii_case(model.sort.name());
         let look = if is_sorted { Look { bold: true, ..Look::PLAIN } } else { Look::DIM };
-        head.push(&padded(name, *column, widths[*column]), look);
-        head.push("  ", Look::PLAIN);
+        if place > 0 {
+            head.push("  ", Look::PLAIN);
+        }
+        head.push(&layout.cell(column, name), look);
     }
     let mut rows = vec![head];
     for (session, cells) in model.sessions().iter().zip(&cells) {
@@ -66,12 +69,7 @@ pub(crate) fn table(model: &Model, width: usize) -> Vec<Row> {
             Status::Waiting => Look::WARN,
             Status::Idle | _ => Look::DIM,
         };
-        let mut row = Row::default();
-        for column in &kept {
-            row.push(&padded(&cells[*column], *column, widths[*column]), look);
-            row.push("  ", Look::PLAIN);
-        }
-        rows.push(row);
+        rows.push(Row::new(&layout.row(cells), look));
     }
     rows
 }
@@ -98,9 +96,12 @@ fn list(model: &Model, size: Size) -> Vec<Row> {
 fn summary(model: &Model) -> Row {
     let sessions = model.sessions();
     let of = |status: Status| sessions.iter().filter(|session| session.state.status == status).count() as u64;
-    let cost = sessions.iter().map(|session| session.state.cost_microdollars).sum();
+    let cost: u64 = sessions.iter().map(|session| session.state.cost_microdollars).sum();
     let estimated_tokens = sessions.iter().map(|session| session.state.estimated_tokens).sum();
-    let cost = format::about(format::cents(cost), estimated_tokens);
+    let cost = match cost {
+        0 => String::new(),
+        cost => format!("  {} in all", format::about(format::cents(cost), estimated_tokens)),
+    };
     let mut text = format::count(sessions.len() as u64, "live session");
     for (count, what) in [
         (of(Status::Working), "at work"),
@@ -111,7 +112,7 @@ fn summary(model: &Model) -> Row {
             text.push_str(&format!(", {count} {what}"));
         }
     }
-    Row::new(&text, Look::BOLD).and(&format!("  {cost} in all"), Look::DIM)
+    Row::new(&text, Look::BOLD).and(&cost, Look::DIM)
 }
 
 fn close_up(model: &Model, close: &Close, size: Size) -> Vec<Row> {
@@ -122,11 +123,14 @@ fn close_up(model: &Model, close: &Close, size: Size) -> Vec<Row> {
             let title = session.title.as_deref().unwrap_or_default();
             rows[0].push(&format!("  {title}"), Look::DIM);
             rows.push(Row::plain(&format!(
-                "{}  {}  {} tokens  {}  {}",
+                "{}  {}  {} tokens{}  {}",
                 doing(session),
                 bar(session),
                 format::short(state.total_tokens),
-                format::about(format::cents(state.cost_microdollars), state.estimated_tokens),
+                Some(cost(state))
+                    .filter(|cost| !cost.is_empty())
+                    .map(|cost| format!("  {cost}"))
+                    .unwrap_or_default(),
                 state.model,
             )));
         }
@@ -182,27 +186,28 @@ fn keys(keys: &[&str], width: usize) -> Row {
     narrower.into_iter().find(|row| row.width() <= width).unwrap_or_else(|| line(&keys[keys.len() - 1..]))
 }
 
-fn sorted_column(model: &Model) -> &'static str {
-    match model.sort.name() {
-        "id" => "SESSION",
-        name => name,
-    }
-}
-
-fn cells(session: &LiveSession, now_ms: u64) -> [String; 9] {
+fn cells(model: &Model, session: &LiveSession, now_ms: u64) -> [String; 9] {
     let state = &session.state;
     let text = |text: &str, columns: usize| Row::plain(text).cut(columns).text();
     [
-        text(&state.id, ID_COLUMNS),
+        text(session.title.as_deref().unwrap_or("no messages yet"), TITLE_COLUMNS),
+        model.short_id(&state.id).to_owned(),
         text(&doing(session), DOING_COLUMNS),
         bar(session),
         format::short(state.total_tokens),
-        format::about(format::cents(state.cost_microdollars), state.estimated_tokens),
+        cost(state),
         if state.waiting == 0 { String::new() } else { state.waiting.to_string() },
         age_ms(session, now_ms).map_or_else(String::new, shown_age),
-        text(session.title.as_deref().unwrap_or_default(), TITLE_COLUMNS),
-        session.labels.get(FOLDER).map_or_else(String::new, |folder| text(folder, TITLE_COLUMNS)),
+        session.labels.get(FOLDER).map_or_else(String::new, |folder| shown_folder(folder)),
     ]
+}
+
+/// Returns what a session has cost; nothing if no price is known.
+fn cost(state: &State) -> String {
+    match state.cost_microdollars {
+        0 => String::new(),
+        cost => format::about(format::cents(cost), state.estimated_tokens),
+    }
 }
 
 /// Returns the context as a bar with its fill level.
@@ -226,28 +231,5 @@ fn shown_age(ms: u64) -> String {
     }
 }
 
-fn widths(cells: &[[String; 9]]) -> [usize; 9] {
-    std::array::from_fn(|column| {
-        let widest = cells.iter().map(|cells| columns(&cells[column])).max().unwrap_or(0);
-        widest.max(columns(COLUMNS[column]))
-    })
-}
-
-/// Returns the columns that fit.
-fn kept(cells: &[[String; 9]], width: usize) -> Vec<usize> {
-    let widths = widths(cells);
-    let mut kept: Vec<usize> = (0..COLUMNS.len()).collect();
-    for left_out in LEFT_OUT.iter().rev() {
-        let total: usize = kept.iter().map(|column| widths[*column] + 2).sum();
-        if total <= width.saturating_add(2) {
-            break;
-        }
-        kept.retain(|column| column != left_out);
-    }
-    kept
-}
-
-fn padded(cell: &str, column: usize, width: usize) -> String {
-    let padding = " ".repeat(width.saturating_sub(columns(cell)));
-    if NUMBERS.contains(&column) { format!("{padding}{cell}") } else { format!("{cell}{padding}") }
-}
+#[cfg(test)]
+mod tests;

@@ -117,7 +117,7 @@ async fn a_chat_at_a_terminal_goes_on_too_and_says_how_to_come_back_where_it_can
     hosted.kill_host();
     let _ = std::fs::remove_file(&folder);
     std::fs::create_dir(&folder).unwrap();
-    terminal.shows("`greenroom chat --session a --");
+    terminal.shows("To continue: greenroom resume a");
     terminal.shows("ended with");
     drop(terminal);
     std::fs::remove_dir(&folder).unwrap();

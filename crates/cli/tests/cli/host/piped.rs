@@ -91,7 +91,7 @@ async fn what_is_printed_is_the_same_with_a_host_and_without_one() {
     // `resume` finds it by its folder, and so does `-c`; a wrong id is refused as ever.
     for arguments in [&["resume"][..], &["chat", "-c"], &["resume", "talk-b"]] {
         let mut chat = start(&hosted, arguments);
-        chat.wait_for("Resumed session talk-b");
+        chat.wait_for("Resumed talk-b");
         chat.close_input();
         assert_eq!(chat.end().code, Some(0));
     }
@@ -111,7 +111,7 @@ async fn two_of_them_and_a_chat_at_a_terminal_work_beside_each_other() {
     first.wait_for("heard one");
     first.wait_for(" tokens in all");
     let mut second = start(&hosted, &["resume", "shared", "--window", "100000"]);
-    second.wait_for("Resumed session shared");
+    second.wait_for("Resumed shared");
     let third = terminal.work(PromptSession::new("shared", "two")).await.unwrap().outcome().await.unwrap();
     assert_eq!(third.reply.text, "heard two");
     second.say("three");

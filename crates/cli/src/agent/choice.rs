@@ -1,0 +1,168 @@
+//! Which server and which model answer, where the flags leave it open.
+//!
+//! Invariants: what flags, variables and files name is used as it is; a vendor is chosen by a key that is there; the
+//! model of any other server is one that it lists. No model is called.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use greenroom::provider::{Catalog, Provider as _};
+
+use super::server::Server;
+use super::{data_dir, load_config, named_model};
+use crate::args::{Global, ModelArgs};
+use crate::config::surroundings::Surroundings;
+use crate::config::{BUILT_IN, Config, DEFAULT_MODEL, Loaded, OPENAI};
+use crate::error::usage;
+
+#[cfg(test)]
+mod tests;
+
+/// How long a server may take to list its models.
+const LISTED_WITHIN: Duration = Duration::from_secs(3);
+/// How many models an error names.
+const NAMED_MAX: usize = 12;
+
+/// What is known before an agent is made.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Choice {
+    /// The flags name all that is needed.
+    Made,
+    /// The server lists several models, and none of them was asked for.
+    OneOf {
+        /// The server's address.
+        address: String,
+        models: Vec<String>,
+    },
+    /// No server can be asked, because there is no key.
+    NoKey,
+}
+
+/// Returns the model with which a vendor's provider begins.
+pub(crate) fn first_model(provider: &str) -> Option<&'static str> {
+    match provider {
+        OPENAI => Some(DEFAULT_MODEL),
+        "anthropic" => Some("claude-sonnet-5"),
+        "google" => Some("gemini-flash-latest"),
+        _ => None,
+    }
+}
+
+/// Completes the flags with the model, as far as it can be known.
+///
+/// # Errors
+/// The configuration is invalid.
+pub(crate) async fn complete(global: &Global, args: &mut ModelArgs) -> Result<Choice> {
+    let here = Surroundings::here();
+    let loaded = load_config(global, &here)?;
+    if args.simulate || args.keyless {
+        return Ok(Choice::Made);
+    }
+    let named = named_model(args, &here);
+    if named.is_none() {
+        args.model = vendors_model(&loaded, args, &here).map(str::to_owned);
+    }
+    let named = named.or_else(|| args.model.clone());
+    let own_model = named.as_deref().unwrap_or(&loaded.own.model);
+    let server = Server::chosen(&loaded, &args.server, own_model, true, &here)?;
+    if server.lacks_key(&args.server) {
+        return Ok(Choice::NoKey);
+    }
+    let is_set = loaded.origins.contains_key(&vec!["model".to_owned()]);
+    if named.is_some() || is_set || server.is_built_in() {
+        return Ok(Choice::Made);
+    }
+    // Why its key is missing, or must not be sent, is reported where the agent is made.
+    let Ok(provider) = server.provider(&args.server, true, &data_dir(global)?) else {
+        return Ok(Choice::Made);
+    };
+    let Ok(Ok(served)) = tokio::time::timeout(LISTED_WITHIN, provider.served()).await else {
+        return Ok(Choice::Made);
+    };
+    let is_listed = !served.takes_any_name && served.find(&loaded.config.model).is_some();
+    match &*served.models {
+        [] => Ok(Choice::Made),
+        _ if is_listed => Ok(Choice::Made),
+        [only] => {
+            args.model = Some(only.id.clone());
+            Ok(Choice::Made)
+        }
+        models => {
+            let models = models.iter().map(|model| model.id.clone()).collect();
+            Ok(Choice::OneOf { address: server.base_url().to_string(), models })
+        }
+    }
+}
+
+/// Keeps a model that the user has chosen, if the configuration chooses its server and no model yet.
+///
+/// # Errors
+/// Those of `set`, which writes it.
+pub(crate) fn keep_model(
+    global: &Global,
+    args: &ModelArgs,
+    model: &str,
+    set: impl FnOnce(&str) -> Result<String>,
+) -> Result<()> {
+    let here = Surroundings::here();
+    let loaded = load_config(global, &here)?;
+    let chooses = |setting: &str| loaded.origins.contains_key(&vec![setting.to_owned()]);
+    let has_flags = args.server.provider.is_some() || args.server.base_url.is_some();
+    if chooses("provider") && !chooses("model") && !has_flags && here.variable("OPENAI_BASE_URL").is_none() {
+        set(model)?;
+    }
+    Ok(())
+}
+
+/// Completes the flags for a command that cannot ask.
+///
+/// # Errors
+/// Those of [`complete`]; or the server lists several models, and none was named. A missing key is reported where
+/// the agent is made.
+pub(crate) async fn complete_unasked(global: &Global, args: &mut ModelArgs) -> Result<()> {
+    match complete(global, args).await? {
+        Choice::Made | Choice::NoKey => Ok(()),
+        Choice::OneOf { address, models } => {
+            let more = models.len().saturating_sub(NAMED_MAX);
+            let more = if more > 0 { format!("\n  and {more} more") } else { String::new() };
+            let models: Vec<&str> = models.iter().take(NAMED_MAX).map(String::as_str).collect();
+            Err(usage(format!(
+                "{address} lists several models; name one with --model:\n  {}{more}",
+                models.join("\n  ")
+            )))
+        }
+    }
+}
+
+/// Returns the model of the vendor that a flag names, or else of the one whose key is there, unless something names
+/// another model or server.
+fn vendors_model(loaded: &Loaded, args: &ModelArgs, here: &Surroundings) -> Option<&'static str> {
+    let is_set = |key: &str| loaded.origins.contains_key(&vec![key.to_owned()]);
+    let has_default_model = !is_set("model");
+    if let Some(provider) = &args.server.provider {
+        // The model of the configuration belongs to the provider that it chooses, unless this one has it too.
+        let has_it = Catalog::bundled().find(provider, &loaded.config.model).is_some();
+        let is_open = has_default_model || (*provider != loaded.own.provider && !has_it);
+        return first_model(provider).filter(|model| is_open && *model != loaded.config.model);
+    }
+    let has_server = args.server.base_url.is_some() || here.variable("OPENAI_BASE_URL").is_some();
+    if has_server || !has_default_model {
+        return None;
+    }
+    if is_set("provider") {
+        return first_model(&loaded.own.provider).filter(|model| *model != DEFAULT_MODEL);
+    }
+    let with_key = BUILT_IN.into_iter().find(|name| has_key(&loaded.own, name, here));
+    with_key.and_then(first_model).filter(|model| *model != DEFAULT_MODEL)
+}
+
+/// Whether a key of a provider is there.
+fn has_key(config: &Config, provider: &str, here: &Surroundings) -> bool {
+    let of_settings = config.providers.get(provider).and_then(|settings| {
+        let command = settings.key_command.as_ref().map(|_| ());
+        command.or_else(|| here.variable(settings.api_key_env.as_deref()?).map(drop))
+    });
+    let usual = Catalog::bundled().provider(provider);
+    let usual = usual.into_iter().flat_map(|info| info.key_variables.iter());
+    of_settings.is_some() || usual.into_iter().any(|variable| here.variable(variable).is_some())
+}

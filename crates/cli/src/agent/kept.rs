@@ -1,0 +1,290 @@
+//! What a session is resumed with: its server, model, effort, permissions and configuration file, in a file beside the
+//! store.
+//!
+//! They are no labels of the session: whoever may label sessions, such as a client of `serve`, must not decide where a
+//! key goes and what an agent may do. The folder is a label, because it decides neither.
+//!
+//! Invariants: no key is kept, and no query of an address; an address is kept only as one to which the key must have
+//! been confirmed; a flag that is given takes precedence, and is then the session's.
+
+use std::io::Write as _;
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result};
+use greenroom::ReasoningEffort;
+use greenroom::permissions::Mode;
+use greenroom_terminal::files;
+use serde::{Deserialize, Serialize};
+
+use super::server::Server;
+use super::{data_dir, load_config};
+use crate::args::{Global, ModelArgs, ServerArgs};
+use crate::config::sandbox::ModeConfig;
+use crate::config::surroundings::Surroundings;
+
+#[cfg(test)]
+mod tests;
+
+/// The folder of these files, in the store's.
+const FOLDER: &str = "resumed-with";
+/// The most bytes of one.
+const BYTES_MAX: u64 = 1 << 16;
+
+/// What one session is resumed with.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Kept {
+    /// The provider that a flag named.
+    provider: Option<String>,
+    /// The provider that was asked because nothing else was named.
+    asked: Option<String>,
+    /// The address that a flag or a variable named, without its query.
+    base_url: Option<String>,
+    api_key_env: Option<String>,
+    model: Option<String>,
+    window: Option<u64>,
+    effort: Option<ReasoningEffort>,
+    simulate: bool,
+    mode: Option<Mode>,
+    /// The mode that the user chose while the session was open.
+    chosen_mode: Option<Mode>,
+    no_tools: bool,
+    allow_write: bool,
+    allow_shell: bool,
+    allow: Vec<String>,
+    ask: Vec<String>,
+    deny: Vec<String>,
+    sandbox: Option<ModeConfig>,
+    /// The configuration file that a flag named, an absolute path.
+    config: Option<PathBuf>,
+}
+
+/// A change of what a session is resumed with.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Change {
+    Effort(Option<ReasoningEffort>),
+    Mode(Mode),
+}
+
+impl Kept {
+    /// Reads what a session is resumed with; `None` if nothing was kept.
+    pub(crate) fn read(global: &Global, session_id: &str) -> Option<Self> {
+        Self::of_file(&path(global, session_id)?)
+    }
+
+    fn of_file(path: &Path) -> Option<Self> {
+        serde_json::from_slice(&files::read(path, BYTES_MAX).ok()?).ok()
+    }
+
+    /// Returns what flags amount to, which [`super::choice`] has completed.
+    ///
+    /// # Errors
+    /// The configuration is invalid, or the confirmation of an address cannot be stored.
+    pub(crate) fn of(global: &Global, args: &ModelArgs) -> Result<Self> {
+        let here = Surroundings::here();
+        let loaded = load_config(global, &here)?;
+        let ServerArgs { provider, base_url, api_key_env, is_kept: _ } = &args.server;
+        let mut kept = Self {
+            provider: provider.clone(),
+            base_url: base_url.as_deref().map(without_query),
+            api_key_env: api_key_env.clone(),
+            model: args.model.clone(),
+            window: args.window,
+            effort: args.effort,
+            simulate: args.simulate,
+            mode: args.mode,
+            chosen_mode: None,
+            no_tools: args.no_tools,
+            allow_write: args.allow_write,
+            allow_shell: args.allow_shell,
+            allow: args.allow.clone(),
+            ask: args.ask.clone(),
+            deny: args.deny.clone(),
+            sandbox: args.sandbox,
+            config: global.config.as_ref().and_then(|path| std::path::absolute(path).ok()),
+            asked: None,
+        };
+        if args.simulate {
+            return Ok(kept);
+        }
+        let named = super::named_model(args, &here);
+        let own_model = named.as_deref().unwrap_or(&loaded.own.model);
+        let server = Server::chosen(&loaded, &args.server, own_model, true, &here)?;
+        kept.model = Some(named.unwrap_or_else(|| loaded.config.model.clone()));
+        match server.name() {
+            Some(name) if provider.is_none() => kept.asked = Some(name.to_owned()),
+            Some(_) => {}
+            None => {
+                kept.base_url = Some(without_query(&server.base_url().to_string()));
+                server.confirm_typed(&args.server, &data_dir(global)?)?;
+            }
+        }
+        Ok(kept)
+    }
+
+    /// Adds what is kept to flags, where they leave it open. `with_permissions`: also what the agent may do.
+    pub(crate) fn complete(&self, global: &mut Global, args: &mut ModelArgs, with_permissions: bool) {
+        let names_server = args.simulate || args.server.provider.is_some() || args.server.base_url.is_some();
+        if global.config.is_none() {
+            global.config = self.config.clone().filter(|path| path.is_file());
+        }
+        if !names_server {
+            args.simulate = self.simulate;
+            args.server.provider.clone_from(&self.provider);
+            args.server.base_url.clone_from(&self.base_url);
+            args.server.is_kept = self.base_url.is_some();
+            if args.server.api_key_env.is_none() {
+                args.server.api_key_env.clone_from(&self.api_key_env);
+            }
+            // The model belongs to its server.
+            if args.model.is_none() {
+                args.model.clone_from(&self.model);
+                args.window = args.window.or(self.window);
+            }
+            self.pin_provider(global, args);
+        }
+        args.effort = args.effort.or(self.effort);
+        let names_permissions = args.mode.is_some() || args.no_tools || args.allow_write || args.allow_shell;
+        if !with_permissions {
+            return;
+        }
+        if !names_permissions {
+            args.mode = self.mode;
+            args.no_tools = self.no_tools;
+            args.allow_write = self.allow_write;
+            args.allow_shell = self.allow_shell;
+        }
+        for (given, kept) in
+            [(&mut args.allow, &self.allow), (&mut args.ask, &self.ask), (&mut args.deny, &self.deny)]
+        {
+            if given.is_empty() {
+                given.clone_from(kept);
+            }
+        }
+        args.sandbox = args.sandbox.or(self.sandbox);
+    }
+
+    /// Names the provider that was asked if another one would be asked now. Where it would be the same, the flags stay
+    /// as they were, so that an unfinished run is continued.
+    fn pin_provider(&self, global: &Global, args: &mut ModelArgs) {
+        let Some(asked) = self.asked.as_ref().filter(|_| args.server.provider.is_none()) else { return };
+        let here = Surroundings::here();
+        let Ok(loaded) = load_config(global, &here) else { return };
+        let own_model = args.model.as_deref().unwrap_or(&loaded.own.model);
+        let now = Server::chosen(&loaded, &args.server, own_model, true, &here);
+        let is_same = now.is_ok_and(|now| now.name() == Some(asked.as_str()));
+        if !is_same && loaded.own.providers.contains_key(asked) {
+            args.server.provider = Some(asked.clone());
+        }
+    }
+
+    /// Returns the mode that the user chose while the session was open, unless these flags name another one.
+    pub(crate) fn chosen_mode(&self, args: &ModelArgs) -> Option<Mode> {
+        let is_named = args.mode != self.mode
+            || args.no_tools != self.no_tools
+            || args.allow_write != self.allow_write
+            || args.allow_shell != self.allow_shell;
+        self.chosen_mode.filter(|_| !is_named)
+    }
+
+    /// Keeps it for a session, with the mode that was chosen before.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub(crate) fn write(&self, global: &Global, session_id: &str) -> Result<()> {
+        let Some(path) = path(global, session_id) else { return Ok(()) };
+        if Self::of_file(&path).as_ref() == Some(self) {
+            return Ok(());
+        }
+        write(&path, &serde_json::to_vec(self)?)
+    }
+
+    /// Returns it with this mode chosen.
+    pub(crate) fn with_mode(self, chosen_mode: Option<Mode>) -> Self {
+        Self { chosen_mode, ..self }
+    }
+
+    /// Returns it with the effort and the mode that were chosen in another one.
+    pub(crate) fn with_choices_of(self, other: &Self) -> Self {
+        Self { effort: other.effort.or(self.effort), chosen_mode: other.chosen_mode, ..self }
+    }
+
+    /// Returns it with the permissions of another one.
+    pub(crate) fn with_permissions_of(self, other: &Self) -> Self {
+        Self {
+            mode: other.mode,
+            chosen_mode: other.chosen_mode,
+            no_tools: other.no_tools,
+            allow_write: other.allow_write,
+            allow_shell: other.allow_shell,
+            allow: other.allow.clone(),
+            ask: other.ask.clone(),
+            deny: other.deny.clone(),
+            sandbox: other.sandbox,
+            ..self
+        }
+    }
+}
+
+/// Changes what a session is resumed with, if something is kept for it.
+pub(crate) fn change(global: &Global, session_id: &str, change: Change) -> Result<()> {
+    let Some(mut kept) = Kept::read(global, session_id) else { return Ok(()) };
+    match change {
+        Change::Effort(effort) => kept.effort = effort,
+        Change::Mode(mode) => kept.chosen_mode = Some(mode),
+    }
+    kept.write(global, session_id)
+}
+
+/// Keeps nothing for a session any more: it was deleted, or never began.
+pub(crate) fn forget(global: &Global, session_id: &str) {
+    if let Some(path) = path(global, session_id) {
+        // There may be none.
+        let _ = std::fs::remove_file(path);
+    }
+}
+
+/// Copies what a session is resumed with to another one.
+pub(crate) fn copy(global: &Global, from: &str, to: &str) -> Result<()> {
+    Kept::read(global, from).map_or(Ok(()), |kept| kept.write(global, to))
+}
+
+/// Returns the file of a session. An id that is no name of a file is digested.
+fn path(global: &Global, session_id: &str) -> Option<PathBuf> {
+    let is_name = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '_');
+    let is_safe = session_id.len() <= 100 && session_id.chars().all(is_name);
+    let name = if is_safe {
+        session_id.to_owned()
+    } else {
+        let digest = ring::digest::digest(&ring::digest::SHA256, session_id.as_bytes());
+        // No safe id contains a dot.
+        format!("sha256.{}", digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect::<String>())
+    };
+    Some(data_dir(global).ok()?.join(FOLDER).join(format!("{name}.json")))
+}
+
+fn write(path: &Path, bytes: &[u8]) -> Result<()> {
+    let failed = || format!("write {}", path.display());
+    if let Some(folder) = path.parent() {
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).with_context(failed)?;
+    }
+    let new = path.with_extension(format!("new{}", std::process::id()));
+    let mut options = std::fs::File::options();
+    let mut file =
+        options.write(true).create(true).truncate(true).mode(0o600).open(&new).with_context(failed)?;
+    file.write_all(bytes).and_then(|()| std::fs::rename(&new, path)).with_context(failed)
+}
+
+/// Returns an address without its query, which may contain a key, and without a password.
+fn without_query(url: &str) -> String {
+    let url = url.split(['?', '#']).next().unwrap_or(url);
+    match url.split_once("://") {
+        Some((scheme, rest)) => {
+            let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+            let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
+            format!("{scheme}://{host}{path}")
+        }
+        None => url.to_owned(),
+    }
+}

@@ -1,0 +1,47 @@
+//! Which addresses are local, and what an answer lists.
+
+use greenroom::provider::BaseUrl;
+
+use super::{is_local, models_of, usual_name};
+
+#[test]
+fn a_local_address_is_recognised() {
+    for (address, expected, name) in [
+        ("http://127.0.0.1:11434/v1", true, Some("Ollama")),
+        ("http://localhost:1234/v1", true, Some("LM Studio")),
+        ("http://[::1]:8080/v1", true, Some("llama.cpp")),
+        ("http://127.0.0.1:29001/v1", true, None),
+        ("http://192.168.1.20:11434/v1", true, None),
+        ("http://10.0.0.3/v1", true, None),
+        ("http://[fd00::1]:8000/v1", true, None),
+        ("http://gpu-box:8000/v1", true, None),
+        ("http://gpu.local:8000/v1", true, None),
+        ("https://api.openai.com/v1", false, None),
+        ("https://llm.example.org/v1", false, None),
+        ("http://8.8.8.8:11434/v1", false, None),
+    ] {
+        let address: BaseUrl = address.parse().unwrap();
+        assert_eq!((is_local(&address), usual_name(&address)), (expected, name), "{address}");
+    }
+}
+
+#[test]
+fn an_answer_lists_its_models() {
+    let ok = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n";
+    for (answer, expected) in [
+        (
+            format!("{ok}{{\"data\":[{{\"id\":\"qwen3:8b\"}},{{\"id\":\"b\"}},{{}}]}}"),
+            Some(vec!["qwen3:8b", "b"]),
+        ),
+        (format!("{ok}1f\r\n{{\"data\":[{{\"id\":\"a\"}}]}}\r\n0\r\n\r\n"), Some(vec!["a"])),
+        (format!("{ok}{{\"data\":[]}}"), Some(vec![])),
+        (format!("{ok}{{other}}"), Some(vec![])),
+        (format!("{ok}<html>"), None),
+        ("HTTP/1.1 404 Not Found\r\n\r\n{}".to_owned(), None),
+        ("SSH-2.0-OpenSSH".to_owned(), None),
+        (String::new(), None),
+    ] {
+        let expected = expected.map(|names| names.into_iter().map(str::to_owned).collect::<Vec<_>>());
+        assert_eq!(models_of(&answer), expected, "{answer}");
+    }
+}

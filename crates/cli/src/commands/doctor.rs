@@ -1,0 +1,221 @@
+//! `greenroom doctor`: checks what a chat needs, and says how to repair what is broken.
+//!
+//! Invariants: nothing is changed, started or created, and no model is called; each problem comes with its remedy.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use greenroom::provider::Provider as _;
+use greenroom_kernel::FailureClass;
+use greenroom_server::operations::StoreLosses;
+use greenroom_terminal::screen::one_line;
+use greenroom_terminal::{Look, Row, Screen};
+use greenroom_tools::builtin::bash::Helper;
+use serde::Serialize;
+
+use crate::agent::choice::{self, Choice};
+use crate::agent::server::Server;
+use crate::agent::{self, local};
+use crate::args::{DoctorArgs, Global, ModelArgs};
+use crate::config::surroundings::Surroundings;
+use crate::config::{Loaded, kept_keys};
+use crate::error;
+use crate::host::{self, source};
+
+/// How long the server may take to list its models.
+const LISTED_WITHIN: Duration = Duration::from_secs(5);
+
+/// The result of one check.
+#[derive(Debug, Serialize)]
+struct Check {
+    /// What was checked.
+    check: &'static str,
+    ok: bool,
+    /// What was found.
+    found: String,
+    /// What to do about it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    remedy: Option<String>,
+}
+
+impl Check {
+    fn ok(check: &'static str, found: impl Into<String>) -> Self {
+        Self { check, ok: true, found: found.into(), remedy: None }
+    }
+
+    fn bad(check: &'static str, found: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self { check, ok: false, found: found.into(), remedy: Some(remedy.into()) }
+    }
+}
+
+/// Runs the command. The exit code is not 0 if something needs repair.
+pub(crate) async fn run(global: &Global, args: &DoctorArgs) -> Result<u8> {
+    let here = Surroundings::here();
+    let mut checks = Vec::new();
+    match agent::load_config(global, &here) {
+        Ok(loaded) => {
+            checks.push(configuration(&loaded));
+            checks.extend(kept_keys::problem().map(|problem| {
+                Check::bad(
+                    "kept keys",
+                    problem,
+                    "repair the file, or remove it and run `greenroom login` again",
+                )
+            }));
+            checks.extend(server(global, args, &loaded, &here).await?);
+            checks.push(sandbox(global, &loaded, &here).await?);
+        }
+        Err(error) => {
+            checks.push(Check::bad("configuration", error::line(&error), "`greenroom config edit` opens it"))
+        }
+    }
+    checks.push(store(global).await);
+    checks.push(host(global).await);
+    let mut screen = Screen::stdout(global.color);
+    if args.json {
+        screen.pretty_json(&checks)?;
+    } else {
+        for check in &checks {
+            show(&mut screen, check)?;
+        }
+    }
+    Ok(if checks.iter().all(|check| check.ok) { 0 } else { error::USAGE })
+}
+
+fn show(screen: &mut Screen, check: &Check) -> Result<()> {
+    let (mark, look) = if check.ok { ("✓", Look::GOOD) } else { ("✗", Look::BAD) };
+    let found = check.found.lines().map(str::trim).collect::<Vec<_>>().join(" ");
+    screen.line(
+        Row::new(mark, look).and(&format!(" {}: {}", check.check, one_line(&found, 400)), Look::PLAIN),
+    )?;
+    for remedy in check.remedy.iter().flat_map(|remedy| remedy.lines()) {
+        screen.line(Row::styled(Look::DIM, format!("  {remedy}")))?;
+    }
+    Ok(())
+}
+
+fn configuration(loaded: &Loaded) -> Check {
+    let files: Vec<String> = loaded.files.iter().map(|file| file.display().to_string()).collect();
+    let files = if files.is_empty() { "no file; the defaults apply".to_owned() } else { files.join(", ") };
+    match &*loaded.warnings {
+        [] => Check::ok("configuration", files),
+        warnings => Check::bad("configuration", files, warnings.join("\n")),
+    }
+}
+
+/// Checks the key, the server, and the model.
+async fn server(
+    global: &Global,
+    args: &DoctorArgs,
+    loaded: &Loaded,
+    here: &Surroundings,
+) -> Result<Vec<Check>> {
+    let mut model = ModelArgs { server: args.server.clone(), ..ModelArgs::bare() };
+    let choice = choice::complete(global, &mut model).await?;
+    let named = agent::named_model(&model, here);
+    let asked = named.as_deref().unwrap_or(&loaded.config.model).to_owned();
+    let own_model = named.as_deref().unwrap_or(&loaded.own.model);
+    let server = Server::chosen(loaded, &args.server, own_model, true, here)?;
+    let name = server.name().unwrap_or("given by its address");
+    let address = format!("{name}, {}", server.base_url());
+    if choice == Choice::NoKey {
+        let found = local::running_now();
+        let running =
+            found.first().map(|found| format!("\n{} runs here: --base-url {}", found.name, found.address));
+        let remedy = format!("`greenroom login` keeps one{}", running.unwrap_or_default());
+        return Ok(vec![Check::bad("key", format!("none for {name}"), remedy)]);
+    }
+    let provider = match server.provider(&args.server, true, &agent::data_dir(global)?) {
+        Ok(provider) => provider,
+        Err(error) => return Ok(vec![Check::bad("key", error::line(&error), "see above")]),
+    };
+    let served = match tokio::time::timeout(LISTED_WITHIN, provider.served()).await {
+        Ok(Ok(served)) => served,
+        Ok(Err(error)) if error.failure.class == FailureClass::Auth => {
+            let remedy = format!("`greenroom login {name}` keeps another key");
+            return Ok(vec![Check::bad("key", format!("{name} refuses it: {}", error.failure), remedy)]);
+        }
+        Ok(Err(error)) => {
+            let remedy = match local::usual_name(server.base_url()) {
+                Some(program) => format!("is {program} running?"),
+                None => "is the server running, and is its address right?".to_owned(),
+            };
+            return Ok(vec![Check::bad("server", format!("{address}: {}", error.failure), remedy)]);
+        }
+        Err(_) => {
+            return Ok(vec![Check::bad(
+                "server",
+                format!("{address} does not answer"),
+                "is its address right?",
+            )]);
+        }
+    };
+    let mut checks = vec![Check::ok("server", format!("{address} lists {} models", served.models.len()))];
+    checks.push(match choice {
+        Choice::OneOf { models, .. } => Check::bad(
+            "model",
+            "none is chosen",
+            format!("`greenroom config set model NAME`: {}", models.join(", ")),
+        ),
+        Choice::Made | Choice::NoKey if served.models.is_empty() || served.find(&asked).is_some() => {
+            Check::ok("model", asked)
+        }
+        Choice::Made | Choice::NoKey => Check::bad(
+            "model",
+            format!("{asked} is not in the server's list"),
+            "`greenroom models` shows the list; `greenroom config set model NAME` chooses one",
+        ),
+    });
+    Ok(checks)
+}
+
+/// Checks what protects the user from commands of the model.
+async fn sandbox(global: &Global, loaded: &Loaded, here: &Surroundings) -> Result<Check> {
+    let closed = agent::closed(global, here)?;
+    let sandbox = loaded.config.sandbox.sandbox(None, &here.folder(), closed, here);
+    let has_helper = Helper::this_program().is_ok();
+    Ok(match tokio::task::spawn_blocking(move || sandbox.check(has_helper)).await? {
+        Ok(protection) => {
+            let found = format!("{:?}", protection.mode()).to_lowercase();
+            match protection.gaps() {
+                gaps if gaps.is_empty() => Check::ok("sandbox", found),
+                gaps => Check::ok("sandbox", format!("{found}; {}", gaps.join("; "))),
+            }
+        }
+        Err(reason) => {
+            Check::bad("sandbox", reason, "commands of the model are refused until then; docs/security.md")
+        }
+    })
+}
+
+async fn store(global: &Global) -> Check {
+    let dir = match agent::data_dir(global) {
+        Ok(dir) => dir,
+        Err(error) => return Check::bad("store", error::line(&error), "name another one with --data-dir"),
+    };
+    let looked = source::look(global, async |source| source.losses().await).await;
+    let shown = dir.display();
+    match looked {
+        Ok(None) => Check::ok("store", format!("{shown} does not exist yet; the first session creates it")),
+        Ok(Some(StoreLosses { notices, is_uncertain: false, .. })) if notices.is_empty() => {
+            Check::ok("store", shown.to_string())
+        }
+        Ok(Some(StoreLosses { notices, .. })) => Check::bad(
+            "store",
+            format!("{shown}: {}", notices.join("; ")),
+            "`greenroom store check` lists what is lost, `greenroom store accept-loss` lets its sessions continue",
+        ),
+        Err(error) => Check::bad("store", error::line(&error), "`greenroom store check` says more"),
+    }
+}
+
+async fn host(global: &Global) -> Check {
+    if let Err(reason) = host::check_possible() {
+        return Check::ok("host", format!("none is used: {reason}"));
+    }
+    match host::reach_to_look(global).await {
+        Ok(Some(_)) => Check::ok("host", "one is running"),
+        Ok(None) => Check::ok("host", "none is running; `chat` and `run` start one"),
+        Err(error) => Check::bad("host", error::line(&error), "`greenroom host --stop --force` ends it"),
+    }
+}

@@ -1,0 +1,128 @@
+//! The keys that `greenroom login` keeps, in a file that only the user can read.
+//!
+//! A kept key is used as if its variable were set; a variable that is set takes precedence.
+//!
+//! Invariants: the file has mode 600 from its first byte; a file that others can read or write is not used; a key
+//! leaves this module only by its variable's name.
+
+use std::collections::BTreeMap;
+use std::io::Write as _;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::path::PathBuf;
+
+use anyhow::{Context as _, Result};
+use greenroom_terminal::files;
+use parking_lot::Mutex;
+
+use super::layers::users_places;
+use super::redact::is_secret_name;
+use super::surroundings::Surroundings;
+use super::{FILE_NAME, check_variable};
+use crate::error::{secrets, usage};
+
+#[cfg(test)]
+mod tests;
+
+/// The file in the user's configuration folder.
+const FILE: &str = "keys.yaml";
+/// The most bytes that are read of it.
+const BYTES_MAX: u64 = 1 << 16;
+
+/// The keys of this process's user, once they were read.
+static KNOWN: Mutex<Option<BTreeMap<String, String>>> = Mutex::new(None);
+
+/// Returns the path of the file; `None` without a configuration folder.
+pub(crate) fn path() -> Option<PathBuf> {
+    let places = users_places(None, &Surroundings::here());
+    places.into_iter().find(|place| !place.ends_with(FILE_NAME)).map(|folder| folder.join(FILE))
+}
+
+/// Returns the kept key of a variable.
+pub(crate) fn key(variable: &str) -> Option<String> {
+    // Most variables are not keys, and the file is read only for those that are.
+    if !is_secret_name(variable) {
+        return None;
+    }
+    all().remove(variable)
+}
+
+/// Returns all kept keys, by their variables.
+pub(crate) fn all() -> BTreeMap<String, String> {
+    let known = KNOWN.lock().clone();
+    known.unwrap_or_else(|| {
+        // A command of a model gets no key of the user, and so must not find it here.
+        let path = || path().filter(|_| !greenroom_tools::origin::is_of_command());
+        let read = path().map(|path| read(&path).unwrap_or_default()).unwrap_or_default();
+        KNOWN.lock().insert(read).clone()
+    })
+}
+
+/// Returns why the file is not used, if it exists.
+pub(crate) fn problem() -> Option<String> {
+    let path = path()?;
+    let reason = read(&path).err()?;
+    Some(format!("{}: {reason:#}", path.display()))
+}
+
+/// Keeps a key for a variable, or forgets it. Returns the file.
+///
+/// # Errors
+/// There is no configuration folder; or the file cannot be read or written, or is not the user's alone.
+pub(crate) fn keep(variable: &str, key: Option<&str>) -> Result<PathBuf> {
+    let path = path().ok_or_else(|| usage("there is no configuration directory for the key: set HOME"))?;
+    check_variable(variable).map_err(usage)?;
+    let mut keys = read(&path)?;
+    match key {
+        Some(key) => {
+            secrets::note(variable, key);
+            keys.insert(variable.to_owned(), key.to_owned());
+        }
+        None => drop(keys.remove(variable)),
+    }
+    write(&path, &keys)?;
+    *KNOWN.lock() = Some(keys);
+    Ok(path)
+}
+
+/// Reads the file; one that does not exist has no keys.
+fn read(path: &std::path::Path) -> Result<BTreeMap<String, String>> {
+    let metadata = match path.metadata() {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(BTreeMap::new()),
+        metadata => metadata.with_context(|| format!("read {}", path.display()))?,
+    };
+    if metadata.mode() & 0o077 != 0 || metadata.uid() != rustix::process::geteuid().as_raw() {
+        return Err(usage(format!(
+            "{} has keys, and others can read or change it; `chmod 600` it, and replace the keys if somebody may have read \
+             them",
+            path.display()
+        )));
+    }
+    let bytes =
+        files::read(path, BYTES_MAX).map_err(|error| usage(format!("read {}: {error}", path.display())))?;
+    let text = String::from_utf8_lossy(&bytes);
+    // The parser's message could show a part of a key.
+    let keys: Option<BTreeMap<String, String>> = serde_norway::from_str(&text).ok();
+    let keys = keys.ok_or_else(|| usage(format!("{} is not a list of VARIABLE: KEY", path.display())))?;
+    secrets::redactor().add(keys.clone());
+    Ok(keys)
+}
+
+/// Writes the file as a whole.
+fn write(path: &std::path::Path, keys: &BTreeMap<String, String>) -> Result<()> {
+    let failed = || format!("write {}", path.display());
+    if let Some(folder) = path.parent() {
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).with_context(failed)?;
+    }
+    let text = format!("# Keys that `greenroom login` keeps.\n{}", serde_norway::to_string(keys)?);
+    let new = path.with_extension(format!("new{}", std::process::id()));
+    // A file that exists could be another user's.
+    let mut options = std::fs::File::options();
+    let mut file = options.write(true).create_new(true).mode(0o600).open(&new).with_context(failed)?;
+    let written = file.write_all(text.as_bytes()).and_then(|()| file.sync_all());
+    if let Err(error) = written.and_then(|()| std::fs::rename(&new, path)) {
+        // The error that counts is the first one.
+        let _ = std::fs::remove_file(&new);
+        return Err(error).with_context(failed);
+    }
+    Ok(())
+}

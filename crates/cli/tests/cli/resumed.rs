@@ -1,0 +1,280 @@
+//! A session comes back as it was; one-shots stay out of the way; lists fit the terminal.
+
+use greenroom_simulator::{Answer, CallInfo, Echo, Function, SeenRequest};
+
+use super::screen::{Terminal, is_there};
+use super::support::{Model, Place};
+
+const SIZE: (u16, u16) = (100, 32);
+
+fn model() -> Model {
+    Model::new(Echo, |options| options.model = "own-model".to_owned())
+}
+
+/// Leaves a chat, and returns the command that it prints for going on.
+fn leave(terminal: &Terminal) -> Vec<String> {
+    terminal.press("C-d");
+    terminal.shows("ended with 0");
+    let all = terminal.all();
+    let hint = all
+        .lines()
+        .find_map(|line| line.strip_prefix("To continue: greenroom "))
+        .unwrap_or_else(|| panic!("{all}"));
+    hint.split_whitespace().map(str::to_owned).collect()
+}
+
+fn says(terminal: &Terminal, text: &str) {
+    terminal.says(text);
+    terminal.until("the answer is there", |screen| screen.matches(text).count() >= 2);
+}
+
+#[test]
+fn the_hint_on_leaving_brings_everything_back() {
+    if !is_there() {
+        return;
+    }
+    let (place, model) = (Place::new(), model());
+    let url = model.url();
+    let asked = ["--base-url", &url, "--model", "first-model", "--mode", "accept_edits", "--effort", "high"];
+    let terminal = Terminal::run(&place, SIZE, &[&["chat"], &asked[..]].concat());
+    terminal.shows("accept edits");
+    says(&terminal, "remember this");
+    let hint = leave(&terminal);
+    assert_eq!((hint.len(), hint[0].as_str()), (2, "resume"), "{hint:?}");
+
+    // In another folder: it is the session's own that counts.
+    let elsewhere = place.work().join("elsewhere");
+    std::fs::create_dir(&elsewhere).unwrap();
+    let hint: Vec<&str> = hint.iter().map(String::as_str).collect();
+    let mut command = place.command(&hint);
+    command.current_dir(&elsewhere);
+    // tmux begins in the workspace, so the command goes there itself.
+    let line = format!("cd {} && exec \"$0\" \"$@\"", elsewhere.display());
+    let mut shell = place.command_of("/bin/sh".into(), &["-c", &line]);
+    shell.arg(command.get_program()).args(command.get_args());
+    let terminal = Terminal::of(&place, SIZE, &shell);
+    terminal.shows("working in");
+    let screen = terminal.shows("first-model");
+    assert!(screen.contains("accept edits"), "{screen}");
+    says(&terminal, "and this");
+    let requests = model.simulator.requests();
+    let last = requests.last().unwrap();
+    assert_eq!(last.request.model, "first-model", "what is shown is what is asked");
+    assert_eq!(last.request.settings.reasoning_effort, requests[0].request.settings.reasoning_effort);
+    assert!(last.request.settings.reasoning_effort.is_some());
+    leave(&terminal);
+
+    // A flag takes precedence, and is then the session's.
+    let with = [&hint[..], &["--model", "second-model"]].concat();
+    let terminal = Terminal::run(&place, SIZE, &with);
+    terminal.until("the new model is shown", |screen| screen.contains("· second-model"));
+    says(&terminal, "once more");
+    leave(&terminal);
+    let terminal = Terminal::run(&place, SIZE, &["-c"]);
+    terminal.until("it is still shown", |screen| screen.contains("· second-model"));
+    says(&terminal, "at last");
+    assert_eq!(model.simulator.requests().last().unwrap().request.model, "second-model");
+}
+
+#[test]
+fn what_is_chosen_in_the_chat_is_the_sessions_own() {
+    if !is_there() {
+        return;
+    }
+    let (place, model) = (Place::new(), model());
+    let url = model.url();
+    let terminal = Terminal::run(&place, SIZE, &["chat", "--base-url", &url, "--session", "mine"]);
+    terminal.shows("own-model");
+    says(&terminal, "hello there");
+    terminal.says("/model other-model");
+    terminal.until("the model is another", |screen| screen.contains("· other-model"));
+    terminal.says("/effort high");
+    terminal.shows("effort high");
+    terminal.says("/permissions accept_edits");
+    terminal.shows("· accept edits");
+    let hint = leave(&terminal);
+    let hint: Vec<&str> = hint.iter().map(String::as_str).collect();
+    let terminal = Terminal::run(&place, SIZE, &hint);
+    let screen = terminal.until("all of it is shown", |screen| screen.contains("· other-model"));
+    assert!(screen.contains("accept edits") && screen.contains("other-model high"), "{screen}");
+    says(&terminal, "and now");
+    let requests = model.simulator.requests();
+    let last = &requests.last().unwrap().request;
+    assert_eq!(last.model, "other-model");
+    assert!(last.settings.reasoning_effort.is_some());
+    // A new one in the same chat begins with what is chosen there.
+    terminal.says("/new");
+    terminal.shows("session chat-");
+    says(&terminal, "a new one");
+    let hint = leave(&terminal);
+    let hint: Vec<&str> = hint.iter().map(String::as_str).collect();
+    let terminal = Terminal::run(&place, SIZE, &hint);
+    terminal.until("it is shown", |screen| screen.contains("· other-model"));
+}
+
+#[test]
+fn another_session_of_the_chat_comes_back_with_its_own_model() {
+    if !is_there() {
+        return;
+    }
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let hosted = runtime.block_on(async {
+        super::host::Hosted::of(Function(|request: &SeenRequest, _: CallInfo| {
+            Answer::text(format!("{} answers", request.model))
+        }))
+        .await
+    });
+    for (id, model) in [("alpha", "model-a"), ("beta", "model-b")] {
+        let ran = hosted.run(&["run", "hello", id, "--session", id, "--model", model]);
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+    }
+    let terminal = Terminal::of(&hosted.place, SIZE, &hosted.command(&["resume", "alpha"]));
+    terminal.until("it is shown", |screen| screen.contains("· model-a"));
+    terminal.says("/resume beta");
+    terminal.until("the other one is shown", |screen| screen.contains("· model-b"));
+    terminal.says("who are you");
+    terminal.until("it answers", |screen| screen.matches("model-b answers").count() >= 2);
+}
+
+#[test]
+fn keys_are_not_kept_with_a_session() {
+    let (place, model) = (Place::new(), model());
+    let url = format!("{}?key=a-secret-of-the-address", model.url());
+    let mut command =
+        place.command(&["run", "-p", "hi", "--base-url", &url, "--session", "mine", "--model", "m"]);
+    let ran =
+        super::support::ran(command.env("OPENAI_API_KEY", "a-secret-of-the-environment").output().unwrap());
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let kept = super::support::files(&place.store().join("resumed-with"));
+    assert_eq!(kept.len(), 1, "{kept:?}");
+    let text = std::fs::read_to_string(&kept[0]).unwrap();
+    assert!(text.contains(model.url().as_str()) && !text.contains("a-secret"), "{text}");
+    assert_eq!(place.run(&["delete", "mine"]).code, Some(0));
+    assert!(!kept[0].exists(), "it goes with the session");
+}
+
+/// An address in the file of a session gets a key only if the user has sent it there.
+#[test]
+fn an_address_that_was_changed_gets_no_key() {
+    let (place, model) = (Place::new(), model());
+    let other = Model::new(Echo, |_| {});
+    let run = |arguments: &[&str]| {
+        let mut command = place.command(&[&["run", "-p", "hi", "--session", "mine"], arguments].concat());
+        super::support::ran(command.env("OPENAI_API_KEY", "a-made-up-key").output().unwrap())
+    };
+    assert_eq!(run(&["--base-url", &model.url()]).code, Some(0));
+    assert_eq!(run(&[]).code, Some(0), "it is resumed with its server");
+    let kept = super::support::files(&place.store().join("resumed-with")).remove(0);
+    let text = std::fs::read_to_string(&kept).unwrap().replace(&model.url(), &other.url());
+    std::fs::write(&kept, text).unwrap();
+    let ran = run(&[]);
+    assert!(ran.code == Some(2) && ran.stderr.contains("not confirmed"), "{ran:?}");
+    assert!(other.simulator.requests().is_empty());
+}
+
+#[test]
+fn one_shots_stay_out_of_the_way() {
+    let (place, model) = (Place::new(), model());
+    let url = model.url();
+    let run = |arguments: &[&str]| {
+        let ran = place.run(&[arguments, &["--base-url", &url]].concat());
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+        ran
+    };
+    run(&["run", "-p", "a talk", "--session", "talk"]);
+    run(&["-p", "review this"]);
+    let listed = |arguments: &[&str]| -> Vec<String> {
+        let list = place.json(&[&["sessions", "--json"], arguments].concat());
+        list.as_array().unwrap().iter().map(|session| session["title"].as_str().unwrap().to_owned()).collect()
+    };
+    assert_eq!(listed(&[]), ["review this", "a talk"]);
+    assert_eq!(listed(&["--no-runs"]), ["a talk"]);
+    assert!(place.run(&["sessions"]).stdout.contains("run: review this"));
+    // The newest one is a one-shot, and is passed over.
+    let chat = place.run_with(&["chat", "-c"], "/status\n");
+    assert!(chat.code == Some(0) && chat.stdout.contains("Resumed talk"), "{chat:?}");
+    // In a script, what `run` began goes on.
+    run(&["run", "-p", "go on", "-c"]);
+    assert_eq!(listed(&["--no-runs"]), ["a talk"]);
+    // Talked with, it is a conversation.
+    let id = place.json(&["sessions", "--json"])[0]["id"].as_str().unwrap().to_owned();
+    let chat = place.run_with(&["resume", &id], "and now\n");
+    assert_eq!(chat.code, Some(0), "{chat:?}");
+    assert_eq!(listed(&["--no-runs"]).len(), 2);
+}
+
+#[test]
+fn a_run_without_a_session_leaves_no_trace() {
+    let (place, model) = (Place::new(), model());
+    let url = model.url();
+    for more in [&[][..], &["--json"]] {
+        let ran = place.run(&[&["-p", "say it back", "--no-session", "--base-url", &url], more].concat());
+        assert!(ran.code == Some(0) && ran.stdout.contains("say it back"), "{ran:?}");
+    }
+    assert!(!place.store().exists(), "{:?}", super::support::files(&place.store()));
+    let ran = place.run(&["run", "-p", "x", "--no-session", "--session", "y", "--base-url", &url]);
+    assert_eq!(ran.code, Some(2), "{ran:?}");
+}
+
+/// Sessions with long titles and ids that begin alike.
+fn many(place: &Place, url: &str) {
+    for id in ["chat-20260102-030405-1", "chat-20260102-030406-2", "chat-20260102-040405-3"] {
+        let prompt =
+            format!("{id} is about a thing with a title that is much too long for a narrow terminal");
+        let ran = place.run(&["run", "-p", &prompt, "--session", id, "--base-url", url]);
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+    }
+}
+
+#[test]
+fn the_list_of_sessions_fits_the_terminal() {
+    if !is_there() {
+        return;
+    }
+    let (place, model) = (Place::new(), model());
+    many(&place, &model.url());
+    for columns in [60_u16, 80, 100] {
+        let terminal = Terminal::run(&place, (columns, 24), &["sessions"]);
+        let screen = terminal.shows("ended with 0");
+        let lines: Vec<&str> = screen.lines().take_while(|line| !line.starts_with("ended")).collect();
+        assert_eq!(lines.len(), 4, "no row wraps in {columns} columns: {screen}");
+        assert!(lines[0].starts_with("TITLE"), "{screen}");
+        let place_of_id = lines[0].find("ID").unwrap();
+        for line in &lines[1..] {
+            assert!(line.starts_with("chat-20260102-0"), "the title comes first: {screen}");
+            let id: String = line.chars().skip(place_of_id).take_while(|c| !c.is_whitespace()).collect();
+            assert!(id.len() < 22, "{id} is short: {screen}");
+            // Every command takes it.
+            assert_eq!(place.run(&["show", &id]).code, Some(0), "{id}");
+        }
+    }
+    let wide = Terminal::run(&place, (120, 24), &["sessions"]);
+    assert!(wide.shows("ended with 0").contains(" ~/work"), "the home folder is ~");
+}
+
+#[test]
+fn a_session_is_chosen_from_the_shell() {
+    if !is_there() {
+        return;
+    }
+    let (place, model) = (Place::new(), model());
+    many(&place, &model.url());
+    let terminal = Terminal::run(&place, SIZE, &["-r"]);
+    let screen = terminal.shows("Resume a session");
+    assert!(screen.contains("chat-20260102-040405-3 · own-model · ~/work"), "a preview: {screen}");
+    assert!(screen.contains("3 of 3") || screen.contains("1 of 3"), "{screen}");
+    terminal.types("030405");
+    terminal.until("one is left", |screen| screen.contains("1 of 1"));
+    terminal.press("Enter");
+    terminal.shows("own-model");
+    terminal.until("it is that one", |screen| screen.contains("chat-20260102-030405-1"));
+    terminal.press("C-d");
+    let screen = terminal.shows("ended with 0");
+    assert!(screen.contains("To continue: greenroom resume chat-20260102-030405-1"), "{screen}");
+    let terminal = Terminal::run(&place, SIZE, &["-r"]);
+    terminal.shows("Resume a session");
+    terminal.press("Escape");
+    terminal.shows("ended with 130");
+    let piped = place.run(&["-r"]);
+    assert!(piped.code == Some(2) && piped.stderr.contains("at a terminal"), "{piped:?}");
+}
