@@ -223,3 +223,28 @@ fn shift_tab_changes_the_mode_at_once() {
     terminal.says("and again");
     terminal.shows("a rule forbids it");
 }
+
+#[test]
+fn a_long_command_is_approved_only_after_its_end_was_shown() {
+    if !is_there() {
+        return;
+    }
+    let command = format!("echo {} > /dev/null\u{202e}\nprintf whole > end.txt", "x".repeat(9_000));
+    let command = command.replace('\u{202e}', "; # \u{202e}");
+    let model = calling("bash", json!({ "command": command }));
+    let place = Place::new();
+    let terminal = chat(&place, &model, &[]);
+    terminal.says("go");
+    let screen = terminal.shows("rows not seen");
+    assert!(screen.contains("1. Yes (first read to the end)") && !screen.contains("end.txt"), "{screen}");
+    terminal.types("1");
+    terminal.press("Enter");
+    terminal.shows("rows of the call were not shown");
+    assert!(!place.work().join("end.txt").exists());
+    terminal.press("End");
+    let screen = terminal.shows("printf whole > end.txt");
+    assert!(screen.contains("rows before were not seen") && screen.contains("\\u{202e}"), "{screen}");
+    terminal.press("Enter");
+    terminal.shows("it says:");
+    assert_eq!(std::fs::read_to_string(place.work().join("end.txt")).unwrap(), "whole");
+}
