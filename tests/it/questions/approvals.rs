@@ -257,9 +257,8 @@ async fn what_is_too_large_to_be_read_is_not_asked() {
             _ => Said::call("refund", &arguments),
         });
         let model = simulator(said, 4_000_000);
-        let refund = refunds(&effects).preview(move |_| {
-            Box::pin(std::future::ready(preview.map(|bytes| "+".repeat(bytes))))
-        });
+        let refund = refunds(&effects)
+            .preview(move |_| Box::pin(std::future::ready(preview.map(|bytes| "+".repeat(bytes)))));
         let agent = crate::support::agent(4_000_000).run_timeout(None).add_tool(refund);
         let agent = Arc::new(agent.permissions(Permissions::new(policy(Mode::Ask, &[]))));
         let world = World::start(&home, &model, &agent).await;

@@ -101,6 +101,10 @@ pub(crate) fn processes_are_limited() {
         block_on(async {
             let registry = registry(&victims, options);
             let mark = victims.mark().to_owned();
+            // First so many that a system without the limit bears them: the bomb explodes only where it is caught.
+            let many = format!("for i in $(seq 150); do sleep 900.{mark} & done; sleep 1000.{mark}");
+            let (_, output) = call(&registry, &many, 3_000).await;
+            assert!(output.contains("fork"), "{environment:?}: {output}");
             let bomb = format!("b() {{ sleep 900.{mark} & b | b & }}; b; sleep 1000.{mark}");
             let (result, output) = call(&registry, &bomb, 3_000).await;
             assert_eq!(result.status, ToolStatus::Error, "{environment:?}: {output}");

@@ -42,6 +42,7 @@ pub(super) struct Asked<'a> {
 pub(super) async fn permit(permissions: &Permissions, asked: &Asked<'_>, questions: &Questions) -> Permitted {
     let Asked { session, tool, name, arguments } = *asked;
     let call = Call::new(name, arguments).read_only(tool.is_read_only());
+    refresh(permissions).await;
     let workspace = permissions.policy();
     let resolved = match workspace.path_of(&call) {
         Some(path) => tokio::task::spawn_blocking(move || resolved(&path)).await.ok(),
@@ -73,6 +74,7 @@ pub(super) async fn permit(permissions: &Permissions, asked: &Asked<'_>, questio
     match questions.ask(Question::approval(text, approval)).await {
         Ok(answer) => {
             // It may have been forbidden while the question was open.
+            refresh(permissions).await;
             if let Verdict::Deny(reason) = permissions.judge(session, &call) {
                 return Permitted::No(reason);
             }
@@ -94,6 +96,13 @@ pub(super) async fn permit(permissions: &Permissions, asked: &Asked<'_>, questio
         ),
         Err(error) => Permitted::No(format!("it needs an approval, and there is none: {error}")),
     }
+}
+
+/// Takes up rules that were changed in a file, off the asynchronous threads.
+async fn refresh(permissions: &Permissions) {
+    let permissions = permissions.clone();
+    // A panic in the program's function leaves the rules as they were.
+    let _ = tokio::task::spawn_blocking(move || permissions.refresh()).await;
 }
 
 /// Returns why a call is denied where nobody can be asked.
