@@ -9,11 +9,12 @@ use std::time::Duration;
 use greenroom::permissions::{Effect, Mode, Permissions, Policy};
 use greenroom::prelude::*;
 use greenroom::{EventKind, GivenAnswer, HookAction, HookPoint, QuestionEnd, QuestionKind};
+use greenroom_simulator::{Answer as Said, CallInfo, Function, SeenRequest};
 use serde_json::{Value, json};
 
 use super::restarts::{CUTS, Cut, World};
 use super::{Effects, Home, Refund, asked, cashier, ends, started};
-use crate::support::{drain, quiet_injected_panics};
+use crate::support::{drain, quiet_injected_panics, simulator};
 
 fn policy(mode: Mode, rules: &[(Effect, &str)]) -> Policy {
     let mut policy = Policy::new(mode, "/srv");

@@ -235,3 +235,6 @@ impl fmt::Debug for Permissions {
         shown.field("mode", &policy.mode()).field("rules", &policy.rules().len()).finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests;

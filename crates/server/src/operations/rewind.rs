@@ -152,9 +152,13 @@ impl Operation for RewindSession {
         let session = asked.session()?.clone();
         let mode = session.permissions().map(|permissions| permissions.of_session(&self.session_id).mode());
         if mode == Some(Mode::ReadOnly) && self.scope != RewindScope::Conversation && !self.dry_run {
-            let text = "the session is in the read-only mode, in which no file is changed: set another mode, or take back \
-                        the conversation alone (`scope` is `conversation`)";
-            return Err(Refused::Parameters(text.to_owned()));
+            let planned = session.rewind(self.wanted().dry_run()).await.map_err(Refused::from)?;
+            let mut files = planned.files.into_iter().map(RewoundFile::from);
+            if files.any(|file| file.action.is_done()) {
+                let text = "the session is in the read-only mode, in which no file is changed: set another mode, or take \
+                            back the conversation alone (`scope` is `conversation`)";
+                return Err(Refused::Parameters(text.to_owned()));
+            }
         }
         let rewinding = super::begun({
             let wanted = self.wanted();

@@ -45,6 +45,8 @@ impl Work {
                 let (path, metadata) = (entry.path(), entry.path().symlink_metadata().expect("it exists"));
                 if metadata.is_dir() {
                     folders.push(path);
+                } else if path.extension().is_some_and(|ending| ending == ASIDE) {
+                    // git does not look at it.
                 } else if metadata.is_symlink()
                     || metadata.permissions().mode() & 0o111 != 0
                     || path.ends_with("config")
