@@ -95,7 +95,9 @@ impl Ask {
                 Some(fields) => Form::Fields { fields, at: 0 },
                 None => Form::Json(Editor::default()),
             },
-            QuestionKind::Approval { approval } => Form::Approval(Box::new(approval::Form::new(approval))),
+            QuestionKind::Approval { approval } => {
+                Form::Approval(Box::new(approval::Form::new(text, approval)))
+            }
             QuestionKind::Text | _ => Form::Text(Editor::default()),
         };
         Self {
@@ -152,8 +154,8 @@ impl Ask {
                     Asked::Waits
                 }
             },
-            Form::Approval(form) => form.key(key).unwrap_or_else(|| {
-                self.problem = Some("a number or ↑ ↓ marks an answer; Esc for something else".to_owned());
+            Form::Approval(form) => form.key(key).unwrap_or_else(|problem| {
+                self.problem = Some(problem);
                 Asked::Waits
             }),
             Form::Fields { fields, at } => match fill(fields, at, key) {
@@ -208,9 +210,16 @@ impl Ask {
         rows
     }
 
-    /// Returns the question with its editor, and the cursor's position.
-    pub(crate) fn layout(&self, width: usize) -> (Vec<Row>, (usize, usize)) {
+    /// Returns the question with its editor, and the cursor's position. An approval has at most `room` rows.
+    pub(crate) fn layout(&mut self, width: usize, room: usize) -> (Vec<Row>, (usize, usize)) {
         let (indent, none) = (Row::plain("    "), Row::default());
+        if let Form::Approval(form) = &mut self.form {
+            let problem = self.problem.as_ref().map(|problem| Row::new(problem, Look::BAD));
+            let hint = format!("a number or ↑ ↓, then Enter · Esc: later · asked by {}", self.tool);
+            let hint = Row::new(&hint, Look::DIM);
+            let foot = problem.into_iter().chain([hint]).map(|row| indent.clone().then(row).cut(width));
+            return form.layout(width, room, foot.collect());
+        }
         let mark = Row::new("  ? ", Look::WARN);
         let mut rows = Row::new(&self.text, Look::BOLD).wrap(width, &mark, &indent);
         for line in &self.details {
@@ -232,11 +241,7 @@ impl Ask {
                 cursor = write(editor, &mut rows);
                 "JSON; Enter answers · Esc: later"
             }
-            Form::Approval(form) => {
-                let (at, hint) = form.layout(&mut rows, width);
-                cursor = at;
-                hint
-            }
+            Form::Approval(_) => "",
             Form::Choice { choices, several, at, chosen } => {
                 let first = at.map_or(0, |at| (at + 1).saturating_sub(CHOICES_SHOWN));
                 cursor = (rows.len(), 2);

@@ -400,11 +400,14 @@ impl Model {
         }
         region.extend(self.pending_rows(width));
         let rows_max = (self.size.rows / 2).clamp(1, 12);
-        let asked = self.asks.first().filter(|_| !self.is_asked_later);
+        let hint = self.hint_row(width);
+        // Below a question are a hint and the status.
+        let room = self.size.rows.saturating_sub(1 + hint.iter().count());
+        let asked = self.asks.first_mut().filter(|_| !self.is_asked_later);
         let (rows, cursor) = if let Some(picker) = &self.picker {
             picker.layout(width)
         } else if let Some(ask) = asked {
-            ask.layout(width)
+            ask.layout(width, room)
         } else {
             let layout = self.editor.layout(width, rows_max);
             (layout.rows, layout.cursor)
@@ -425,7 +428,6 @@ impl Model {
                 region.push(row.and(&format!(" {what}"), Look::DIM).cut(width));
             }
         }
-        let hint = self.hint_row(width);
         region.extend(hint);
         self.status.queued = self.queued.len();
         region.push(self.status.row(width));

@@ -20,7 +20,8 @@ mod tests;
 
 pub use approval::{Approval, Approved};
 
-/// The maximum size of a question, and of an answer, as JSON text in bytes.
+/// The maximum size of a question, and of an answer, as JSON text in bytes. An approval, which shows a whole call, may
+/// have [`Approval::BYTES_MAX`].
 pub const BYTES_MAX: usize = 64 * 1024;
 /// The maximum number of choices.
 pub const CHOICES_MAX: usize = 100;
@@ -158,8 +159,15 @@ impl Question {
             }
         }
         let bytes = serde_json::to_string(self).map_or(usize::MAX, |text| text.len());
-        if bytes > BYTES_MAX {
-            return Err(format!("it has {bytes} bytes, and may have {BYTES_MAX}"));
+        let bytes_max = match &self.kind {
+            QuestionKind::Approval { .. } => Approval::BYTES_MAX,
+            QuestionKind::Text
+            | QuestionKind::Choice { .. }
+            | QuestionKind::Form { .. }
+            | QuestionKind::Unknown => BYTES_MAX,
+        };
+        if bytes > bytes_max {
+            return Err(format!("it has {bytes} bytes, and may have {bytes_max}"));
         }
         Ok(())
     }

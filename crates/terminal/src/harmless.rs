@@ -5,6 +5,8 @@
 
 use std::borrow::Cow;
 
+use unicode_width::UnicodeWidthChar as _;
+
 /// Whether a terminal would obey a character or show it misleadingly.
 ///
 /// These are the control characters of both sets (C0 and C1, DEL); direction marks, embeddings, overrides and
@@ -53,6 +55,32 @@ pub fn harmless(text: &str) -> Cow<'_, str> {
         }
     }
     Cow::Owned(out)
+}
+
+/// How many combining marks may follow one another; more would cover other text.
+const MARKS_MAX: usize = 2;
+
+/// Returns one line of what a person is asked to approve, with everything escaped that is invisible or looks like
+/// something else: what [`harmless`] escapes, and line feeds, carriage returns, joiners, variation selectors, blanks
+/// that are not the ordinary one, and combining marks that pile up.
+pub(crate) fn evident(line: &str) -> String {
+    let mut out = String::with_capacity(line.len());
+    let mut marks = 0;
+    for c in line.chars() {
+        let is_mark = c.width() == Some(0);
+        marks = if is_mark { marks + 1 } else { 0 };
+        let is_odd = matches!(
+            c,
+            '\n' | '\u{34f}' | '\u{200c}' | '\u{200d}' | '\u{2800}' | '\u{fe00}'..='\u{fe0f}'
+        ) || matches!(c, '\u{17b4}' | '\u{17b5}' | '\u{180b}'..='\u{180f}' | '\u{1d159}' | '\u{1d173}'..='\u{1d17a}')
+            || (c.is_whitespace() && !matches!(c, ' ' | '\t'));
+        if is_hostile(c) || is_odd || marks > MARKS_MAX {
+            out.extend(c.escape_unicode());
+        } else {
+            out.push(c);
+        }
+    }
+    out
 }
 
 /// Returns equivalent JSON in which these characters are JSON escapes (`\u001b`). They can occur only inside

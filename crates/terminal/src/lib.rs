@@ -4,9 +4,11 @@
 //! [`Row`] is the only type for styled text. Nothing here knows commands, a runtime or the configuration.
 //!
 //! Reading order: `row` (styled text), `screen` (the two output streams), `draw` (the bottom of a terminal),
-//! `input` and `keys` (the user's input), `format`, `text` and `time` (formatting), `compactions` (what they did), `interrupt` (signals),
+//! `input` and `keys` (the user's input), `format`, `text` and `time` (formatting), `compactions` (what they did), `approvals` (what a
+//! person is asked to approve), `interrupt` (signals),
 //! `files` (reading whole files).
 
+pub mod approvals;
 pub mod compactions;
 pub mod draw;
 pub mod files;

@@ -18,6 +18,7 @@ mod state;
 #[cfg(test)]
 mod tests;
 
+use crate::Workspace;
 use std::collections::HashMap;
 use std::fs::File;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -160,8 +161,10 @@ impl FileHistory {
     pub fn clean(&self, exists: impl Fn(&str) -> bool) -> io::Result<()> {
         let mut contents = self.0.contents.lock();
         let mut referred = std::collections::HashSet::new();
+        let mut changed = Changed::new();
         for journal in Journal::all(&self.0.journals)? {
             let (session, records) = journal.read()?;
+            note_changed(&records, &mut changed);
             if session.as_deref().is_some_and(&exists) {
                 referred.extend(records.iter().flat_map(Record::hashes).map(str::to_owned));
             } else {
@@ -172,7 +175,27 @@ impl FileHistory {
             }
         }
         self.0.known.lock().versions.clear();
+        self.remove_leftovers(changed, &contents);
         contents.retain(|hash| referred.contains(hash))
+    }
+
+    /// Removes the temporary files that a killed process left beside files that it changed, if their content is kept or
+    /// was to be written.
+    fn remove_leftovers(&self, changed: Changed, contents: &Contents) {
+        for (root, folders) in changed {
+            let Ok(workspace) = Workspace::open_without(&root, self.0.closed.iter().cloned()) else {
+                continue;
+            };
+            for (folder, hashes) in folders {
+                let Ok(folder) = workspace.locate(&folder) else { continue };
+                let is_kept = |hash: &str| ContentsHash::parse(hash).is_some_and(|hash| contents.has(&hash));
+                let removed =
+                    workspace.remove_leftovers(&folder, |hash| hashes.contains(hash) || is_kept(hash));
+                if let Ok(count @ 1..) = removed {
+                    tracing::info!(count, root = %root.display(), "temporary files of a killed process were removed");
+                }
+            }
+        }
     }
 
     /// Writes records, with which the contents that they refer to are no longer in use by a call.
@@ -207,6 +230,18 @@ impl FileHistory {
         let known = self.0.known.lock();
         let nothing = HashMap::new();
         Ok(look(known.last.get(session).unwrap_or(&nothing)))
+    }
+}
+
+/// The folders of each workspace in which files were changed, with the hashes of what was written.
+type Changed = HashMap<PathBuf, HashMap<String, std::collections::HashSet<String>>>;
+
+fn note_changed(records: &[Record], changed: &mut Changed) {
+    for record in records {
+        let Record::Change { root, path, after, .. } = record else { continue };
+        let folder = path.rsplit_once('/').map_or(".", |(folder, _)| folder);
+        let hashes = changed.entry(root.clone()).or_default().entry(folder.to_owned()).or_default();
+        hashes.extend(after.hash().map(str::to_owned));
     }
 }
 

@@ -9,6 +9,7 @@
 
 pub(crate) mod bubblewrap;
 pub(crate) mod confinement;
+mod created;
 mod found;
 pub(crate) mod git;
 pub(crate) mod hint;

@@ -9,11 +9,12 @@ use std::time::Duration;
 use greenroom::permissions::{Effect, Mode, Permissions, Policy};
 use greenroom::prelude::*;
 use greenroom::{EventKind, GivenAnswer, HookAction, HookPoint, QuestionEnd, QuestionKind};
+use greenroom_simulator::{Answer as Said, CallInfo, Function, SeenRequest};
 use serde_json::{Value, json};
 
 use super::restarts::{CUTS, Cut, World};
 use super::{Effects, Home, Refund, asked, cashier, ends, started};
-use crate::support::{drain, quiet_injected_panics};
+use crate::support::{drain, quiet_injected_panics, simulator};
 
 fn policy(mode: Mode, rules: &[(Effect, &str)]) -> Policy {
     let mut policy = Policy::new(mode, "/srv");
@@ -235,4 +236,42 @@ async fn an_approval_of_what_has_changed_since_is_void() {
     assert!(said.contains("has changed since the question was asked"), "{said}");
     assert_eq!(effects.seen(), [""; 0]);
     assert_eq!(ends(&world.runtime, "s").await, [QuestionEnd::Withdrawn]);
+}
+
+/// A call that nobody could read whole is not asked about: it does not run, and the model is told why.
+#[tokio::test(start_paused = true)]
+async fn what_is_too_large_to_be_read_is_not_asked() {
+    let max = greenroom::Approval::SHOWN_BYTES_MAX;
+    // The size of the arguments, that of the preview, and whether a person is asked.
+    let rows = [
+        (max - 100, None, true),
+        (max + 1, None, false),
+        (max + 1, Some(10), true),
+        (10, Some(max + 1), true),
+        (max + 1, Some(max + 1), false),
+    ];
+    for (bytes, preview, is_asked) in rows {
+        let (home, effects) = (Home::new(), Effects::default());
+        let arguments = json!({ "euros": 120, "note": "x".repeat(bytes) });
+        let said = Function(move |request: &SeenRequest, _: CallInfo| match request.messages.last() {
+            Some(last) if last.role() == "tool" => Said::text(format!("It says: {}", last.text())),
+            _ => Said::call("refund", &arguments),
+        });
+        let model = simulator(said, 4_000_000);
+        let refund = refunds(&effects)
+            .preview(move |_| Box::pin(std::future::ready(preview.map(|bytes| "+".repeat(bytes)))));
+        let agent = crate::support::agent(4_000_000).run_timeout(None).add_tool(refund);
+        let agent = Arc::new(agent.permissions(Permissions::new(policy(Mode::Ask, &[]))));
+        let world = World::start(&home, &model, &agent).await;
+        drop(started(&world.session, "refund it"));
+        if is_asked {
+            let question = asked(&world.session).await;
+            let QuestionKind::Approval { approval } = &question.question.kind else { panic!("{question:?}") };
+            assert!(approval.is_whole(), "{bytes} {preview:?}");
+            world.session.answer(question.id, "no").await.unwrap();
+        }
+        let said = world.until_idle().await;
+        assert_eq!(said.contains("too large to be read"), !is_asked, "{bytes} {preview:?}: {said}");
+        assert_eq!(effects.seen(), [""; 0], "{bytes} {preview:?}");
+    }
 }

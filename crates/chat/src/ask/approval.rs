@@ -1,9 +1,12 @@
 //! An approval, answered in place: yes, always, no, or no with words for the model.
 //!
 //! Invariants: as for every question, nothing is answered before Enter, and no answer is marked before the user
-//! marked it. What is shown is bounded, and what is left out is said.
+//! marked it. The call is shown whole: what does not fit is scrolled, what was not shown is counted, and nothing is
+//! approved before the end was on the screen. The dialog is never taller than the room that it is given, so no row of
+//! it is off the screen.
 
 use greenroom::Approval;
+use greenroom_terminal::approvals;
 use greenroom_terminal::input::{KeyCode, KeyEvent};
 use greenroom_terminal::row::{Look, Row};
 use serde_json::{Value, json};
@@ -11,10 +14,14 @@ use serde_json::{Value, json};
 use super::{Asked, edit};
 use crate::editor::Editor;
 
-/// How many rows of the changes are shown.
-const PREVIEW_ROWS: usize = 24;
-/// How many parts of a command are listed.
-const PARTS_SHOWN: usize = 8;
+#[cfg(test)]
+#[path = "approval/tests.rs"]
+mod tests;
+
+/// With fewer rows for the call, only the marked answer is shown.
+const ROWS_MIN: usize = 3;
+/// The most rows for the user's words.
+const WORDS_ROWS: usize = 4;
 
 /// What may be answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,59 +32,124 @@ enum Choice {
     Words,
 }
 
+/// The call in rows of one width.
+#[derive(Debug, Clone, Default)]
+struct Shown {
+    width: usize,
+    rows: Vec<Row>,
+    /// Which rows were on the screen.
+    seen: Vec<bool>,
+    /// The first row on the screen, and how many fit.
+    first: usize,
+    room: usize,
+}
+
+impl Shown {
+    fn end(&self) -> usize {
+        (self.first + self.room).min(self.rows.len())
+    }
+
+    fn last_first(&self) -> usize {
+        self.rows.len().saturating_sub(self.room.max(1))
+    }
+
+    fn unseen(&self) -> usize {
+        self.seen.iter().filter(|seen| !**seen).count()
+    }
+
+    /// Whether the end was on the screen.
+    fn is_read(&self) -> bool {
+        self.seen.last().is_some_and(|seen| *seen)
+    }
+}
+
 /// An approval being answered.
 #[derive(Debug, Clone)]
 pub(super) struct Form {
     approval: Approval,
+    text: String,
     choices: Vec<Choice>,
     /// The marked answer; none at first.
     at: Option<usize>,
     words: Editor,
+    shown: Shown,
 }
 
 impl Form {
-    pub(super) fn new(approval: &Approval) -> Self {
+    pub(super) fn new(text: &str, approval: &Approval) -> Self {
         let mut choices = vec![Choice::Yes, Choice::Always, Choice::No, Choice::Words];
         if approval.rules.is_empty() {
             choices.retain(|choice| *choice != Choice::Always);
         }
-        Self { approval: approval.clone(), choices, at: None, words: Editor::default() }
+        let (approval, text) = (approval.clone(), text.to_owned());
+        Self { approval, text, choices, at: None, words: Editor::default(), shown: Shown::default() }
     }
 
     fn marked(&self) -> Option<Choice> {
         self.choices.get(self.at?).copied()
     }
 
-    /// Handles a key; returns `None` for a key that means nothing here.
-    pub(super) fn key(&mut self, key: KeyEvent) -> Option<Asked> {
+    /// Handles a key.
+    ///
+    /// # Errors
+    /// Why the key does nothing, for the user.
+    pub(super) fn key(&mut self, key: KeyEvent) -> Result<Asked, String> {
+        const MEANINGLESS: &str = "a number or ↑ ↓ marks an answer; Esc for something else";
         let last = self.choices.len() - 1;
         let is_writing = self.marked() == Some(Choice::Words);
+        let shown = &mut self.shown;
+        // One row of the last page stays, for orientation.
+        let page = shown.room.saturating_sub(1).max(1);
         match (key.code, self.at) {
+            (KeyCode::PageDown, _) => shown.first = (shown.first + page).min(shown.last_first()),
+            (KeyCode::PageUp, _) => shown.first = shown.first.saturating_sub(page),
+            (KeyCode::Char(' '), _) if !is_writing => {
+                shown.first = (shown.first + page).min(shown.last_first());
+            }
+            (KeyCode::End, _) if !is_writing => shown.first = shown.last_first(),
+            (KeyCode::Home, _) if !is_writing => shown.first = 0,
             (KeyCode::Up | KeyCode::BackTab, at) => {
                 self.at = Some(at.and_then(|at| at.checked_sub(1)).unwrap_or(last))
             }
             (KeyCode::Down | KeyCode::Tab, at) => {
                 self.at = Some(at.filter(|at| *at < last).map_or(0, |at| at + 1))
             }
-            (KeyCode::Enter, at) => {
-                let choice = self.choices.get(at?)?;
-                let words = self.words.text();
-                return Some(Asked::Answered(match choice {
-                    Choice::Yes => Value::from("yes"),
-                    Choice::Always => Value::from("always"),
-                    Choice::No => Value::from("no"),
-                    Choice::Words if words.trim().is_empty() => return Some(Asked::Waits),
-                    Choice::Words => json!({ "no": words }),
-                }));
-            }
+            (KeyCode::Enter, Some(_)) => return self.answer(),
+            (KeyCode::Enter, None) => {}
             _ if is_writing => edit(&mut self.words, key),
             (KeyCode::Char(digit @ '1'..='9'), _) => {
-                let place = usize::try_from(digit.to_digit(10)?).ok()?.checked_sub(1)?;
-                self.at = Some(place).filter(|place| *place <= last).or(self.at);
+                let place = digit.to_digit(10).and_then(|digit| usize::try_from(digit).ok());
+                let place = place.and_then(|place| place.checked_sub(1));
+                self.at = place.filter(|place| *place <= last).or(self.at);
             }
-            _ => return None,
+            _ => return Err(MEANINGLESS.to_owned()),
         }
-        Some(Asked::Waits)
+        Ok(Asked::Waits)
+    }
+
+    /// Returns the marked answer, unless it approves what was not shown to its end.
+    fn answer(&self) -> Result<Asked, String> {
+        let words = self.words.text();
+        let value = match self.marked() {
+            Some(Choice::Yes | Choice::Always) if !self.shown.is_read() => {
+                return Err(match self.shown.room {
+                    0 => {
+                        "the terminal is too small to show the call; make it larger, or answer no".to_owned()
+                    }
+                    _ => format!(
+                        "{} rows of the call were not shown: Space shows more, End its end",
+                        self.shown.unseen()
+                    ),
+                });
+            }
+            Some(Choice::Yes) => Value::from("yes"),
+            Some(Choice::Always) => Value::from("always"),
+            Some(Choice::No) => Value::from("no"),
+            Some(Choice::Words) if words.trim().is_empty() => return Ok(Asked::Waits),
+            Some(Choice::Words) => json!({ "no": words }),
+            None => return Ok(Asked::Waits),
+        };
+        Ok(Asked::Answered(value))
     }
 
     /// Handles a paste.
@@ -87,71 +159,93 @@ impl Form {
         }
     }
 
-    /// Adds the rows of the form; returns the cursor's position and the hint.
-    pub(super) fn layout(&self, rows: &mut Vec<Row>, width: usize) -> ((usize, usize), &'static str) {
-        let indent = Row::plain("    ");
-        let wrapped = |text: &str, look: Look| Row::new(text, look).wrap(width, &indent, &indent);
-        if let Some(why) = &self.approval.why {
-            rows.extend(wrapped(&format!("because {why}"), Look::WARN));
+    /// Returns the dialog in at most `room` rows, with the cursor's position, and remembers what of the call it shows.
+    /// `foot` is what follows the answers: a problem, the hint.
+    pub(super) fn layout(&mut self, width: usize, room: usize, foot: Vec<Row>) -> (Vec<Row>, (usize, usize)) {
+        if self.shown.width != width {
+            // The rows are others now. What was shown in other rows must be shown again.
+            let lines = approvals::lines(&self.text, &self.approval);
+            let lead =
+                |index: usize| if index == 0 { Row::new("  ? ", Look::WARN) } else { Row::plain("    ") };
+            let lead = |index: usize| if width < 30 { Row::default() } else { lead(index) };
+            let rows = lines.iter().flat_map(|line| line.rows(width.saturating_sub(lead(0).width())));
+            let rows: Vec<Row> = rows.enumerate().map(|(index, row)| lead(index).then(row)).collect();
+            self.shown = Shown { width, seen: vec![false; rows.len()], rows, first: 0, room: 0 };
         }
-        if self.approval.parts.len() > 1 {
-            for part in self.approval.parts.iter().take(PARTS_SHOWN) {
-                rows.extend(wrapped(&format!("· {part}"), Look::PLAIN));
+        let (mut answers, mut at) = self.answers(width, false);
+        let mut foot = foot;
+        let call = self.shown.rows.len();
+        let mut free = room.saturating_sub(answers.len() + foot.len());
+        if call > free {
+            // A row says how much there is.
+            if free < ROWS_MIN + 1 {
+                (answers, at) = self.answers(width, true);
+                foot.truncate(room.saturating_sub(answers.len()).min(1));
             }
-            let more = self.approval.parts.len().saturating_sub(PARTS_SHOWN);
-            if more > 0 {
-                rows.push(indent.clone().and(&format!("and {more} more"), Look::DIM));
-            }
+            free = room.saturating_sub(answers.len() + foot.len() + 1);
         }
-        match &self.approval.preview {
-            Some(preview) => {
-                let lines: Vec<&str> = preview.lines().collect();
-                for line in lines.iter().take(PREVIEW_ROWS) {
-                    let look = match line.chars().next() {
-                        Some('+') => Look::GOOD,
-                        Some('-') => Look::BAD,
-                        Some(_) | None => Look::DIM,
-                    };
-                    rows.push(indent.clone().and(line, look).cut(width));
-                }
-                let more = lines.len().saturating_sub(PREVIEW_ROWS);
-                if more > 0 {
-                    rows.push(indent.clone().and(&format!("⋮ {more} more lines"), Look::DIM));
-                }
-            }
-            // The question's own text shows the command, and the path.
-            None if matches!(&*self.approval.tool, "bash" | "read" | "list" | "grep") => {}
-            None => {
-                let text = self.approval.arguments.to_string();
-                rows.extend(wrapped(&text, Look::DIM).into_iter().take(PREVIEW_ROWS));
-            }
+        let shown = &mut self.shown;
+        shown.room = free.min(call);
+        shown.first = shown.first.min(shown.last_first());
+        let (first, end) = (shown.first, shown.end());
+        shown.seen.iter_mut().take(end).skip(first).for_each(|seen| *seen = true);
+        let mut rows: Vec<Row> = shown.rows.iter().take(end).skip(first).cloned().collect();
+        if call > free && room > answers.len() + foot.len() {
+            let text = match (shown.is_read(), shown.unseen()) {
+                (false, unseen) => format!("⋮ {unseen} of {call} rows not seen · Space: more · End: the end"),
+                (true, 0) => format!("⋮ rows {} to {end} of {call} · PgUp PgDn Home End", first + 1),
+                (true, unseen) => format!("⋮ {unseen} rows before were not seen · PgUp PgDn Home End"),
+            };
+            rows.push(Row::new(&text, Look::WARN).cut(width));
         }
-        if let Some(folder) = &self.approval.folder {
-            rows.push(indent.clone().and(&format!("in {folder}"), Look::DIM).cut(width));
-        }
-        let mut cursor = (rows.len(), 2);
+        let cursor = (rows.len() + at.0, at.1);
+        rows.extend(answers);
+        rows.extend(foot);
+        (rows, cursor)
+    }
+
+    /// Returns the rows of the answers, or only the marked one, with the cursor's position.
+    fn answers(&self, width: usize, is_short: bool) -> (Vec<Row>, (usize, usize)) {
+        let mut rows = Vec::new();
+        let mut cursor = (0, 2);
+        let mark = if is_short { "❯ " } else { "  ❯ " };
         for (index, choice) in self.choices.iter().enumerate() {
             let is_at = self.at == Some(index);
+            if is_short && !is_at {
+                continue;
+            }
             if is_at {
                 cursor = (rows.len(), 2);
             }
             let text = match choice {
+                Choice::Yes | Choice::Always if !self.shown.is_read() && self.shown.room > 0 => {
+                    let what = if *choice == Choice::Yes { "Yes" } else { "Always" };
+                    format!("{what} (first read to the end)")
+                }
                 Choice::Yes => "Yes".to_owned(),
                 Choice::Always => format!("Yes, and do not ask again for {}", self.approval.rules.join(", ")),
                 Choice::No => "No".to_owned(),
                 Choice::Words => "No, and tell the model what to do instead".to_owned(),
             };
-            let pointer = if is_at { "  ❯ " } else { "    " };
+            let pointer = if is_at { mark } else { "    " };
             let look = if is_at { Look::BOLD } else { Look::PLAIN };
             let row =
                 Row::new(pointer, Look::WARN).and(&format!("{}. ", index + 1), Look::DIM).and(&text, look);
             rows.push(row.cut(width));
         }
+        if rows.is_empty() {
+            let text = format!("1–{}, or ↑ ↓: an answer", self.choices.len());
+            rows.push(Row::new(&text, Look::BOLD).cut(width));
+        }
         if self.marked() == Some(Choice::Words) {
-            let layout = self.words.layout(width.saturating_sub(6).max(4), 4);
+            let rows_max = if is_short { 1 } else { WORDS_ROWS };
+            let layout = self.words.layout(width.saturating_sub(6).max(4), rows_max);
+            if is_short {
+                rows.clear();
+            }
             cursor = (rows.len() + layout.cursor.0, layout.cursor.1 + 6);
             rows.extend(layout.rows.into_iter().map(|row| Row::plain("      ").then(row)));
         }
-        (cursor, "a number or ↑ ↓, then Enter · Esc: later")
+        (rows, cursor)
     }
 }

@@ -8,6 +8,9 @@ fn ask(kind: &QuestionKind) -> Ask {
     Ask::new(EntryId(7), "refund", "Refund it?", Some("Order 7"), kind)
 }
 
+/// The room of a question.
+const ROOM: usize = 200;
+
 fn press(ask: &mut Ask, keys: &[KeyCode]) -> Asked {
     let mut last = Asked::Waits;
     for code in keys {
@@ -58,7 +61,7 @@ fn who_types_something_else_chooses_nothing() {
     let mut ask = ask(&kind);
     type_in(&mut ask, "no, never");
     assert_eq!(press(&mut ask, &[KeyCode::Enter]), Asked::Waits);
-    let (rows, _) = ask.layout(60);
+    let (rows, _) = ask.layout(60, ROOM);
     let shown = rows.iter().map(Row::text).collect::<Vec<_>>().join("\n");
     assert!(shown.contains("a number or ↑ ↓ chooses") && !shown.contains('❯'), "{shown}");
 }
@@ -122,8 +125,8 @@ fn it_fits_in_thirty_columns() {
         choices: vec!["a choice that is rather long, indeed".to_owned()],
         several: false,
     };
-    let ask = Ask::new(EntryId(1), "tool", "A question that takes more than a row?", None, &kind);
-    let (rows, cursor) = ask.layout(29);
+    let mut ask = Ask::new(EntryId(1), "tool", "A question that takes more than a row?", None, &kind);
+    let (rows, cursor) = ask.layout(29, ROOM);
     assert!(rows.iter().all(|row| row.width() <= 29), "{rows:?}");
     assert!(cursor.0 < rows.len());
 }
@@ -160,7 +163,9 @@ fn an_approval_is_answered_by_number_arrows_or_words() {
         (&without, &[Char('4'), Enter], Asked::Waits),
     ];
     for (kind, keys, expected) in rows {
-        assert_eq!(press(&mut ask(kind), keys), *expected, "{keys:?}");
+        let mut ask = ask(kind);
+        ask.layout(60, ROOM);
+        assert_eq!(press(&mut ask, keys), *expected, "{keys:?}");
     }
     let mut pasted = ask(&with);
     press(&mut pasted, &[Char('4')]);
@@ -169,17 +174,18 @@ fn an_approval_is_answered_by_number_arrows_or_words() {
 }
 
 #[test]
-fn an_approval_shows_what_would_change_and_what_is_left_out() {
+fn an_approval_shows_what_would_change() {
     let mut approval = approval(&["write(src/**)"]);
     approval.why = Some("a rule asks for it (ask write(src/**), from --ask)".to_owned());
     let kind = QuestionKind::Approval { approval: Box::new(approval) };
-    let (rows, _) = ask(&kind).layout(60);
+    let (rows, _) = ask(&kind).layout(60, ROOM);
     let text = rows.iter().map(|row| row.text()).collect::<Vec<_>>().join("\n");
     for part in [
         "because a rule asks",
         "-old 0",
         "+new 0",
-        "⋮ 56 more lines",
+        "-old 39",
+        "+new 39",
         "in /srv",
         "1. Yes",
         "again for write(src/**)",
@@ -187,7 +193,7 @@ fn an_approval_shows_what_would_change_and_what_is_left_out() {
     ] {
         assert!(text.contains(part), "{part} is missing in:\n{text}");
     }
-    assert!(rows.iter().all(|row| row.width() <= 60) && rows.len() <= 40, "{text}");
+    assert!(rows.iter().all(|row| row.width() <= 60), "{text}");
     let end = QuestionEnd::Answered(json!({ "no": "use git mv" }).into());
     let ended = ask(&kind).ended(&end, 60).iter().map(|row| row.text()).collect::<String>();
     assert!(ended.contains("no: use git mv"), "{ended}");

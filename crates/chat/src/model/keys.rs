@@ -122,6 +122,14 @@ impl Model {
             KeyCode::Tab => self.accept(),
             KeyCode::Enter if key.modifiers.is_empty() => {
                 let is_command = completion.is_command;
+                // A name that is written out is meant, although others begin like it.
+                let written = self.editor.text();
+                let written = written.strip_prefix('/').filter(|_| is_command && !completion.is_chosen);
+                if let Some(exact) =
+                    completion.items.iter().position(|(name, _)| Some(name.trim()) == written)
+                {
+                    completion.at = exact;
+                }
                 let (name, _) = completion.items.get(completion.at)?;
                 let takes = COMMANDS.iter().find(|spec| spec.name == name).map_or("", |spec| spec.arguments);
                 let needs = takes.starts_with('<');

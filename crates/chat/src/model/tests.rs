@@ -488,3 +488,24 @@ fn shift_tab_goes_from_mode_to_mode_and_never_to_everything() {
         assert_eq!(effects, [Effect::Command(Command::Permissions(Permitting::Mode(next)))], "{mode}");
     }
 }
+
+#[test]
+fn a_command_that_is_written_out_is_run_although_others_begin_like_it() {
+    for spec in &COMMANDS {
+        let begins = |other: &&crate::commands::Spec| other.name.starts_with(spec.name);
+        let is_alone = spec.arguments.is_empty() || spec.arguments.starts_with('[');
+        if COMMANDS.iter().filter(begins).count() < 2 || !is_alone {
+            continue;
+        }
+        let mut chat = Chat::new();
+        let effects = chat.says(&format!("/{}", spec.name));
+        let expected = commands::parse(&format!("/{}", spec.name), &[]).unwrap();
+        assert_eq!(effects, [Effect::Command(expected)], "/{}", spec.name);
+    }
+    // The one that was marked is inserted.
+    let mut chat = Chat::new();
+    chat.types("/undo");
+    chat.press(KeyCode::Down);
+    chat.press(KeyCode::Up);
+    assert_eq!(chat.press(KeyCode::Enter).len(), 1);
+}

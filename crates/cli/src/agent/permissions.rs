@@ -1,9 +1,10 @@
 //! What an agent may do without asking: its tools, its mode, and the rules from flags, files and earlier answers.
 //!
 //! Invariants: rules of all origins apply together, and each knows its origin; earlier answers that cannot be read
-//! deny every call. Where nobody answers, a tool is offered only if some call of it may run.
+//! deny every call, and a change of their file applies to the next call, whoever made it. Where nobody answers, a tool is offered only if some call of it may run.
 
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use greenroom::permissions::{Effect, Mode, Permissions, Policy, Subject};
 
@@ -54,13 +55,9 @@ pub(crate) fn granted(
         (Effect::Deny, "--deny", &args.deny),
     ];
     let answers = own_folder.map(|folder| remembered::Answers::new(folder, root));
-    let known = answers.as_ref().map_or(Ok(Vec::new()), remembered::Answers::read);
     let has_rules = flags.iter().any(|(_, _, rules)| !rules.is_empty()) || config.rules().next().is_some();
     let mode = mode_of(args, config.mode, has_rules);
-    let mut policy = match &known {
-        Ok(_) => Policy::new(mode, root),
-        Err(problem) => Policy::invalid(problem),
-    };
+    let mut policy = Policy::new(mode, root);
     policy = policy.home(surroundings.variable("HOME").map(PathBuf::from)).trust(TRUSTED);
     for (effect, name, rule) in config.rules() {
         let key = vec!["permissions".to_owned(), name.to_owned()];
@@ -77,13 +74,11 @@ pub(crate) fn granted(
             policy.add(effect, rule, flag).map_err(|invalid| usage(format!("{flag}: {invalid}")))?;
         }
     }
-    if let Some((answers, rules)) = answers.as_ref().zip(known.as_ref().ok()) {
-        for rule in rules {
-            if let Err(invalid) = policy.add(Effect::Allow, rule, &answers.shown()) {
-                policy = Policy::invalid(format!("{}: {invalid}", answers.shown()));
-                break;
-            }
-        }
+    // Looked at before it is read: a change in between is seen the next time.
+    let seen = answers.as_ref().map(remembered::Answers::stamp);
+    let without = policy.clone();
+    if let Some(answers) = &answers {
+        policy = with_answers(&without, answers);
     }
     let offered = offered(args, &policy);
     let warning = policy.problem().map(|problem| format!("every call of a tool is denied: {problem}"));
@@ -91,11 +86,43 @@ pub(crate) fn granted(
         Answers::Nobody => Permissions::unattended(policy, "--allow '", "'"),
         Answers::Client | Answers::Terminal => Permissions::new(policy),
     };
-    if let Some(answers) = answers.filter(|_| args.answers == Answers::Terminal) {
-        permissions =
-            permissions.remember(move |rules| answers.add(rules).map_err(|error| format!("{error:#}")));
+    if let Some((answers, seen)) = answers.zip(seen) {
+        let (written, seen) = (answers.clone(), Mutex::new(seen));
+        permissions = permissions.reread(move || {
+            let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
+            let now = answers.stamp();
+            if *seen == now {
+                return None;
+            }
+            *seen = now;
+            Some(with_answers(&without, &answers))
+        });
+        if args.answers == Answers::Terminal {
+            permissions =
+                permissions.remember(move |rules| written.add(rules).map_err(|error| format!("{error:#}")));
+        }
     }
     Ok(Granted { permissions, offered, warning })
+}
+
+/// Returns the policy with the rules of earlier answers; if they cannot be read, it denies every call.
+fn with_answers(policy: &Policy, answers: &remembered::Answers) -> Policy {
+    let invalid = |problem: String| {
+        let mut invalid = Policy::invalid(problem);
+        invalid.set_mode(policy.mode());
+        invalid
+    };
+    let rules = match answers.read() {
+        Ok(rules) => rules,
+        Err(problem) => return invalid(problem),
+    };
+    let mut with = policy.clone();
+    for rule in &rules {
+        if let Err(wrong) = with.add(Effect::Allow, rule, &answers.shown()) {
+            return invalid(format!("{}: {wrong}", answers.shown()));
+        }
+    }
+    with
 }
 
 /// Returns the mode at the start.

@@ -19,6 +19,9 @@ use crate::commands::store::{as_value, say};
 use crate::host::Changes;
 use crate::{agent, error};
 
+/// The folder of a store that no backup has: copies of the user's files, which `undo` brings back.
+const KEPT_FILES: &str = "files";
+
 /// Backs up the store: through the host that has it, or in this process.
 pub(crate) async fn back_up(global: &Global, args: &BackupArgs) -> Result<u8> {
     let store = agent::data_dir(global)?;
@@ -38,13 +41,20 @@ pub(crate) async fn back_up(global: &Global, args: &BackupArgs) -> Result<u8> {
     changes.end().await?;
     let Some(made) = made else { return Ok(error::INTERRUPTED) };
     let BackedUp { dir, made_at_ms, sessions, entries, bytes } = made?;
+    let left_out: Vec<&str> = store.join(KEPT_FILES).exists().then_some(KEPT_FILES).into_iter().collect();
     let mut screen = Screen::stdout(global.color);
     if args.json {
         screen.pretty_json(&json!({
             "dir": dir, "made_at_ms": made_at_ms, "sessions": sessions, "entries": entries, "bytes": bytes,
+            "left_out": left_out,
         }))?;
     } else {
         screen.line(format!("Backed up {} to {}.", held(sessions, entries, bytes), dir.display()))?;
+        if !left_out.is_empty() {
+            screen.line(
+                "Left out: the files that are kept for `undo`. A store that is restored takes back conversations only.",
+            )?;
+        }
     }
     Ok(0)
 }

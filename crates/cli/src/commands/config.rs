@@ -15,12 +15,15 @@ use crate::config::{Config, FILE_NAME, Loaded, shown_url};
 mod edit;
 
 use crate::agent;
+use crate::agent::permissions::remembered::{Answers, FILE};
 use crate::args::{ConfigArgs, ConfigCommand, Global};
 use crate::config::surroundings::Surroundings;
 use crate::config::trusted::{Answer, FolderTrust};
 use crate::error::usage;
 use greenroom_terminal::Screen;
 
+/// The rules of earlier answers in JSON, beside the settings.
+const ALWAYS: &str = "permissions.always";
 /// The column of the sources.
 const SOURCE_COLUMN: usize = 44;
 /// The width of comments, in columns.
@@ -120,6 +123,32 @@ fn source_of(loaded: &Loaded, parts: &[String]) -> String {
     Vec::from_iter(sources).join(", ")
 }
 
+/// Shows the rules that the user added with the answer "always", which are in a file of their own.
+fn show_answers(screen: &mut Screen) -> Result<()> {
+    let Some(own) = agent::own_folder() else { return Ok(()) };
+    let file = own.join(FILE);
+    match Answers::of_all(&own) {
+        Ok(rules) if rules.values().all(Vec::is_empty) => {}
+        Ok(rules) => {
+            screen.line(format!("# Allowed with the answer \"always\" ({}):", file.display()))?;
+            for (folder, rules) in &rules {
+                for rule in rules {
+                    screen.line(format!("#   in {}: {}", one_line(folder), one_line(rule)))?;
+                }
+            }
+        }
+        Err(error) => {
+            screen.line(format!("# Every call of a tool is denied: {}", one_line(&format!("{error:#}"))))?
+        }
+    }
+    Ok(())
+}
+
+/// A line break would end the comment.
+fn one_line(text: &str) -> String {
+    text.replace(['\n', '\r'], " ")
+}
+
 fn show(screen: &mut Screen, loaded: &Loaded, as_json: bool) -> Result<()> {
     let value = shown(&loaded.config)?;
     if as_json {
@@ -131,6 +160,14 @@ fn show(screen: &mut Screen, loaded: &Loaded, as_json: bool) -> Result<()> {
                 Ok((parts.join("."), json!({ "value": to_json(value)?, "source": source })))
             })
             .collect::<Result<_>>()?;
+        let mut settings = settings;
+        if let Some((own, rules)) =
+            agent::own_folder().and_then(|own| Some((own.clone(), Answers::of_all(&own).ok()?)))
+            && rules.values().any(|rules| !rules.is_empty())
+        {
+            let source = own.join(FILE).display().to_string();
+            settings.insert(ALWAYS.to_owned(), json!({ "value": rules, "source": source }));
+        }
         return Ok(screen.pretty_json(&settings)?);
     }
     let names: Vec<String> = loaded.files.iter().map(|path| path.display().to_string()).collect();
@@ -152,6 +189,7 @@ fn show(screen: &mut Screen, loaded: &Loaded, as_json: bool) -> Result<()> {
         ))?;
     }
     let mut text = String::new();
+    show_answers(screen)?;
     write(&mut text, &value, &[], &|parts, line| {
         let Some(source) = loaded.origins.get(parts) else { return line };
         format!("{line:<SOURCE_COLUMN$}  # {source}")

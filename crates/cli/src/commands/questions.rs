@@ -5,12 +5,12 @@
 //! tools opens the session.
 
 use anyhow::Result;
-use greenroom::{Approval, EntryId, PendingQuestion, QuestionKind, State};
+use greenroom::{EntryId, PendingQuestion, Question, QuestionKind, State};
 use greenroom_server::Client;
 use greenroom_server::operations::{AnswerQuestion, ListQuestions, SessionState};
 use greenroom_store::StoreError;
 use greenroom_terminal::screen::variable;
-use greenroom_terminal::{Look, Row, Screen};
+use greenroom_terminal::{Look, Row, Screen, approvals};
 use serde_json::{Value, json};
 
 use crate::agent::{self, ask_user};
@@ -117,33 +117,18 @@ fn value(kind: Option<&QuestionKind>, args: &AnswerArgs) -> Result<Value> {
 fn show(screen: &mut Screen, question: &PendingQuestion) -> Result<()> {
     let head = format!("{} {}  {}", question.session, question.id, question.tool);
     screen.line(Row::styled(Look::DIM, head))?;
-    screen.line(format!("  {}", question.question.text))?;
-    if let Some(details) = &question.question.details {
+    let Question { text, details, kind, .. } = &question.question;
+    if let QuestionKind::Approval { approval } = kind {
+        for row in approvals::lines(text, approval).iter().flat_map(|line| line.rows(usize::MAX)) {
+            screen.line(Row::plain("  ").then(row))?;
+        }
+    } else {
+        screen.line(format!("  {text}"))?;
+    }
+    if let Some(details) = details {
         details.lines().try_for_each(|line| screen.line(format!("  {line}")))?;
     }
-    if let QuestionKind::Approval { approval } = &question.question.kind {
-        show_approval(screen, approval)?;
-    }
     screen.line(Row::styled(Look::DIM, format!("  {}", wanted(&question.question.kind))))?;
-    Ok(())
-}
-
-/// Shows what a call would do.
-fn show_approval(screen: &mut Screen, approval: &Approval) -> Result<()> {
-    let Approval { tool, arguments, folder, why, rules, preview, .. } = approval;
-    if let Some(why) = why {
-        screen.line(format!("  because {why}"))?;
-    }
-    match preview {
-        Some(preview) => preview.lines().try_for_each(|line| screen.line(format!("  {line}")))?,
-        None => screen.line(format!("  {tool} {arguments}"))?,
-    }
-    if let Some(folder) = folder {
-        screen.line(Row::styled(Look::DIM, format!("  in {folder}")))?;
-    }
-    if !rules.is_empty() {
-        screen.line(Row::styled(Look::DIM, format!("  always: {}", rules.join(", "))))?;
-    }
     Ok(())
 }
 

@@ -6,6 +6,7 @@
 use std::io::{BufRead, IsTerminal};
 
 use anyhow::Result;
+use greenroom::permissions::Mode;
 use greenroom_chat::figures;
 use greenroom_kernel::EntryId;
 use greenroom_server::operations::{RewindScope, RewindSession, SessionRewound};
@@ -21,8 +22,13 @@ use crate::host::link::Link;
 pub(crate) async fn run(global: &Global, args: &UndoArgs) -> Result<u8> {
     let interrupts = Interrupts::new()?;
     let patience = Patience::new(global, &interrupts);
-    let (global, model) = &interrupts.unless(begin::stored(global, &args.model, &args.id)).await?;
-    let opening = Link::open_once_for(global, model, &args.id, &patience);
+    let (global, mut model) = interrupts.unless(begin::stored(global, &args.model, &args.id)).await?;
+    let global = &global;
+    if !(model.allow_write || model.allow_shell) {
+        // The user changes the files, not the agent.
+        model.mode = model.mode.or(Some(Mode::AcceptEdits));
+    }
+    let opening = Link::open_once_for(global, &model, &args.id, &patience);
     let (link, id) = interrupts.unless(opening).await?;
     link.say_warnings(global)?;
     let result = interrupts.unless(undo(global, args, &link, id)).await;

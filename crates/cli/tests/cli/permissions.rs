@@ -223,3 +223,80 @@ fn shift_tab_changes_the_mode_at_once() {
     terminal.says("and again");
     terminal.shows("a rule forbids it");
 }
+
+#[test]
+fn a_long_command_is_approved_only_after_its_end_was_shown() {
+    if !is_there() {
+        return;
+    }
+    let command = format!("echo {} > /dev/null\u{202e}\nprintf whole > end.txt", "x".repeat(9_000));
+    let command = command.replace('\u{202e}', "; # \u{202e}");
+    let model = calling("bash", json!({ "command": command }));
+    let place = Place::new();
+    let terminal = chat(&place, &model, &[]);
+    terminal.says("go");
+    let screen = terminal.shows("rows not seen");
+    assert!(
+        screen.contains("1. Yes (first read to the end)") && !screen.contains("printf whole > end.txt"),
+        "{screen}"
+    );
+    terminal.types("1");
+    terminal.press("Enter");
+    terminal.shows("rows of the call were not shown");
+    assert!(!place.work().join("end.txt").exists());
+    terminal.press("End");
+    let screen = terminal.shows("printf whole > end.txt");
+    assert!(screen.contains("rows before were not seen") && screen.contains("\\u{202e}"), "{screen}");
+    terminal.press("Enter");
+    terminal.shows("it says:");
+    assert_eq!(std::fs::read_to_string(place.work().join("end.txt")).unwrap(), "whole");
+}
+
+#[test]
+fn what_is_edited_in_the_file_of_answers_applies_to_the_next_call() {
+    if !is_there() {
+        return;
+    }
+    let model = calling("write", json!({ "path": "a.txt", "content": "x" }));
+    let place = Place::new();
+    let terminal = chat(&place, &model, &[]);
+    terminal.says("go");
+    terminal.shows("1. Yes");
+    terminal.types("2");
+    terminal.press("Enter");
+    terminal.shows("it says: created");
+    let rules = std::fs::read_to_string(remembered(&place)).unwrap();
+    let shown = place.run(&["config"]).stdout;
+    assert!(rules.contains("write(a.txt)"), "{rules}");
+    assert!(shown.contains("Allowed with the answer") && shown.contains(": write(a.txt)"), "{shown}");
+    terminal.says("again");
+    terminal.until("it is not asked", |screen| screen.matches("it says:").count() == 2);
+    // Another process takes the rule back.
+    std::fs::write(remembered(&place), "allow: {}\n").unwrap();
+    terminal.says("and again");
+    terminal.shows("1. Yes");
+    // What cannot be read denies, although the user said yes.
+    std::fs::write(remembered(&place), "allow: [x\n").unwrap();
+    terminal.types("1");
+    terminal.press("Enter");
+    terminal.shows("the permissions cannot be read, so nothing is allowed");
+    std::fs::write(remembered(&place), &rules).unwrap();
+    terminal.says("at last");
+    terminal.until("it is allowed again", |screen| screen.matches("it says: replaced").count() >= 2);
+}
+
+#[test]
+fn files_do_not_go_back_in_the_read_only_mode() {
+    let model = calling("write", json!({ "path": "a.txt", "content": "x" }));
+    let (place, url) = (Place::new(), model.url());
+    let run = |arguments: &[&str]| place.run(&[arguments, &["--base-url", &url, "--no-host"]].concat());
+    let ran = run(&["run", "-p", "go", "--session", "s", "--allow-write"]);
+    assert!(ran.code == Some(0) && place.work().join("a.txt").exists(), "{ran:?}");
+    let ran = run(&["undo", "s", "--yes", "--mode", "read-only"]);
+    assert!(ran.code != Some(0) && ran.stderr.contains("read-only mode"), "{ran:?}");
+    assert!(place.work().join("a.txt").exists());
+    let ran = run(&["undo", "s", "--mode", "read-only", "--dry-run"]);
+    assert!(ran.code == Some(0) && ran.stdout.contains("a.txt: removed"), "{ran:?}");
+    let ran = run(&["undo", "s", "--yes"]);
+    assert!(ran.code == Some(0) && !place.work().join("a.txt").exists(), "{ran:?}");
+}

@@ -4,6 +4,7 @@ use greenroom_kernel::Message;
 use greenroom_simulator::{Answer, CallInfo, Function, SeenRequest};
 use serde_json::json;
 
+use super::screen::{Terminal, is_there};
 use super::support::{Model, Place};
 
 /// Writes each prompt into the file `a`.
@@ -88,4 +89,32 @@ fn without_the_setting_only_conversations_go_back() {
     assert_eq!((ran["keeps_files"].as_bool(), ran["conversation"].as_bool()), (Some(false), Some(true)));
     assert_eq!(std::fs::read_to_string(place.work().join("a")).unwrap(), "one");
     assert!(!place.store().join("files").exists());
+}
+
+#[test]
+fn the_chat_offers_what_goes_back() {
+    // The choice, and the file and the prompt in the editor afterwards.
+    let rows = [(0, "one", "› two"), (1, "two", "› two"), (2, "one", "›")];
+    for (downs, content, editor) in rows.into_iter().filter(|_| is_there()) {
+        let (place, model) = (Place::new(), writer());
+        let (url, file) = (model.url(), place.work().join("a"));
+        let arguments = ["chat", "--base-url", &*url, "--session", "s", "--mode", "accept-edits"];
+        let terminal = Terminal::run(&place, (90, 30), &arguments);
+        terminal.shows("›");
+        for (prompt, count) in [("one", 1), ("two", 2)] {
+            terminal.says(prompt);
+            terminal.until("it answers", |screen| screen.matches("done").count() >= count);
+        }
+        terminal.says("/undo");
+        let screen = terminal.shows("What goes back");
+        for part in ["the conversation and 1 file", "the conversation alone", "1 file alone"] {
+            assert!(screen.contains(part), "{part}: {screen}");
+        }
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), "two", "nothing is changed unasked");
+        (0..downs).for_each(|_| terminal.press("Down"));
+        terminal.press("Enter");
+        terminal.until("it is done", |screen| !screen.contains("What goes back"));
+        terminal.shows(editor);
+        terminal.until("the file is as chosen", |_| std::fs::read_to_string(&file).unwrap() == content);
+    }
 }

@@ -13,6 +13,8 @@ use parking_lot::Mutex;
 
 /// Where the rules that people add with an approval are written; the error says why it could not be done.
 type Remember = dyn Fn(&[String]) -> Result<(), String> + Send + Sync;
+/// Returns the policy anew if what it was made of has changed since the last call. It may block for a moment.
+type Reread = dyn Fn() -> Option<Policy> + Send + Sync;
 
 /// The permissions of an agent. Cloning is cheap, and clones are the same: a mode or rule that is set applies to the
 /// next call.
@@ -34,6 +36,9 @@ struct Inner {
     /// What single sessions have of their own.
     sessions: Mutex<BTreeMap<String, Own>>,
     remember: Option<Box<Remember>>,
+    reread: Option<Box<Reread>>,
+    /// Rules of the program and of approvals that are in none of the sources that `reread` reads.
+    added: Mutex<Vec<(Effect, String, String)>>,
     /// How a person allows a rule where nobody can be asked, before and after the rule.
     unattended: Option<(String, String)>,
 }
@@ -53,6 +58,8 @@ impl Permissions {
             policy: Mutex::new(policy),
             sessions: Mutex::default(),
             remember: None,
+            reread: None,
+            added: Mutex::default(),
             unattended: None,
         }))
     }
@@ -65,6 +72,8 @@ impl Permissions {
             policy: Mutex::new(policy),
             sessions: Mutex::default(),
             remember: None,
+            reread: None,
+            added: Mutex::default(),
             unattended,
         }))
     }
@@ -82,6 +91,37 @@ impl Permissions {
             panic!("`remember` is called before the permissions are cloned");
         };
         Self(Arc::new(inner))
+    }
+
+    /// Sets what is asked for the policy before each call is judged, so that rules which another program, or the user,
+    /// writes meanwhile apply to the next call. It returns `None` if nothing has changed. Call it before the permissions
+    /// are cloned.
+    #[must_use]
+    pub fn reread(self, reread: impl Fn() -> Option<Policy> + Send + Sync + 'static) -> Self {
+        let Ok(inner) =
+            Arc::try_unwrap(self.0).map(|inner| Inner { reread: Some(Box::new(reread)), ..inner })
+        else {
+            panic!("`reread` is called before the permissions are cloned");
+        };
+        Self(Arc::new(inner))
+    }
+
+    /// Takes up what has changed in the sources of the policy; it may block for a moment. Calls are judged by the policy
+    /// after this. The modes of the agent and of sessions stay.
+    pub fn refresh(&self) {
+        let Some(mut policy) = self.0.reread.as_ref().and_then(|reread| reread()) else { return };
+        let mut now = self.0.policy.lock();
+        policy.set_mode(now.mode());
+        for (effect, rule, origin) in self.0.added.lock().iter() {
+            // It was valid when it was added, and the workspace is the same.
+            let _ = policy.add(*effect, rule, origin);
+        }
+        *now = policy;
+    }
+
+    /// Forgets the mode and the rules of a session that does not exist any more.
+    pub fn forget(&self, session: &str) {
+        self.0.sessions.lock().remove(session);
     }
 
     /// Returns the policy as it is now, with the agent's mode.
@@ -105,7 +145,9 @@ impl Permissions {
     /// # Errors
     /// [`InvalidRule`].
     pub fn add(&self, effect: Effect, rule: &str, origin: &str) -> Result<(), InvalidRule> {
-        self.0.policy.lock().add(effect, rule, origin)
+        self.0.policy.lock().add(effect, rule, origin)?;
+        self.0.added.lock().push((effect, rule.to_owned(), origin.to_owned()));
+        Ok(())
     }
 
     /// Returns the policy of a session: that of the agent, with the session's own mode and rules.
@@ -162,14 +204,24 @@ impl Permissions {
     /// Adds the rules of an approval. The warning says what could not be remembered.
     pub(crate) fn allow_always(&self, session: &str, rules: &[String]) -> Option<String> {
         let origin = "an approval";
-        let added = rules.iter().try_for_each(|rule| match &self.0.remember {
-            Some(_) => self.add(Effect::Allow, rule, origin),
-            None => self.add_for(session, Effect::Allow, rule, origin),
-        });
-        if let Err(invalid) = added {
+        let Some(remember) = &self.0.remember else {
+            let added = rules.iter().try_for_each(|rule| self.add_for(session, Effect::Allow, rule, origin));
+            return added.err().map(|invalid| invalid.to_string());
+        };
+        let mut trial = self.policy();
+        if let Err(invalid) = rules.iter().try_for_each(|rule| trial.add(Effect::Allow, rule, origin)) {
             return Some(invalid.to_string());
         }
-        let written = self.0.remember.as_ref().map_or(Ok(()), |remember| remember(rules));
+        let written = remember(rules);
+        // What was written is read back before the next call, and can be taken back in the file.
+        if written.is_ok() && self.0.reread.is_some() {
+            *self.0.policy.lock() = trial;
+            return None;
+        }
+        for rule in rules {
+            // It was valid in the trial.
+            let _ = self.add(Effect::Allow, rule, origin);
+        }
         written
             .err()
             .map(|problem| format!("the rule applies until the program ends, and was not written: {problem}"))
@@ -183,3 +235,6 @@ impl fmt::Debug for Permissions {
         shown.field("mode", &policy.mode()).field("rules", &policy.rules().len()).finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -395,6 +395,10 @@ impl SessionShared {
 
     pub(crate) fn mark_deleted(&self) {
         self.is_deleted.store(true, Ordering::SeqCst);
+        #[cfg(feature = "permissions")]
+        if let Some(permissions) = self.agent().as_ref().and_then(|agent| agent.permissions.as_ref()) {
+            permissions.forget(&self.id);
+        }
     }
 
     /// Whether a run continues while the session sleeps.

@@ -47,8 +47,11 @@ pub enum Approved {
 }
 
 impl Approval {
-    /// The size up to which arguments and previews are shown, in bytes.
-    pub const SHOWN_BYTES_MAX: usize = 16 * 1024;
+    /// The size up to which arguments, and a preview, are shown whole; in bytes of their JSON. A call that cannot be
+    /// shown whole cannot be approved ([`Self::is_whole`]).
+    pub const SHOWN_BYTES_MAX: usize = 192 * 1024;
+    /// The maximum size of the whole question, as JSON text in bytes.
+    pub const BYTES_MAX: usize = 768 * 1024;
 
     /// Creates the approval of a call.
     pub fn new(tool: impl Into<String>, arguments: Value) -> Self {
@@ -69,6 +72,16 @@ impl Approval {
             rules: Vec::new(),
             preview: None,
         }
+    }
+
+    /// Sets what the call would change. A preview that is too large is left out.
+    pub fn set_preview(&mut self, preview: Option<String>) {
+        self.preview = preview.filter(|preview| json_bytes(preview) <= Self::SHOWN_BYTES_MAX);
+    }
+
+    /// Whether a person can read all that the call would do: its arguments are whole, or its changes are.
+    pub fn is_whole(&self) -> bool {
+        self.preview.is_some() || !self.arguments.is_string()
     }
 
     /// Returns what may be answered, for people.
@@ -100,6 +113,11 @@ impl Approval {
             self.parts.iter().chain(&self.rules).chain(&self.preview).chain(&self.folder).chain(&self.why);
         self.tool.len() + self.arguments.to_string().len() + texts.map(String::len).sum::<usize>()
     }
+}
+
+/// Returns the size of a text in JSON.
+fn json_bytes(text: &str) -> usize {
+    serde_json::to_string(text).map_or(usize::MAX, |json| json.len())
 }
 
 /// Reads an answer in any form that a person may use.

@@ -326,9 +326,27 @@ fn answers_to_an_approval() {
 }
 
 #[test]
-fn an_approval_of_any_size_can_be_asked() {
-    let content = "é".repeat(Approval::SHOWN_BYTES_MAX);
-    let approval = Approval::new("write", json!({ "content": content }));
-    assert!(approval.arguments.as_str().is_some_and(|text| text.ends_with(" bytes in all)")));
-    assert_eq!(Question::approval("Write it?", approval).check(), Ok(()));
+fn an_approval_shows_a_call_whole_or_says_that_it_cannot() {
+    let max = Approval::SHOWN_BYTES_MAX;
+    // The size in JSON counts: `"` has two bytes there, and a control character six.
+    let rows: [(&str, usize, Option<(&str, usize)>, bool); 8] = [
+        ("x", max - 20, None, true),
+        ("x", max, None, false),
+        ("\"", max / 2 - 10, None, true),
+        ("\"", max / 2, None, false),
+        ("x", max, Some(("+", max - 2)), true),
+        ("x", max, Some(("+", max)), false),
+        ("x", 10, Some(("\u{1}", max / 6)), true),
+        ("\u{1}", max / 6, Some(("\u{1}", max / 6)), false),
+    ];
+    for (text, count, preview, is_whole) in rows {
+        let mut approval = Approval::new("write", json!({ "content": text.repeat(count) }));
+        approval.set_preview(preview.map(|(text, count)| text.repeat(count)));
+        assert_eq!(approval.is_whole(), is_whole, "{text:?} × {count}, {preview:?}");
+        approval.parts = vec!["\u{1}".repeat(max / 12)];
+        assert_eq!(Question::approval("Write it?", approval).check(), Ok(()), "{text:?} × {count}");
+    }
+    let mut approval = Approval::new("bash", json!({}));
+    approval.parts = vec!["x".repeat(Approval::BYTES_MAX)];
+    assert!(Question::approval("Run it?", approval).check().is_err());
 }

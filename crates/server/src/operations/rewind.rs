@@ -1,6 +1,7 @@
 //! Going back: the conversation, the files, or both.
 
 use greenroom::files::{FileAction, FileRewind, Rewind, Rewound};
+use greenroom::permissions::Mode;
 use greenroom_kernel::EntryId;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -9,7 +10,7 @@ use super::{Access, Answer, Asked, Nothing, Operation, Performed, Refused, Route
 
 /// Takes back the newest turn, or goes back to an entry: the conversation, the files that the session's tools
 /// have changed since, or both. Only while the session is idle. Files that cannot be brought back are left as
-/// they are; the answer names them.
+/// they are; the answer names them. In the session's read-only mode no file goes back.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RewindSession {
@@ -149,6 +150,16 @@ impl Operation for RewindSession {
 
     async fn perform(self, asked: Asked) -> Performed<Self> {
         let session = asked.session()?.clone();
+        let mode = session.permissions().map(|permissions| permissions.of_session(&self.session_id).mode());
+        if mode == Some(Mode::ReadOnly) && self.scope != RewindScope::Conversation && !self.dry_run {
+            let planned = session.rewind(self.wanted().dry_run()).await.map_err(Refused::from)?;
+            let mut files = planned.files.into_iter().map(RewoundFile::from);
+            if files.any(|file| file.action.is_done()) {
+                let text = "the session is in the read-only mode, in which no file is changed: set another mode, or take \
+                            back the conversation alone (`scope` is `conversation`)";
+                return Err(Refused::Parameters(text.to_owned()));
+            }
+        }
         let rewinding = super::begun({
             let wanted = self.wanted();
             async move { session.rewind(wanted).await }

@@ -1,6 +1,6 @@
 //! Hostile characters are escaped, in text and in JSON, and nothing else changes.
 
-use super::{harmless, harmless_json};
+use super::{evident, harmless, harmless_json};
 
 #[test]
 fn what_steers_or_misleads_is_escaped() {
@@ -44,4 +44,20 @@ fn json_means_the_same() {
         }
     }
     assert!(cases > 1_500, "{cases}");
+}
+
+#[test]
+fn what_is_approved_shows_also_what_text_may_have() {
+    for (line, expect) in [
+        ("ls -l\t日本語 é e\u{301} ñ", "ls -l\t日本語 é e\u{301} ñ"),
+        ("a\r", r"a\u{d}"),
+        ("a\nb", r"a\u{a}b"),
+        ("a\u{a0}b\u{3000}c\u{2003}", r"a\u{a0}b\u{3000}c\u{2003}"),
+        ("a\u{200d}b\u{200c}c\u{fe0f}\u{34f}", r"a\u{200d}b\u{200c}c\u{fe0f}\u{34f}"),
+        ("a\u{301}\u{302}\u{303}\u{304}b", "a\u{301}\u{302}\\u{303}\\u{304}b"),
+        ("\x1b[2J\u{202e}\u{2800}", r"\u{1b}[2J\u{202e}\u{2800}"),
+    ] {
+        assert_eq!(evident(line), expect, "{line:?}");
+        assert_eq!(harmless(&evident(line)), expect, "{line:?}");
+    }
 }

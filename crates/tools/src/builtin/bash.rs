@@ -46,6 +46,9 @@ const GRACE: Duration = Duration::from_secs(5);
 /// How long to wait for the rest of the output after all processes have ended.
 const DRAIN: Duration = Duration::from_millis(200);
 
+/// How often a command is started again that another program outran: a socket of it vanished while it was to be hidden.
+const OUTRUN_MAX: usize = 5;
+
 /// The maximum output read from a cancelled command, in bytes: the capacity of a pipe. A command that writes
 /// without end must not delay its cancellation.
 const PIPE_BYTES: u64 = 64 * 1024;
@@ -170,14 +173,46 @@ async fn run(
     let (before, files) = before.await?.map_err(|error| {
         ToolError::new(format!("the command was not run: files could not be kept for rewinding: {error}"))
     })?;
-    let (launch, ready) = launch(workspace, options, shared, &protection, &arguments.command).await?;
+    let deadline = tokio::time::Instant::now() + timeout;
+    let mut outrun = 0;
+    let (end, text, ready) = loop {
+        let (launch, ready) = launch(workspace, options, shared, &protection, &arguments.command).await?;
+        let (end, text) = performed(launch, shared, deadline, context).await?;
+        // It has not begun: the sockets of other programs are looked up again.
+        if outrun < OUTRUN_MAX && matches!(end, End::Exited(_)) && ready.was_outrun(&text) {
+            outrun += 1;
+            tokio::task::spawn_blocking(|| ready.end()).await?;
+            continue;
+        }
+        break (end, text, ready);
+    };
+    // Removes files, and all processes that could see them have ended.
+    let removed = tokio::task::spawn_blocking(|| ready.end()).await?;
+    let mut output = report(end, timeout, text);
+    remark(&mut output, options, &protection, &removed);
+    off_thread(workspace, move |workspace| {
+        if let Err(error) = files.after(workspace, &before) {
+            tracing::warn!(%error, "what a command changed could not be recorded for rewinding");
+        }
+        workspace.changed_since(&before, output)
+    })
+    .await
+}
+
+/// Runs the command to its end, and ends all its processes. Returns its output.
+async fn performed(
+    launch: Launch,
+    shared: &Arc<Shared>,
+    deadline: tokio::time::Instant,
+    context: &ToolContext,
+) -> Result<(End, String), ToolError> {
     let (mut running, mut output) = Running::start(launch)
         .map_err(|error| ToolError::new(format!("cannot start the command: {error}")))?;
     let mut collector = Collector::new(&context.progress, Some(Spill::new(Arc::clone(shared))));
     let end = tokio::select! {
         biased;
         () = context.cancel.cancelled() => End::Cancelled,
-        () = tokio::time::sleep(timeout) => End::TimedOut,
+        () = tokio::time::sleep_until(deadline) => End::TimedOut,
         status = async {
             // The output may end before the command, and the command before its output.
             tokio::select! {
@@ -200,17 +235,7 @@ async fn run(
             running.end().await;
         }
     }
-    // Removes files, and all processes that could see them have ended.
-    let removed = tokio::task::spawn_blocking(|| ready.end()).await?;
-    let mut output = report(end, timeout, collector.finish());
-    remark(&mut output, options, &protection, &removed);
-    off_thread(workspace, move |workspace| {
-        if let Err(error) = files.after(workspace, &before) {
-            tracing::warn!(%error, "what a command changed could not be recorded for rewinding");
-        }
-        workspace.changed_since(&before, output)
-    })
-    .await
+    Ok((end, collector.finish()))
 }
 
 /// Returns what protects the command, or why it is refused.
@@ -289,13 +314,9 @@ fn remark(
     output: &mut ToolOutput,
     options: &Options,
     protection: &(Protection, Containment),
-    removed: &[PathBuf],
+    done: &[String],
 ) {
-    let mut remarks = Vec::new();
-    if !removed.is_empty() {
-        let paths: Vec<String> = removed.iter().map(|path| path.display().to_string()).collect();
-        remarks.push(format!("removed, since commands may not create it: {}", paths.join(", ")));
-    }
+    let mut remarks = done.to_vec();
     if output.status == ToolStatus::Error {
         remarks.extend(hint::hint(&options.sandbox, &protection.0, &output.content_text()));
     }

@@ -189,7 +189,10 @@ pub(super) fn changes(before: &str, after: &str) -> Vec<String> {
                 ChangeTag::Insert => '+',
                 ChangeTag::Equal => ' ',
             };
-            lines.push(format!("{mark}{}", change.value().trim_end_matches(['\n', '\r'])));
+            let line = change.value();
+            // A carriage return alone is no line end of ours: a person is to see it.
+            let line = line.strip_suffix("\r\n").or(line.strip_suffix('\n')).unwrap_or(line);
+            lines.push(format!("{mark}{line}"));
         }
     }
     lines

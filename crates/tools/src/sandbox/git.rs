@@ -4,17 +4,19 @@
 //! Invariants: nothing here runs git, and nothing that a repository says makes a folder writable, unless the main
 //! repository, which commands cannot change, confirms it.
 
+use std::collections::VecDeque;
 use std::fs::Metadata;
 use std::path::{Component, Path, PathBuf};
 
 use super::placeholders::is_placeholder;
+use super::plan::outermost;
 
 /// The name of a project's configuration.
 const OWN_CONFIGURATION: &str = "greenroom.yaml";
-/// How deep nested repositories are searched for, in folders below the workspace.
-const DEPTH_MAX: usize = 4;
-/// How many entries of folders are examined for nested repositories.
-const ENTRIES_MAX: usize = 20_000;
+/// After how many entries of folders the search for nested repositories ends.
+const ENTRIES_MAX: usize = 100_000;
+/// With more folders left, those of the workspace that they are in count.
+const UNEXAMINED_MAX: usize = 64;
 /// How deep the repositories of submodules are nested in `.git/modules`.
 const MODULES_DEPTH_MAX: usize = 4;
 /// The most of a file of git that is read, in bytes.
@@ -35,13 +37,16 @@ pub(crate) struct Protected {
     pub(crate) forbidden: Vec<PathBuf>,
     /// Folders outside the workspace that belong to its repository.
     pub(crate) writable: Vec<PathBuf>,
+    /// The `.git` of each repository that was found.
+    pub(crate) repositories: Vec<PathBuf>,
+    /// Folders that were not searched, because the workspace has too many files.
+    pub(crate) unexamined: Vec<PathBuf>,
 }
 
 /// Returns what to protect in a workspace; `configurations` are the user's own files of git.
 pub(crate) fn protected(root: &Path, configurations: &[PathBuf]) -> Protected {
     let mut found = Protected::default();
-    let mut entries_left = ENTRIES_MAX;
-    search(root, 0, &mut entries_left, &mut found);
+    found.search(root, ENTRIES_MAX);
     if kind(&root.join(".git")).is_none() {
         found.missing_folders.push(root.join(".git"));
     }
@@ -55,33 +60,42 @@ pub(crate) fn protected(root: &Path, configurations: &[PathBuf]) -> Protected {
     found
 }
 
-fn search(folder: &Path, depth: usize, entries_left: &mut usize, found: &mut Protected) {
-    let Ok(entries) = std::fs::read_dir(folder) else { return };
-    for entry in entries.filter_map(Result::ok) {
-        if *entries_left == 0 {
-            return;
+/// Visits the folders of a workspace, the outer ones first; `visit` gets each folder and the names of interest in it.
+/// Returns the folders that are left after so many entries.
+pub(crate) fn visit(root: &Path, entries_max: usize, mut visit: impl FnMut(&Path, &Path)) -> Vec<PathBuf> {
+    let mut queue = VecDeque::from([root.to_owned()]);
+    let mut entries_left = entries_max;
+    while let Some(folder) = queue.pop_front() {
+        if entries_left == 0 {
+            queue.push_front(folder);
+            break;
         }
-        *entries_left -= 1;
-        let (path, name) = (entry.path(), entry.file_name());
-        if name == ".git" {
-            found.repository(&path, folder);
-        } else if name == OWN_CONFIGURATION {
-            found.file(&path);
-        } else if depth < DEPTH_MAX
-            && entry.file_type().is_ok_and(|kind| kind.is_dir())
-            && !SKIPPED.iter().any(|skipped| name == *skipped)
-        {
-            search(&path, depth + 1, entries_left, found);
+        for entry in std::fs::read_dir(&folder).into_iter().flatten().filter_map(Result::ok) {
+            entries_left = entries_left.saturating_sub(1);
+            let (path, name) = (entry.path(), entry.file_name());
+            if name == ".git" || name == OWN_CONFIGURATION {
+                visit(&folder, &path);
+            } else if entry.file_type().is_ok_and(|kind| kind.is_dir())
+                && !SKIPPED.iter().any(|skipped| name == *skipped)
+            {
+                queue.push_back(path);
+            }
         }
     }
+    let left: Vec<PathBuf> = queue.into();
+    if left.len() <= UNEXAMINED_MAX {
+        return left;
+    }
+    let first = |path: &PathBuf| Some(root.join(path.strip_prefix(root).ok()?.components().next()?));
+    outermost(&left.iter().filter_map(first).collect::<Vec<_>>())
 }
 
 /// Returns what a path itself is, without following it. A placeholder of another command counts as nothing.
-fn kind(path: &Path) -> Option<Metadata> {
+pub(super) fn kind(path: &Path) -> Option<Metadata> {
     path.symlink_metadata().ok().filter(|_| !is_placeholder(path))
 }
 
-fn text(path: &Path) -> Option<String> {
+pub(super) fn text(path: &Path) -> Option<String> {
     let metadata = kind(path)?;
     if !metadata.is_file() || metadata.len() > FILE_BYTES_MAX {
         return None;
@@ -90,6 +104,17 @@ fn text(path: &Path) -> Option<String> {
 }
 
 impl Protected {
+    fn search(&mut self, root: &Path, entries_max: usize) {
+        self.unexamined = visit(root, entries_max, |folder, path| {
+            if path.ends_with(OWN_CONFIGURATION) {
+                self.file(path);
+            } else {
+                self.repositories.push(path.to_owned());
+                self.repository(path, folder);
+            }
+        });
+    }
+
     /// A file that must not be changed. A link could be replaced, so the folder with the link must not be
     /// changed either.
     fn file(&mut self, path: &Path) {
@@ -237,7 +262,7 @@ fn named(text: &str) -> Vec<Named> {
 }
 
 /// Removes `.` and `..`; returns `None` for a path that does not stay below the root.
-fn plain(path: &Path) -> Option<PathBuf> {
+pub(super) fn plain(path: &Path) -> Option<PathBuf> {
     let mut plain = PathBuf::new();
     for component in path.components() {
         match component {

@@ -8,6 +8,8 @@ use super::{Network, Protection, Sandbox, Way};
 /// Texts of programs that were refused something, in lower case.
 const FILES: [&str; 4] =
     ["read-only file system", "is a directory", "permission denied", "device or resource busy"];
+/// What git says about its own files.
+const GIT: [&str; 4] = [".git/config", ".git/hooks", ".git: ", "could not lock config file"];
 const NETWORKS: [&str; 9] = [
     "network is unreachable",
     "could not resolve host",
@@ -48,6 +50,11 @@ pub(crate) fn hint(sandbox: &Sandbox, protection: &Protection, output: &str) -> 
                 )
             }
         }
+    } else if has(&FILES) && has(&GIT) {
+        "this command runs in a sandbox that keeps git's configuration and hooks as they are, so `git init`, `git config` and \
+         `git remote add` do not work in the workspace itself; a value for one command is set with `git -c KEY=VALUE`; else \
+         ask the user to run it (`!git init` in the chat)"
+            .to_owned()
     } else if has(&FILES) {
         "this command runs in a sandbox that can change only the workspace and /tmp, and in the workspace neither git's \
          hooks and configuration nor greenroom.yaml; ask the user to allow a folder with `sandbox.writable`"

@@ -8,6 +8,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use super::confinement::{Confinement, Rules};
+use super::created::Repositories;
 use super::git::{self, Protected};
 use super::placeholders::{Placeholders, is_placeholder};
 use super::plan::{Places, mounts, outermost};
@@ -29,15 +30,36 @@ pub(crate) struct Ready {
     pub(crate) tmp: Option<PathBuf>,
     placeholders: Placeholders,
     forbidden: Vec<PathBuf>,
+    /// The repositories that are known. `None`: none is examined afterwards.
+    repositories: Option<Repositories>,
+    /// Sockets of other programs, which may vanish.
+    sockets: Vec<PathBuf>,
+    /// What is closed for a reason that the model and the user cannot guess.
+    pub(crate) notes: Vec<String>,
 }
 
 impl Ready {
-    /// Removes what the command should not have made; returns those paths. All its processes have ended.
-    pub(crate) fn end(self) -> Vec<PathBuf> {
-        let removed = self.forbidden.iter().filter(|path| std::fs::remove_file(path).is_ok());
-        let removed = removed.cloned().collect();
+    /// Whether the command did not start, by what bubblewrap said: a socket that was to be covered has vanished
+    /// meanwhile.
+    pub(crate) fn was_outrun(&self, output: &str) -> bool {
+        let path =
+            output.strip_prefix("bwrap: Can't create file at ").and_then(|rest| rest.split(": ").next());
+        path.map(Path::new)
+            .is_some_and(|path| self.sockets.iter().any(|socket| socket == path) && !path.exists())
+    }
+
+    /// Removes what the command should not have made, and disarms the repositories that it made; returns what was done,
+    /// each for the model. All its processes have ended.
+    pub(crate) fn end(self) -> Vec<String> {
+        let removed: Vec<PathBuf> =
+            self.forbidden.iter().filter(|path| std::fs::remove_file(path).is_ok()).cloned().collect();
         drop(self.placeholders);
-        removed
+        let mut done = self.notes;
+        if !removed.is_empty() {
+            done.push(format!("removed, since commands may not create it: {}", shown(&removed)));
+        }
+        done.extend(self.repositories.map(|known| known.disarm()).unwrap_or_default());
+        done
     }
 }
 
@@ -59,7 +81,7 @@ pub(crate) fn prepare(
     }
     let mut ready = match protection.way {
         Way::Off => off(sandbox, protection, root),
-        Way::Bubblewrap(_) | Way::Landlock => sandboxed(sandbox, protection, root, private, home),
+        Way::Bubblewrap(_) | Way::Landlock => sandboxed(sandbox, protection, root, private, home)?,
     };
     ready.confinement.limits = sandbox.limits;
     Ok(ready)
@@ -85,12 +107,14 @@ fn sandboxed(
     root: &Path,
     private: &PrivateFolder,
     home: Option<&Path>,
-) -> Ready {
+) -> Result<Ready> {
     let real = |paths: &[PathBuf]| -> Vec<PathBuf> {
         paths.iter().filter_map(|path| path.canonicalize().ok()).collect()
     };
-    let Protected { existing, missing_files, missing_folders, forbidden, writable } =
+    let Protected { existing, missing_files, missing_folders, forbidden, writable, repositories, unexamined } =
         git::protected(root, &configurations(home));
+    let repositories = Repositories { root: root.to_owned(), known: repositories };
+    let mut notes = Vec::new();
     let mut places = Places { is_read_only: true, has_devices: true, ..Places::default() };
     places.writable = [vec![root.to_owned()], real(&sandbox.writable), writable].concat();
     let (closed, closed_missing) = present_and_missing(&sandbox.closed);
@@ -98,7 +122,8 @@ fn sandboxed(
     let hidden = [closed, real(&sandbox.hidden)].concat();
     if !protection.has_mounts {
         let confinement = without_mounts(sandbox, &places.writable, &hidden, private);
-        return Ready { confinement, tmp: Some(private.tmp()), forbidden, ..Ready::default() };
+        let (tmp, repositories) = (Some(private.tmp()), Some(repositories));
+        return Ok(Ready { confinement, tmp, forbidden, repositories, ..Ready::default() });
     }
     let closed_missing: Vec<PathBuf> = closed_missing.into_iter().filter(is_writable).collect();
     let folders = [missing_folders, closed_missing].concat();
@@ -110,6 +135,19 @@ fn sandboxed(
         places.replaced.push((private.var_tmp(), "/var/tmp".into()));
     }
     places.read_only = [existing, real(&sandbox.read_only), needed(&sandbox.network)].concat();
+    let chosen = real(&sandbox.writable);
+    let unexamined: Vec<PathBuf> = unexamined
+        .into_iter()
+        .filter(|folder| !chosen.iter().any(|chosen| folder.starts_with(chosen)))
+        .collect();
+    if !unexamined.is_empty() {
+        notes.push(format!(
+            "not changeable, since the workspace has too many files to look for git repositories in them: {}; the user can \
+             list them in `sandbox.writable`",
+            shown(&unexamined)
+        ));
+        places.read_only.extend(unexamined);
+    }
     places.read_only.push(private.output());
     if let Network::Hosts(_) = sandbox.network {
         places.read_only.push(private.proxy());
@@ -117,8 +155,13 @@ fn sandboxed(
     places.read_only.extend_from_slice(placeholders.files());
     hide(&hidden, &mut places);
     hide(placeholders.folders(), &mut places);
-    let sockets = sockets(&places, &private.proxy());
-    places.blank.extend(sockets);
+    let Covered { sockets, folders } =
+        covering(sockets(&places, &private.proxy())?, |folder| is_needed(folder, &places))?;
+    if !folders.is_empty() {
+        notes.push(format!("hidden, since they have many sockets of other programs: {}", shown(&folders)));
+    }
+    places.blank.extend(sockets.iter().cloned());
+    places.empty.extend(folders);
     let landlock = match protection.way {
         Way::Landlock => Some(Rules {
             read: vec!["/".into()],
@@ -143,7 +186,19 @@ fn sandboxed(
         has_all_families: sandbox.network == Network::All,
         ..Confinement::default()
     };
-    Ready { confinement, tmp: Some("/tmp".into()), placeholders, forbidden }
+    Ok(Ready {
+        confinement,
+        tmp: Some("/tmp".into()),
+        placeholders,
+        forbidden,
+        repositories: Some(repositories),
+        sockets,
+        notes,
+    })
+}
+
+fn shown(paths: &[PathBuf]) -> String {
+    paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ")
 }
 
 /// Without mounts, what may be read and changed is listed.
@@ -248,8 +303,13 @@ fn needed(network: &Network) -> Vec<PathBuf> {
 
 /// Returns the sockets of other programs, through which a command could have them act for it. Those in folders
 /// that are covered or replaced are left out.
-fn sockets(places: &Places, own: &Path) -> Vec<PathBuf> {
-    let table = std::fs::read_to_string("/proc/net/unix").unwrap_or_default();
+fn sockets(places: &Places, own: &Path) -> Result<Vec<PathBuf>> {
+    let table = std::fs::read_to_string("/proc/net/unix").map_err(|error| {
+        let text = format!(
+            "the sockets of other programs cannot be listed (/proc/net/unix: {error}), so none is hidden"
+        );
+        Error::new(error.kind(), text)
+    })?;
     let is_gone = |path: &Path| {
         let replaced = places.replaced.iter().map(|(_, at)| at);
         let is_back = places.writable.iter().any(|folder| path.starts_with(folder));
@@ -266,6 +326,52 @@ fn sockets(places: &Places, own: &Path) -> Vec<PathBuf> {
         .collect();
     found.sort();
     found.dedup();
-    found.truncate(SOCKETS_MAX);
-    found
+    Ok(found)
 }
+
+/// How sockets are covered.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Covered {
+    /// One by one.
+    sockets: Vec<PathBuf>,
+    /// With the folder that they are in.
+    folders: Vec<PathBuf>,
+}
+
+/// Chooses how to cover sockets: one by one, and with their folders if there are too many. `is_needed`: whether a command
+/// needs a folder.
+fn covering(found: Vec<PathBuf>, is_needed: impl Fn(&Path) -> bool) -> Result<Covered> {
+    if found.len() <= SOCKETS_MAX {
+        return Ok(Covered { sockets: found, folders: Vec::new() });
+    }
+    let count = found.len();
+    let mut covered = Covered::default();
+    for socket in found {
+        match socket.parent().filter(|folder| !is_needed(folder)) {
+            Some(folder) => covered.folders.push(folder.to_owned()),
+            None => covered.sockets.push(socket),
+        }
+    }
+    covered.folders = outermost(&covered.folders);
+    if covered.sockets.len() > SOCKETS_MAX || covered.folders.len() > SOCKETS_MAX {
+        let text = format!(
+            "there are {count} sockets of other programs that a command could reach, and at most {SOCKETS_MAX} are \
+             hidden one by one; end these programs or have them put their sockets into one folder outside the workspace"
+        );
+        return Err(Error::new(ErrorKind::QuotaExceeded, text));
+    }
+    Ok(covered)
+}
+
+/// Whether commands need a folder: it is one of the system's, or around something that they use.
+fn is_needed(folder: &Path, places: &Places) -> bool {
+    let system = ["/usr", "/etc", "/bin", "/sbin", "/lib", "/lib64", "/opt", "/dev", "/proc", "/sys", "/nix"];
+    let is_around = |place: &PathBuf| place.starts_with(folder);
+    system.iter().any(|place| folder.starts_with(place) || Path::new(place).starts_with(folder))
+        || places.writable.iter().any(|place| folder.starts_with(place))
+        || places.writable.iter().chain(&places.read_only).any(is_around)
+        || places.replaced.iter().any(|(ours, _)| is_around(ours))
+}
+
+#[cfg(test)]
+mod tests;

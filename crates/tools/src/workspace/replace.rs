@@ -20,6 +20,10 @@ use crate::rewind::{CallFiles, FileState};
 /// The most extended attributes of a file that are carried over, in bytes of their names, and the largest
 /// value.
 const ATTRIBUTE_BYTES_MAX: usize = 64 * 1024;
+/// How the names of temporary files begin; the number of the process follows.
+const TEMPORARY: &str = ".greenroom-";
+/// Larger leftovers are not examined, in bytes.
+const LEFTOVER_BYTES_MAX: u64 = 64 * 1024 * 1024;
 
 /// What has to be at a path that is changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -162,6 +166,40 @@ impl Workspace {
             return Err(meanwhile(path));
         }
         rustix::fs::unlinkat(&directory, &temporary, AtFlags::empty()).map_err(io)
+    }
+
+    /// Removes the temporary files in a folder that a process left which was ended while it changed a file, if `is_known`
+    /// for the hash of the content. Another one can be a file of the user's that was moved aside.
+    ///
+    /// # Errors
+    /// Those of opening the folder.
+    pub(crate) fn remove_leftovers(
+        &self,
+        folder: &WorkspacePath,
+        is_known: impl Fn(&str) -> bool,
+    ) -> Result<usize, ToolsError> {
+        let io = |error: Errno| ToolsError::io(folder.shown(), error);
+        let directory = self.open_directory_plainly(folder, false)?;
+        let mut removed = 0;
+        for entry in rustix::fs::Dir::read_from(&directory).map_err(io)?.filter_map(Result::ok) {
+            let Some(name) = entry.file_name().to_str().ok().filter(|name| is_leftover(name)) else {
+                continue;
+            };
+            let Ok(file) =
+                rustix::fs::openat(&directory, name, file_flags() | OFlags::NOFOLLOW, Mode::empty())
+            else {
+                continue;
+            };
+            let Ok(stat) = rustix::fs::fstat(&file) else { continue };
+            let state = FileState::read(Some(&File::from(file)), stat.st_mode & 0o7777, LEFTOVER_BYTES_MAX);
+            let is_known = state.is_ok_and(|state| state.hash().is_some_and(&is_known));
+            let now = rustix::fs::statat(&directory, name, AtFlags::SYMLINK_NOFOLLOW);
+            let is_same = now.is_ok_and(|now| Version::of(&now) == Version::of(&stat));
+            if is_known && is_same && rustix::fs::unlinkat(&directory, name, AtFlags::empty()).is_ok() {
+                removed += 1;
+            }
+        }
+        Ok(removed)
     }
 
     /// Examines what is at a path that will be changed.
@@ -377,13 +415,21 @@ fn put_plainly(
         .map_err(|error| ToolsError::io(path.shown(), error))
 }
 
+/// Whether it is the name of a temporary file whose process has ended.
+fn is_leftover(name: &str) -> bool {
+    let number = name.strip_prefix(TEMPORARY).and_then(|rest| rest.strip_suffix(".tmp"));
+    let process = number.and_then(|number| number.split('-').next()?.parse::<i32>().ok());
+    let process = process.and_then(rustix::process::Pid::from_raw);
+    process.is_some_and(|process| rustix::process::test_kill_process(process) == Err(Errno::SRCH))
+}
+
 /// Creates a temporary file in the folder.
 fn create_temporary(directory: impl AsFd) -> Result<(String, File), Errno> {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     loop {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let name = format!(".greenroom-{}-{number}.tmp", std::process::id());
+        let name = format!("{TEMPORARY}{}-{number}.tmp", std::process::id());
         match rustix::fs::openat(&directory, &name, flags, Mode::from_raw_mode(0o666)) {
             Ok(file) => return Ok((name, File::from(file))),
             Err(Errno::EXIST) => {}
@@ -391,3 +437,6 @@ fn create_temporary(directory: impl AsFd) -> Result<(String, File), Errno> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

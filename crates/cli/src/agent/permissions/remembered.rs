@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
@@ -26,6 +26,15 @@ pub(crate) struct Answers {
     folder: String,
 }
 
+/// A version of the file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Stamp {
+    file: (u64, u64),
+    bytes: u64,
+    modified: (i64, i64),
+    changed: (i64, i64),
+}
+
 /// The file.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -44,6 +53,22 @@ impl Answers {
     /// Returns the file, for people.
     pub(crate) fn shown(&self) -> String {
         self.path.display().to_string()
+    }
+
+    /// Returns what tells one version of the file from another; `None` if there is no file.
+    pub(crate) fn stamp(&self) -> Option<Stamp> {
+        let metadata = std::fs::metadata(&self.path).ok()?;
+        let changed = (metadata.ctime(), metadata.ctime_nsec());
+        let modified = (metadata.mtime(), metadata.mtime_nsec());
+        Some(Stamp { file: (metadata.dev(), metadata.ino()), bytes: metadata.len(), modified, changed })
+    }
+
+    /// Returns the rules of all folders.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub(crate) fn of_all(own_folder: &Path) -> Result<BTreeMap<String, Vec<String>>> {
+        Ok(Self::new(own_folder, Path::new("")).all()?.allow)
     }
 
     /// Returns the rules of the folder.

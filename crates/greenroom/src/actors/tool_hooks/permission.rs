@@ -2,7 +2,8 @@
 //!
 //! Invariants: the call that was approved is the one that runs, with the same arguments; an approval counts once,
 //! and not if a rule forbids the call meanwhile. A question whose call was approved before a restart is answered
-//! from the record, and one whose call, folder or effect has changed since is refused.
+//! from the record, and one whose call, folder or effect has changed since is refused. A question has the whole call,
+//! or it is not asked; only its one-line text is shortened.
 
 use std::path::{Path, PathBuf};
 
@@ -41,6 +42,7 @@ pub(super) struct Asked<'a> {
 pub(super) async fn permit(permissions: &Permissions, asked: &Asked<'_>, questions: &Questions) -> Permitted {
     let Asked { session, tool, name, arguments } = *asked;
     let call = Call::new(name, arguments).read_only(tool.is_read_only());
+    refresh(permissions).await;
     let workspace = permissions.policy();
     let resolved = match workspace.path_of(&call) {
         Some(path) => tokio::task::spawn_blocking(move || resolved(&path)).await.ok(),
@@ -57,13 +59,22 @@ pub(super) async fn permit(permissions: &Permissions, asked: &Asked<'_>, questio
     }
     let mut approval = Approval::new(name, arguments.clone());
     approval.folder = Some(workspace.workspace().display().to_string());
-    approval.preview = tool.preview(arguments).await.map(shortened);
+    approval.set_preview(tool.preview(arguments).await);
+    if !approval.is_whole() {
+        return Permitted::No(format!(
+            "it needs an approval, and is too large to be read before: {} bytes, and at most {} can be shown; do it in \
+             smaller steps",
+            arguments.to_string().len(),
+            Approval::SHOWN_BYTES_MAX
+        ));
+    }
     let text = text(name, arguments, &asked.parts);
     (approval.why, approval.parts, approval.rules) = (asked.why, asked.parts, asked.offers);
     let rules = approval.rules.clone();
     match questions.ask(Question::approval(text, approval)).await {
         Ok(answer) => {
             // It may have been forbidden while the question was open.
+            refresh(permissions).await;
             if let Verdict::Deny(reason) = permissions.judge(session, &call) {
                 return Permitted::No(reason);
             }
@@ -85,6 +96,13 @@ pub(super) async fn permit(permissions: &Permissions, asked: &Asked<'_>, questio
         ),
         Err(error) => Permitted::No(format!("it needs an approval, and there is none: {error}")),
     }
+}
+
+/// Takes up rules that were changed in a file, off the asynchronous threads.
+async fn refresh(permissions: &Permissions) {
+    let permissions = permissions.clone();
+    // A panic in the program's function leaves the rules as they were.
+    let _ = tokio::task::spawn_blocking(move || permissions.refresh()).await;
 }
 
 /// Returns why a call is denied where nobody can be asked.
@@ -112,7 +130,10 @@ fn text(name: &str, arguments: &Value, parts: &[String]) -> String {
             let whole = arguments.get("command").and_then(Value::as_str).map(str::trim);
             match whole {
                 Some(whole)
-                    if parts.len() == 1 && parts[0] != whole && whole.chars().count() <= PART_CHARS_MAX =>
+                    if parts.len() == 1
+                        && parts[0] != whole
+                        && !whole.contains('\n')
+                        && whole.chars().count() <= PART_CHARS_MAX =>
                 {
                     format!("Run `{whole}`?")
                 }
@@ -124,16 +145,6 @@ fn text(name: &str, arguments: &Value, parts: &[String]) -> String {
         "read" | "list" | "grep" => format!("Read {shown}?"),
         name => format!("Call `{name}`?"),
     }
-}
-
-fn shortened(preview: String) -> String {
-    if preview.len() <= Approval::SHOWN_BYTES_MAX {
-        return preview;
-    }
-    let end = preview.floor_char_boundary(Approval::SHOWN_BYTES_MAX);
-    let whole = preview[..end].rfind('\n').unwrap_or(end);
-    let lines = preview[whole..].lines().count().saturating_sub(1);
-    format!("{}\n ⋮ {lines} more lines", &preview[..whole])
 }
 
 /// Returns where the path leads, as far as it exists.

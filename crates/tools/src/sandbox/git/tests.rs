@@ -119,3 +119,36 @@ fn a_worktree_belongs_to_its_repository() {
         assert_eq!(found.writable, expect, "{own:?} {back:?}");
     }
 }
+
+#[test]
+fn what_is_not_searched_is_named() {
+    let deep = "a/b/c/d/e/f/g/h/.git/config=";
+    let workspace = workspace(&[deep, "x/1=", "x/2=", "y/z/3=", "node_modules/m/.git/config="]);
+    let root = workspace.path().canonicalize().expect("it exists");
+    let found = |entries_max| {
+        let mut found = Protected::default();
+        found.search(&root, entries_max);
+        let names = |paths: &[PathBuf]| {
+            let mut names: Vec<String> = paths
+                .iter()
+                .map(|path| path.strip_prefix(&root).unwrap_or(path).display().to_string())
+                .collect();
+            names.sort();
+            names.join(" ")
+        };
+        (names(&found.repositories), names(&found.unexamined))
+    };
+    assert_eq!(found(1_000), ("a/b/c/d/e/f/g/h/.git".to_owned(), String::new()));
+    // The root has four entries.
+    assert_eq!(found(4), (String::new(), "a x y".to_owned()));
+    let (repositories, unexamined) = found(7);
+    assert!(
+        repositories.is_empty() && !unexamined.is_empty() && !unexamined.contains("node"),
+        "{unexamined}"
+    );
+    // Many folders are named by the ones of the workspace that they are in.
+    let many: Vec<String> = (0..=UNEXAMINED_MAX).map(|n| format!("many/{n}/")).collect();
+    let workspace = self::workspace(&many.iter().map(String::as_str).collect::<Vec<_>>());
+    let root = workspace.path().canonicalize().expect("it exists");
+    assert_eq!(visit(&root, 2, |_, _| {}), [root.join("many")]);
+}

@@ -9,6 +9,12 @@ fn what_was_in_the_way_is_said() {
     let hosts = Network::Hosts(vec!["crates.io".parse().expect("a host")]);
     for (network, output, expect) in [
         (Network::None, "touch: cannot touch '/etc/x': Read-only file system", Some("sandbox.writable")),
+        (
+            Network::None,
+            "error: could not lock config file .git/config: Device or resource busy",
+            Some("git -c KEY=VALUE"),
+        ),
+        (Network::None, "/srv/.git: Read-only file system", Some("!git init")),
         (Network::None, "cat: /x: Permission denied", Some("sandbox.writable")),
         (Network::None, "mv: cannot move: Device or resource busy", Some("git's hooks")),
         (Network::None, "curl: (6) Could not resolve host: x", Some("without network")),
