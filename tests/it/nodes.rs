@@ -170,6 +170,27 @@ async fn an_append_in_doubt_is_settled_by_the_log() {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn what_other_nodes_record_is_followed_too() {
+    let (cluster, model) = (Cluster::new(), model(1));
+    let (a, b) = (start(&cluster, "a", &model).await, start(&cluster, "b", &model).await);
+    a.runtime.open("before", &agent(WINDOW)).await.unwrap().prompt("1").await.unwrap();
+    let mut follow = b.runtime.follow(greenroom::Position::default());
+    let mut ended = BTreeMap::<String, Vec<u64>>::new();
+    for (number, id) in ["before", "after", "before"].into_iter().enumerate() {
+        a.runtime.open(id, &agent(WINDOW)).await.unwrap().prompt("2").await.unwrap();
+        while ended.values().map(Vec::len).sum::<usize>() < number + 2 {
+            let event = follow.next().await.unwrap().unwrap();
+            if matches!(event.kind, greenroom::EventKind::RunEnd { .. }) {
+                ended.entry(event.session.to_string()).or_default().push(event.seq);
+            }
+        }
+    }
+    let counts: Vec<(&str, usize)> = ended.iter().map(|(id, seen)| (&**id, seen.len())).collect();
+    assert_eq!(counts, [("after", 1), ("before", 3)]);
+    assert!(ended.values().all(|seen| seen.is_sorted()));
+}
+
 /// What a seed's life has shown.
 #[derive(Debug, Default)]
 struct Shown {

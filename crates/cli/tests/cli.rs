@@ -3,6 +3,7 @@
 //! - `chats`: the chat at a terminal, in tmux
 //! - `closed`: the store, the token and the user's configuration are out of the file tools' reach
 //! - `keeping`: backups, and sessions that are not kept
+//! - `cluster`: three nodes that share a database, and faults
 //! - `commands`: what a model's commands can read of us, and that none outlives us
 //! - `compactions`: each is told where the user is
 //! - `command_line`: every help, every id, `--json`, progress, exit codes
@@ -43,6 +44,7 @@ mod cli {
     mod canaries;
     pub(crate) mod chats;
     pub(crate) mod closed;
+    mod cluster;
     pub(crate) mod command_line;
     pub(crate) mod commands;
     pub(crate) mod compactions;

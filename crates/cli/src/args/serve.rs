@@ -106,6 +106,9 @@ pub(crate) struct ClusterArgs {
     /// Address at which other nodes reach this one, e.g. http://10.0.0.5:7878 [env: GREENROOM_ADVERTISE] [default: --listen]
     #[arg(long, value_name = "URL")]
     pub(crate) advertise: Option<String>,
+    /// How long a node that is not heard of keeps its sessions; then others take them over [default: 10]
+    #[arg(long, value_name = "SECONDS")]
+    pub(crate) lease: Option<f64>,
     /// File with the secret that all nodes share [default: the variable GREENROOM_CLUSTER_SECRET]
     #[arg(long, value_name = "FILE")]
     pub(crate) cluster_secret_file: Option<std::path::PathBuf>,

@@ -4,7 +4,9 @@
 //! log, and no process sees them in the list of processes unless the user wrote the URL into the command line.
 
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use greenroom::postgres::{Postgres, PostgresOptions};
@@ -22,6 +24,8 @@ const SECRET: &str = "GREENROOM_CLUSTER_SECRET";
 /// The variables with the node's name and address.
 const NODE: &str = "GREENROOM_NODE";
 const ADVERTISE: &str = "GREENROOM_ADVERTISE";
+/// How long a lease may be.
+const LEASES: RangeInclusive<Duration> = Duration::from_millis(500)..=Duration::from_secs(300);
 /// The longest secret in a file, in bytes.
 const SECRET_BYTES_MAX: u64 = 4 * 1024;
 
@@ -46,10 +50,14 @@ impl ClusterNode {
     ) -> Result<Option<Self>> {
         let given = |flag: &Option<String>, name: &str| flag.clone().or_else(|| surroundings.variable(name));
         let Some(url) = given(&args.store, STORE) else {
-            let unused =
-                args.node.is_some() || args.advertise.is_some() || args.cluster_secret_file.is_some();
+            let unused = args.node.is_some()
+                || args.advertise.is_some()
+                || args.cluster_secret_file.is_some()
+                || args.lease.is_some();
             return match unused {
-                true => Err(usage("--node, --advertise and --cluster-secret-file need --store".to_owned())),
+                true => Err(usage(
+                    "--node, --advertise, --lease and --cluster-secret-file need --store".to_owned(),
+                )),
                 false => Ok(None),
             };
         };
@@ -73,6 +81,11 @@ impl ClusterNode {
         let name = given(&args.node, NODE).unwrap_or(authority);
         let mut options = PostgresOptions::new(url, &name);
         options.address = Some(advertise.clone());
+        if let Some(lease) = args.lease {
+            let lease = Duration::try_from_secs_f64(lease).ok().filter(|lease| LEASES.contains(lease));
+            let wrong = || usage(format!("--lease takes {LEASES:?}, in seconds"));
+            options.lease = lease.ok_or_else(wrong)?;
+        }
         Ok(Some(Self { options, secret, name, advertise }))
     }
 

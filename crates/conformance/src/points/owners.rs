@@ -217,7 +217,7 @@ pub async fn frozen_owner(cluster: &dyn Cluster) {
     append(old.as_ref(), session, batch(0, 3, "old", None)).await;
     let lost = {
         let old = Arc::clone(old);
-        tokio::spawn(async move { placement(&old).lost().await })
+        tokio::spawn(async move { placement(&old).lost(0).await })
     };
     cluster.hold("a", true);
     let late = {

@@ -8,10 +8,12 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use greenroom_kernel::{Entry, EntryId, Head};
 use greenroom_store::Engine;
 use tokio::sync::oneshot;
+use tokio::time::{Instant, Interval, interval_at};
 
 use crate::api::position::{From, Position, Seen};
 use crate::api::sessions::{SessionSummary, tree};
@@ -26,6 +28,8 @@ use crate::values::error::Result;
 
 /// The most sessions of which it is remembered whether they have the labels.
 const MEMBERS_MAX: usize = 4_096;
+/// How often the sessions of other nodes are looked at.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
 /// How many entries are read first when the place in a log is found by time.
 const TAIL: u64 = 64;
 
@@ -35,6 +39,8 @@ const TAIL: u64 = 64;
 /// [`SessionHandle::follow`]: crate::SessionHandle::follow
 /// [`Runtime::follow`]: crate::Runtime::follow
 pub struct Follow {
+    /// When sessions of other nodes are looked at next; `None` if this process runs all.
+    elsewhere: Option<Interval>,
     deps: Arc<Deps>,
     scope: Scope,
     live: Subscription,
@@ -125,7 +131,9 @@ impl Follow {
     }
 
     fn new(deps: &Arc<Deps>, scope: Scope, position: Position) -> Self {
+        let elsewhere = deps.store.placement().map(|_| interval_at(Instant::now() + LOOK_EVERY, LOOK_EVERY));
         Self {
+            elsewhere,
             deps: Arc::clone(deps),
             // Before anything is read, so that nothing is missed in between.
             live: deps.bus.subscribe(scope.filter()),
@@ -231,7 +239,18 @@ impl Follow {
             if let Some(known) = self.prepared().await? {
                 return Ok(Some(known));
             }
-            match self.live.next().await {
+            let next = match &mut self.elsewhere {
+                None => self.live.next().await,
+                Some(look) => tokio::select! {
+                    biased;
+                    next = self.live.next() => next,
+                    _ = look.tick() => {
+                        self.look_elsewhere().await?;
+                        continue;
+                    }
+                },
+            };
+            match next {
                 Some(delivery) => self.steps.push_back(Step::Take(delivery)),
                 None => {
                     self.has_ended = true;
@@ -239,6 +258,16 @@ impl Follow {
                 }
             }
         }
+    }
+
+    /// Prepares reading what sessions on other nodes have recorded: nothing else tells of it here.
+    async fn look_elsewhere(&mut self) -> Result<()> {
+        for session in self.sessions().await? {
+            if self.position.is_behind(&session) {
+                self.steps.push_back(Step::Read(Arc::from(session.id)));
+            }
+        }
+        Ok(())
     }
 
     /// As [`Self::next_delivery`], if there is one now.
