@@ -96,6 +96,39 @@ impl Server {
         self.start_again();
     }
 
+    /// Starts it again so that it takes connections on a port, of clients with TLS only. Returns the port and the file of the
+    /// authority that signed its certificate, which is for `localhost`; or says that there is no `openssl`, and returns
+    /// `None`.
+    ///
+    /// # Panics
+    /// If that fails.
+    #[expect(clippy::print_stderr, reason = "a test that is skipped says so")]
+    pub fn start_with_tls(&self) -> Option<(u16, PathBuf)> {
+        if try_output("openssl", &["version"]).is_err() {
+            eprintln!("SKIPPED: there is no `openssl`, which makes certificates for the test");
+            return None;
+        }
+        let make = "cd data && openssl req -x509 -newkey rsa:2048 -nodes -keyout ca.key -out ca.pem -subj /CN=ca -days 2 \
+                    && openssl req -newkey rsa:2048 -nodes -keyout server.key -out server.csr -subj /CN=localhost \
+                    && echo subjectAltName=DNS:localhost > names \
+                    && openssl x509 -req -in server.csr -CA ca.pem -CAkey ca.key -CAcreateserial -extfile names -days 2 \
+                       -out server.crt && chmod 600 server.key && chmod 755 . \
+                    && echo 'hostssl all all 127.0.0.1/32 trust' > pg_hba.conf && echo 'local all all trust' >> pg_hba.conf";
+        self.stop();
+        self.run_program(Path::new("sh"), &["-c", make]);
+        let port = std::net::TcpListener::bind("127.0.0.1:0")
+            .and_then(|free| free.local_addr())
+            .expect("a port")
+            .port();
+        // Several sockets: the one of the port, and the one that everything else uses.
+        self.start_with(&["ssl=on", "listen_addresses=127.0.0.1", &format!("port={port}")]);
+        let socket = self.folder.join(format!(".s.PGSQL.{port}"));
+        std::os::unix::fs::symlink(socket, self.socket()).expect("a link");
+        let authority = self.folder.join("ca.pem");
+        std::fs::copy(self.folder.join("data/ca.pem"), &authority).expect("it can be copied");
+        Some((port, authority))
+    }
+
     /// Stops it as a crash does: connections break, and it recovers from its log at the next start.
     pub fn stop(&self) {
         self.run("pg_ctl", &["-D", "data", "-m", "immediate", "-w", "-s", "stop"]);
@@ -173,17 +206,21 @@ impl Server {
 
     /// Runs one of the server's programs in its folder, as its user.
     fn run(&self, program: &str, arguments: &[&str]) -> String {
-        let mut command = Command::new(self.programs.join(program));
+        self.run_program(&self.programs.join(program), arguments)
+    }
+
+    fn run_program(&self, program: &Path, arguments: &[&str]) -> String {
+        let mut command = Command::new(program);
         command.args(arguments).current_dir(&self.folder).stdin(Stdio::null());
         command.env("LC_ALL", "C").env_remove("PGDATA").env_remove("PGHOST").env_remove("PGPORT");
         if let Some((user, group)) = self.user {
             command.uid(user).gid(group);
         }
-        let output = command.output().unwrap_or_else(|error| panic!("{program}: {error}"));
+        let output = command.output().unwrap_or_else(|error| panic!("{}: {error}", program.display()));
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
         if !output.status.success() {
             let log = std::fs::read_to_string(self.folder.join("log")).unwrap_or_default();
-            panic!("{program} {arguments:?} failed: {}\n{log}", text(&output.stderr));
+            panic!("{} {arguments:?} failed: {}\n{log}", program.display(), text(&output.stderr));
         }
         text(&output.stdout)
     }

@@ -2,7 +2,8 @@
 
 use super::*;
 
-use greenroom_conformance::kit::{append, batch, kind, whole};
+use greenroom_conformance::kit::{append, batch, kind, refused, texts, whole};
+use greenroom_kernel::EntryId;
 
 fn fails(result: Result<Arc<dyn Engine>, StoreError>, expected: &str, part: &str) {
     match result {
@@ -107,9 +108,9 @@ async fn columns_repeat_the_head() {
     let head = Arc::make_mut(&mut titled.head);
     head.title = Some("a \0title".to_owned());
     head.labels.insert("tenant".to_owned(), "o'hara \"x\"".to_owned());
-    (head.created_at_ms, head.updated_at_ms, head.active_from) = (7, u64::MAX, greenroom_kernel::EntryId(2));
+    (head.created_at_ms, head.updated_at_ms, head.active_from) = (7, u64::MAX, EntryId(2));
     head.parent_session = Some("p".to_owned());
-    head.inbox.push(greenroom_kernel::EntryId(1));
+    head.inbox.push(EntryId(1));
     append(engine.as_ref(), "titled", titled).await;
     append(engine.as_ref(), "plain", batch(0, 1, "x", None)).await;
     let columns = "id, entries, title, labels->>'tenant', created_at_ms, updated_at_ms, is_unfinished, parent, active_from";
@@ -139,4 +140,71 @@ async fn columns_repeat_the_head() {
         }
     };
     assert!(hot * 10 >= updated * 8, "only {hot} of {updated} updates changed no index");
+}
+
+/// What is gone from the tables, or cannot be read, is said to be damaged, and the rest is still read.
+#[tokio::test(flavor = "multi_thread")]
+async fn damage_is_named() {
+    let Some(server) = Server::start().map(Arc::new) else { return };
+    let schema = Schema::new(&server).await;
+    let engine = schema.open("a").await.expect("it connects");
+    let name = &schema.name;
+    for (session, damage, lost) in [
+        ("first", "delete from S.entry where session = 'first' and id = 0", vec![(0, 1)]),
+        ("middle", "delete from S.entry where session = 'middle' and id in (2, 3)", vec![(2, 4)]),
+        ("last", "delete from S.entry where session = 'last' and id = 5", vec![(5, 6)]),
+        ("all", "delete from S.entry where session = 'all'", vec![(0, 6)]),
+        (
+            "bytes",
+            "update S.entry set body = '\\x01ff' where session = 'bytes' and id in (1, 4)",
+            vec![(1, 2), (4, 5)],
+        ),
+        ("other", "update S.entry set id = 9 where session = 'other' and id = 3", vec![(3, 4)]),
+    ] {
+        append(engine.as_ref(), session, batch(0, 6, "x", None)).await;
+        server.sql(&damage.replace("S.", &format!("{name}.")));
+        refused(engine.load(session, EntryId(0)).await, "damaged", session);
+        let first = EntryId(lost[0].0);
+        refused(engine.get(session, &[first]).await, "damaged", session);
+        let salvaged = engine.salvage(session).await.expect("the rest is read");
+        let ranges: Vec<_> = salvaged.lost.iter().map(|(from, until)| (from.0, until.0)).collect();
+        assert_eq!(ranges, lost, "{session}");
+        let count: u64 = lost.iter().map(|(from, until)| until - from).sum();
+        assert_eq!(texts(&salvaged.entries).len() as u64, 6 - count, "{session}");
+    }
+    assert_eq!(engine.load("middle", EntryId(4)).await.expect("what follows is read").len(), 2);
+    engine.close().await.expect("it closes");
+}
+
+/// With TLS, `verify-full` takes only a certificate of a known authority for the name in the URL.
+#[tokio::test(flavor = "multi_thread")]
+async fn certificates_are_checked_as_the_mode_says() {
+    let Some(server) = Server::start().map(Arc::new) else { return };
+    let Some((port, authority)) = server.start_with_tls() else { return };
+    let schema = Schema::new(&server).await;
+    let url = |host: &str, more: &str| format!("postgres://postgres@{host}:{port}/postgres?{more}");
+    let authority = authority.to_string_lossy();
+    let verified = format!("sslmode=verify-full&sslrootcert={authority}");
+    let cases = [
+        (url("localhost", &verified), None),
+        (url("127.0.0.1", &verified), Some("TLS")),
+        (url("localhost", "sslmode=verify-full"), Some("TLS")),
+        (url("localhost", "sslmode=require"), None),
+        (url("127.0.0.1", "sslmode=require"), None),
+        (url("localhost", "sslmode=prefer"), None),
+        (url("localhost", "sslmode=disable"), Some("no encryption")),
+        (format!("{} sslmode=require", server.url().replace(" sslmode=disable", "")), Some("TLS")),
+    ];
+    for (number, (url, refusal)) in cases.into_iter().enumerate() {
+        let mut options = schema.options(url.clone(), "a");
+        options.patience = Duration::from_secs(10);
+        match (Postgres::connect(&options).await, refusal) {
+            (Ok(engine), None) => {
+                append(&engine, &format!("s{number}"), batch(0, 1, "x", None)).await;
+                engine.close().await.expect("it closes");
+            }
+            (Err(error), Some(part)) => assert!(error.to_string().contains(part), "{url}: {error}"),
+            (result, _) => panic!("{url}: {result:?}, expected {refusal:?}"),
+        }
+    }
 }
