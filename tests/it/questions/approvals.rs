@@ -238,6 +238,13 @@ async fn an_approval_of_what_has_changed_since_is_void() {
     assert_eq!(ends(&world.runtime, "s").await, [QuestionEnd::Withdrawn]);
 }
 
+/// Pays an order back, and says why.
+#[derive(Deserialize, JsonSchema)]
+struct Noted {
+    euros: u32,
+    note: String,
+}
+
 /// A call that nobody could read whole is not asked about: it does not run, and the model is told why.
 #[tokio::test(start_paused = true)]
 async fn what_is_too_large_to_be_read_is_not_asked() {
@@ -258,14 +265,20 @@ async fn what_is_too_large_to_be_read_is_not_asked() {
             _ => Said::call("refund", &arguments),
         });
         let model = simulator(said, 4_000_000);
-        let refund = refunds(&effects)
-            .preview(move |_| Box::pin(std::future::ready(preview.map(|bytes| "+".repeat(bytes)))));
+        let happens = effects.clone();
+        let refund = tool("refund", move |Noted { euros, note }: Noted, cx: ToolContext| {
+            happens.happen(cx.call_key());
+            async move { Ok(format!("{euros} refunded, {} bytes", note.len())) }
+        });
+        let refund =
+            refund.preview(move |_| Box::pin(std::future::ready(preview.map(|bytes| "+".repeat(bytes)))));
         let agent = crate::support::agent(4_000_000).run_timeout(None).add_tool(refund);
         let agent = Arc::new(agent.permissions(Permissions::new(policy(Mode::Ask, &[]))));
         let world = World::start(&home, &model, &agent).await;
         drop(started(&world.session, "refund it"));
         if is_asked {
-            let question = asked(&world.session).await;
+            let said = tokio::time::timeout(Duration::from_secs(50), asked(&world.session)).await;
+            let Ok(question) = said else { panic!("{bytes} {preview:?}: {}", world.until_idle().await) };
             let QuestionKind::Approval { approval } = &question.question.kind else { panic!("{question:?}") };
             assert!(approval.is_whole(), "{bytes} {preview:?}");
             world.session.answer(question.id, "no").await.unwrap();

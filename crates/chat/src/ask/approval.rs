@@ -15,7 +15,6 @@ use super::{Asked, edit};
 use crate::editor::Editor;
 
 #[cfg(test)]
-#[path = "approval/tests.rs"]
 mod tests;
 
 /// With fewer rows for the call, only the marked answer is shown.
@@ -172,14 +171,16 @@ impl Form {
             let rows: Vec<Row> = rows.enumerate().map(|(index, row)| lead(index).then(row)).collect();
             self.shown = Shown { width, seen: vec![false; rows.len()], rows, first: 0, room: 0 };
         }
-        let (mut answers, mut at) = self.answers(width, false);
+        let mut is_short = false;
+        let (mut answers, _) = self.answers(width, is_short);
         let mut foot = foot;
         let call = self.shown.rows.len();
         let mut free = room.saturating_sub(answers.len() + foot.len());
         if call > free {
             // A row says how much there is.
             if free < ROWS_MIN + 1 {
-                (answers, at) = self.answers(width, true);
+                is_short = true;
+                (answers, _) = self.answers(width, is_short);
                 foot.truncate(room.saturating_sub(answers.len()).min(1));
             }
             free = room.saturating_sub(answers.len() + foot.len() + 1);
@@ -198,6 +199,8 @@ impl Form {
             };
             rows.push(Row::new(&text, Look::WARN).cut(width));
         }
+        // What may be answered depends on what is shown now.
+        let (answers, at) = self.answers(width, is_short);
         let cursor = (rows.len() + at.0, at.1);
         rows.extend(answers);
         rows.extend(foot);
@@ -218,7 +221,7 @@ impl Form {
                 cursor = (rows.len(), 2);
             }
             let text = match choice {
-                Choice::Yes | Choice::Always if !self.shown.is_read() && self.shown.room > 0 => {
+                Choice::Yes | Choice::Always if !self.shown.is_read() => {
                     let what = if *choice == Choice::Yes { "Yes" } else { "Always" };
                     format!("{what} (first read to the end)")
                 }
