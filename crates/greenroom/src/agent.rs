@@ -52,6 +52,7 @@ pub struct Agent {
     pub(crate) own_provider: Option<SharedProvider>,
     /// Identifies the definition for work that outlives its process.
     pub(crate) fingerprint: Option<String>,
+    pub(crate) is_window_shown: bool,
     /// The source of its settings that change while sessions are open, in place of the runtime's.
     pub(crate) live: Option<Arc<ReloadedSettings>>,
     pub(crate) fallbacks: Vec<Fallback>,
@@ -106,6 +107,7 @@ impl Agent {
             provider: None,
             own_provider: None,
             fingerprint: None,
+            is_window_shown: false,
             live: None,
             fallbacks: Vec::new(),
             fallback_on: FALLBACK_ON.into(),
@@ -241,6 +243,14 @@ impl Agent {
     #[must_use]
     pub fn fingerprint(mut self, fingerprint: impl Into<String>) -> Self {
         self.fingerprint = Some(fingerprint.into());
+        self
+    }
+
+    /// Declares that the user sees the window of the model and its source, as [`State`](crate::State) reports them. Then
+    /// no warning says that the window is assumed.
+    #[must_use]
+    pub fn window_is_shown(mut self) -> Self {
+        self.is_window_shown = true;
         self
     }
 

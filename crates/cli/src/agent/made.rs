@@ -139,6 +139,10 @@ impl Made {
         if let Some(skills) = skills {
             agent = agent.add_tool(skills.tool());
         }
+        if args.answers == Answers::Terminal {
+            // A chat begins with the window and its source.
+            agent = agent.window_is_shown();
+        }
         if args.answers == Answers::Terminal && !args.no_tools {
             agent = agent.add_tool(ask_user());
         }

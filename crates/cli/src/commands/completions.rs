@@ -131,8 +131,16 @@ fn program() -> String {
 
 /// Returns the command line with completers for its values: the flags themselves know nothing of stores and
 /// settings.
+/// Without the name of a command, the flags are those of `chat`, and `-p` of `run`.
 fn command() -> clap::Command {
-    completing(Options::command(), "")
+    let mut command = Options::command();
+    let of = |name: &str| command.find_subcommand(name).into_iter().flat_map(clap::Command::get_arguments);
+    let own = |arg: &&clap::Arg| !arg.is_positional() && !arg.is_global_set();
+    let of_chat = of("chat").filter(own);
+    let front: Vec<clap::Arg> =
+        of_chat.chain(of("run").filter(|arg| arg.get_id() == "prompt")).cloned().collect();
+    command = command.args(front);
+    completing(command, "")
 }
 
 fn completing(command: clap::Command, of: &str) -> clap::Command {
@@ -160,7 +168,7 @@ fn completer(command: &str, arg: &str) -> Option<fn(&OsStr) -> Vec<CompletionCan
         (_, "provider") => providers,
         (_, "effort") => efforts,
         ("config get" | "config set" | "config unset", "key") => settings,
-        (_, "session" | "id") => sessions,
+        (_, "session" | "id" | "resume") => sessions,
         _ => return None,
     })
 }

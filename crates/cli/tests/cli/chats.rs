@@ -220,7 +220,7 @@ fn it_compacts_and_undoes_it_and_says_so_in_a_line() {
     terminal.shows("the compaction was undone");
     terminal.says("/context");
     let screen = terminal.shows("free");
-    assert!(screen.contains("tool definitions") && screen.contains("from the model catalogue"), "{screen}");
+    assert!(screen.contains("tool definitions") && screen.contains("reported by the server"), "{screen}");
 }
 
 #[test]

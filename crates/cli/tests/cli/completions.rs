@@ -12,9 +12,13 @@ use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use super::support::{Model, Place, Says};
 
 /// What is typed, and what of it is offered.
-const CASES: [(&str, &[&str]); 9] = [
+const CASES: [(&str, &[&str]); 13] = [
     ("greenroom comp", &["compact", "completions"]),
     ("greenroom run --output-s", &["--output-schema"]),
+    ("greenroom --simul", &["--simulate"]),
+    ("greenroom --model my-own", &["my-own-model"]),
+    ("greenroom --resume demo-t", &["demo-two"]),
+    ("greenroom resume demo-t", &["demo-two"]),
     ("greenroom show de", &["demo-one", "demo-two"]),
     ("greenroom tree other", &["other"]),
     ("greenroom run --session demo-t", &["demo-two"]),

@@ -319,6 +319,7 @@ impl Definition {
         let (model, origin) = (self.model(), self.lane.origin());
         let mut warnings = Vec::new();
         match (self.window.source, self.window.tokens) {
+            (WindowSource::Assumed, Some(_)) if self.agent.is_window_shown => {}
             (WindowSource::Assumed, Some(tokens)) => warnings.push(format!(
                 "the window of {model} at {origin} is unknown: {tokens} tokens are assumed; set context_window to \
                  what it takes"
