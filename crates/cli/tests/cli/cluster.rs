@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use greenroom_conformance::Server;
+use greenroom_conformance::server::Server;
 use greenroom_kernel::Message;
 use greenroom_kernel::random::Random;
 use greenroom_simulator::{Answer, CallInfo, Function, SeenRequest};
@@ -327,6 +327,7 @@ fn a_cluster_lives_through_300_faults() {
 #[test]
 fn what_a_cluster_lacks_is_said() {
     let place = Place::new();
+    std::fs::write(place.work().join("secret"), "cluster-cluster-cluster-cluster-\n").unwrap();
     let url = "postgresql:///postgres?host=/nowhere&user=postgres";
     for (arguments, told) in [
         (&["--store", "mysql://x"][..], "--store takes the URL of a PostgreSQL database"),
@@ -335,7 +336,7 @@ fn what_a_cluster_lacks_is_said() {
         (&["--store", url, "--advertise", "somewhere"], "with its port"),
         (&["--store", url], "GREENROOM_CLUSTER_SECRET"),
         (&["--node", "a"], "need --store"),
-        (&["--store", url, "--lease", "0"], "--lease takes"),
+        (&["--store", url, "--cluster-secret-file", "secret", "--lease", "0"], "--lease takes"),
     ] {
         let ran = place.run(&[&["serve", "--simulate"], arguments].concat());
         assert_eq!(ran.code, Some(2), "{arguments:?}: {}", ran.stderr);
