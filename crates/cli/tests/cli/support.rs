@@ -243,16 +243,20 @@ impl Running {
     pub(crate) fn wait_for_word(&mut self, text: &str) -> String {
         // Byte by byte: what comes later is read by somebody else.
         let error = self.child.stderr.as_mut().unwrap();
-        let mut line = Vec::new();
+        let (mut line, mut before) = (Vec::new(), String::new());
         for byte in std::io::Read::bytes(error) {
             match byte.unwrap() {
                 b'\n' if String::from_utf8_lossy(&line).contains(text) => break,
-                b'\n' => line.clear(),
+                b'\n' => {
+                    before.push_str(&String::from_utf8_lossy(&line));
+                    before.push('\n');
+                    line.clear();
+                }
                 byte => line.push(byte),
             }
         }
         let line = String::from_utf8(line).unwrap();
-        assert!(line.contains(text), "it ended before {text:?} came");
+        assert!(line.contains(text), "it ended before {text:?} came: {before}{line}");
         line
     }
 

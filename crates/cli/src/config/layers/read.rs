@@ -51,6 +51,8 @@ pub(super) fn own_source(path: &Path) -> Result<Option<Source>> {
     let (file, metadata) = match files::open(path, true) {
         Ok(opened) => opened,
         Err(error) if error.is_not_found() => return Ok(None),
+        // A command of an agent runs somewhere, or was killed, and is kept from creating the file.
+        Err(FileError::NotRegular) if is_placeholder(path) => return Ok(None),
         Err(error) => return Err(not_readable(path, &error)),
     };
     if metadata.mode() & 0o002 != 0 {
