@@ -9,12 +9,12 @@ use std::time::Duration;
 use greenroom::permissions::{Effect, Mode, Permissions, Policy};
 use greenroom::prelude::*;
 use greenroom::{EventKind, GivenAnswer, HookAction, HookPoint, QuestionEnd, QuestionKind};
-use greenroom_simulator::{Answer as Said, CallInfo, Function, SeenRequest};
+use greenroom_simulator::{Answer as Said, CallInfo, Function, SeenRequest, Simulator, SimulatorOptions};
 use serde_json::{Value, json};
 
 use super::restarts::{CUTS, Cut, World};
 use super::{Effects, Home, Refund, asked, cashier, ends, started};
-use crate::support::{drain, quiet_injected_panics, simulator};
+use crate::support::{drain, quiet_injected_panics};
 
 fn policy(mode: Mode, rules: &[(Effect, &str)]) -> Policy {
     let mut policy = Policy::new(mode, "/srv");
@@ -264,7 +264,11 @@ async fn what_is_too_large_to_be_read_is_not_asked() {
             Some(last) if last.role() == "tool" => Said::text(format!("It says: {}", last.text())),
             _ => Said::call("refund", &arguments),
         });
-        let model = simulator(said, 4_000_000);
+        // Such calls are longer than what most models can write.
+        let tokens = 1_000_000;
+        let options =
+            SimulatorOptions { window: 4_000_000, max_output: tokens, ..SimulatorOptions::new(said) };
+        let model = Simulator::new(options);
         let happens = effects.clone();
         let refund = tool("refund", move |Noted { euros, note }: Noted, cx: ToolContext| {
             happens.happen(cx.call_key());
@@ -272,7 +276,8 @@ async fn what_is_too_large_to_be_read_is_not_asked() {
         });
         let refund =
             refund.preview(move |_| Box::pin(std::future::ready(preview.map(|bytes| "+".repeat(bytes)))));
-        let agent = crate::support::agent(4_000_000).run_timeout(None).add_tool(refund);
+        let agent =
+            crate::support::agent(4_000_000).output_tokens_max(tokens).run_timeout(None).add_tool(refund);
         let agent = Arc::new(agent.permissions(Permissions::new(policy(Mode::Ask, &[]))));
         let world = World::start(&home, &model, &agent).await;
         drop(started(&world.session, "refund it"));

@@ -360,7 +360,7 @@ class SessionOperations:
     def rewind(self, session_id: str, *, entry_id: t.Optional[types.EntryId] = None, scope: t.Optional[types.RewindScope] = None, overwrite: t.Optional[bool] = None, dry_run: t.Optional[bool] = None) -> types.SessionRewound:
         """Takes back the newest turn, or goes back to an entry: the conversation, the files that the session's tools
         have changed since, or both. Only while the session is idle. Files that cannot be brought back are left as
-        they are; the answer names them.
+        they are; the answer names them. In the session's read-only mode no file goes back.
 
         Needs the right `prompt`.
 

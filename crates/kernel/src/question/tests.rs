@@ -329,7 +329,8 @@ fn answers_to_an_approval() {
 fn an_approval_shows_a_call_whole_or_says_that_it_cannot() {
     let max = Approval::SHOWN_BYTES_MAX;
     // The size in JSON counts: `"` has two bytes there, and a control character six.
-    let rows: [(&str, usize, Option<(&str, usize)>, bool); 8] = [
+    type Repeated = (&'static str, usize);
+    let rows: [(&str, usize, Option<Repeated>, bool); 8] = [
         ("x", max - 20, None, true),
         ("x", max, None, false),
         ("\"", max / 2 - 10, None, true),

@@ -1,5 +1,7 @@
 //! Hostile calls at terminals of every size: what runs is readable before it is approved.
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
 use super::*;
 
 /// The sizes of the dialog: columns, rows. The third is a terminal of 20 × 6 with its status row and a hint.
@@ -178,7 +180,7 @@ fn check(case: &Case, (columns, rows): (usize, usize)) -> usize {
         let screen = drawn.iter().map(Row::text).collect::<Vec<_>>().join("\n");
         assert!(screen.contains(&format!("⋮ {missing}")), "{}: {missing} are missing in\n{screen}", at());
         let is_short = screen.contains("an answer") || !screen.contains("No, and");
-        assert!(is_short || screen.contains("1. Yes (first read to the end)"), "{}: {screen}", at());
+        assert!(is_short || screen.contains("1. Yes (first"), "{}: {screen}", at());
         for choice in ['1', '2'] {
             if choice == '2' && case.approval.rules.is_empty() {
                 continue;
