@@ -272,6 +272,8 @@ fn present_and_missing(paths: &[PathBuf]) -> (Vec<PathBuf>, Vec<PathBuf>) {
             Ok(_) | Err(_) => missing.extend(first_missing(path)),
         }
     }
+    // What is in a folder that exists is hidden with it.
+    missing.retain(|path| !present.iter().any(|folder| path.starts_with(folder)));
     (present, missing)
 }
 

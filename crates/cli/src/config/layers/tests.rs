@@ -435,6 +435,15 @@ fn a_file_that_is_named_stands_alone() {
 }
 
 #[test]
+fn a_command_that_runs_or_was_killed_leaves_the_users_file_absent() {
+    let place = Place::with("", "");
+    // What a mount needs as its place, so that a command cannot create the file.
+    std::fs::create_dir(place.own()).expect("a folder");
+    std::fs::set_permissions(place.own(), std::fs::Permissions::from_mode(0o1555)).expect("set");
+    assert_eq!(place.load(&[]).expect("it is usable").files.len(), 0);
+}
+
+#[test]
 fn the_users_own_file_is_where_absolute_variables_say() {
     let place = Place::new();
     let own = |variables: &[(&str, &str)]| own_file(&place.surroundings(variables));

@@ -82,3 +82,12 @@ fn only_a_command_that_did_not_start_is_started_again() {
         assert_eq!(ready.was_outrun(&output), expect, "{output}");
     }
 }
+
+#[test]
+fn what_is_missing_in_a_hidden_folder_needs_no_placeholder() {
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path().canonicalize().unwrap();
+    std::fs::create_dir(root.join("config")).unwrap();
+    let closed = ["config/file.yaml", "config", "data/journal", "data"].map(|name| root.join(name));
+    assert_eq!(present_and_missing(&closed), (vec![root.join("config")], vec![root.join("data"); 2]));
+}
