@@ -31,6 +31,7 @@ pub mod files;
 mod backup;
 #[cfg(feature = "disk")]
 mod bytes;
+mod copy;
 #[cfg(feature = "disk")]
 mod disk;
 mod engine;
@@ -76,6 +77,7 @@ use parking_lot::{Mutex, MutexGuard};
 
 #[cfg(feature = "disk")]
 pub use backup::{BackupInfo, Progress, VerifiedBackup, restore_backup, verify_backup};
+pub use copy::{Copied, copy};
 pub use engine::{Answer, Claim, Engine, Member, Owner, Placement};
 pub use error::{Notice, StoreError};
 pub use loss::{Loss, Salvaged};
