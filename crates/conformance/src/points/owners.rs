@@ -299,7 +299,7 @@ pub async fn lease_ends_in_time(cluster: &dyn Cluster) {
 /// # Panics
 /// If the engine fails.
 pub async fn claims_race(cluster: &dyn Cluster) {
-    const ROUNDS: u32 = 200;
+    const ROUNDS: u32 = 100;
     let nodes = ["a", "b", "c", "d"];
     let engines = open(cluster, &nodes).await;
     let mut winners = [0_u32; 4];
@@ -346,7 +346,7 @@ pub async fn claims_race(cluster: &dyn Cluster) {
 /// # Panics
 /// If the engine fails.
 pub async fn reads_by_others(cluster: &dyn Cluster) {
-    const APPENDS: u64 = 400;
+    const APPENDS: u64 = 200;
     let engines = open(cluster, &["a", "b", "c"]).await;
     let mut random = Random::new("reads_by_others");
     let session = "reads of others";
@@ -373,7 +373,7 @@ pub async fn reads_by_others(cluster: &dyn Cluster) {
         let newest = engines[pick(&mut random)].learned_get("newest").await.expect("it is read");
         assert_eq!(newest.as_deref(), Some(key.as_bytes()));
     }
-    assert!(changes > 40, "only {changes} changes of owner");
+    assert!(changes > 15, "only {changes} changes of owner");
     close(engines).await;
 }
 
