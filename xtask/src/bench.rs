@@ -48,6 +48,10 @@ const BINARY: &[&str] = &["host", "keys"];
 /// The benchmarks that run only when they are named.
 const LONG: &[(&str, &str)] = &[
     ("growth", "growth under load; 30 minutes by default (--minutes)"),
+    (
+        "postgres",
+        "durable appends in PostgreSQL, and takeovers; starts a server, whose programs must be there",
+    ),
     ("peers", "fleets of rig and autoagents, and tiktoken-rs; builds tests/peers"),
 ];
 
@@ -158,6 +162,7 @@ fn cargo(name: &str, asked: &Options) -> Cargo {
             "--",
             "--bench",
         ],
+        "postgres" => vec!["bench", "--quiet", "-p", "greenroom-conformance", "--bench", name, "--"],
         _ => vec!["bench", "--quiet", "-p", "greenroom-tests", "--bench", name, "--"],
     };
     if asked.is_quick {

@@ -2,6 +2,7 @@
 //!
 //! Invariants: nothing here asserts how long something takes, except for leases, which are about time.
 
+pub mod copies;
 pub mod faults;
 pub mod log;
 pub mod owners;

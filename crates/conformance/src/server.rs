@@ -112,7 +112,7 @@ impl Server {
                     && openssl req -newkey rsa:2048 -nodes -keyout server.key -out server.csr -subj /CN=localhost \
                     && echo subjectAltName=DNS:localhost > names \
                     && openssl x509 -req -in server.csr -CA ca.pem -CAkey ca.key -CAcreateserial -extfile names -days 2 \
-                       -out server.crt && chmod 600 server.key && chmod 755 . \
+                       -out server.crt && chmod 600 server.key \
                     && echo 'hostssl all all 127.0.0.1/32 trust' > pg_hba.conf && echo 'local all all trust' >> pg_hba.conf";
         self.stop();
         self.run_program(Path::new("sh"), &["-c", make]);

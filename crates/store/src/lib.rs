@@ -31,8 +31,12 @@ pub mod files;
 mod backup;
 #[cfg(feature = "disk")]
 mod bytes;
+<<<<<<< HEAD
 #[cfg(feature = "cluster")]
 pub mod cluster;
+=======
+mod copy;
+>>>>>>> postgres
 #[cfg(feature = "disk")]
 mod disk;
 mod engine;
@@ -78,6 +82,7 @@ use parking_lot::{Mutex, MutexGuard};
 
 #[cfg(feature = "disk")]
 pub use backup::{BackupInfo, Progress, VerifiedBackup, restore_backup, verify_backup};
+pub use copy::{Copied, copy};
 pub use engine::{Answer, Claim, Engine, Member, Owner, Placement};
 pub use error::{Notice, StoreError};
 pub use loss::{Loss, Salvaged};

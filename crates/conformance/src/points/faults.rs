@@ -15,14 +15,14 @@ use crate::server::Server;
 
 const STEPS: [Step; 4] = [Step::BeforeRequest, Step::AfterRequest, Step::BeforeAnswer, Step::AfterAnswer];
 
-/// Points 2 and 11: connections are cut at random steps of 600 appends, with keys and without. Each append succeeds, and is
+/// Points 2 and 11: connections are cut at random steps of 400 appends, with keys and without. Each append succeeds, and is
 /// there once. The engine's patience must be longer than a reconnection takes.
 ///
 /// # Panics
 /// If the engine fails.
 pub async fn cuts(engine: &Arc<dyn Engine>, proxy: &Proxy) {
-    const APPENDS: u64 = 600;
-    const CUTS_MIN: u64 = 300;
+    const APPENDS: u64 = 400;
+    const CUTS_MIN: u64 = 200;
     let mut random = Random::new("cuts");
     let mut sessions = [const { Vec::<String>::new() }; 4];
     for number in 0..APPENDS {

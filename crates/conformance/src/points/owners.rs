@@ -205,27 +205,41 @@ pub async fn epochs_grow(cluster: &dyn Cluster) {
     close(engines).await;
 }
 
-/// Point 6: a node is frozen in the middle of an append, past its lease. Another one takes over and writes. When the first
-/// wakes, its append arrives, and is refused.
+/// Point 6: a node is frozen in the middle of an append, past its lease. Another one takes over. When the first wakes, its
+/// append arrives, and is refused, whether the new owner has written by then or not.
 ///
 /// # Panics
 /// If the engine fails.
 pub async fn frozen_owner(cluster: &dyn Cluster) {
-    let session = "frozen";
     let engines = open(cluster, &["a", "b"]).await;
+    for new_texts in [&[][..], &["new", "new"][..]] {
+        frozen_once(cluster, &engines, new_texts).await;
+    }
+    close(engines).await;
+}
+
+async fn frozen_once(cluster: &dyn Cluster, engines: &[Arc<dyn Engine>], new_texts: &[&str]) {
+    let count = new_texts.len() as u64;
+    let session = format!("frozen {count}");
+    let session = session.as_str();
     let (old, new) = (&engines[0], &engines[1]);
+    claimed(old, session).await;
     append(old.as_ref(), session, batch(0, 3, "old", None)).await;
     let lost = {
         let old = Arc::clone(old);
         tokio::spawn(async move { placement(&old).lost(0).await })
     };
+    // It waits before it is frozen.
+    tokio::task::yield_now().await;
     cluster.hold("a", true);
     let late = {
-        let old = Arc::clone(old);
-        tokio::spawn(async move { old.append(session, batch(3, 1, "late", None)).await })
+        let (old, session) = (Arc::clone(old), session.to_owned());
+        tokio::spawn(async move { old.append(&session, batch(3, 1, "late", None)).await })
     };
     claimed(new, session).await;
-    append(new.as_ref(), session, batch(3, 2, "new", None)).await;
+    if count > 0 {
+        append(new.as_ref(), session, batch(3, count, "new", None)).await;
+    }
     refused(placement(old).check(), "lease lost", "the frozen node knows by its clock");
     refused(
         old.append("frozen too", batch(0, 1, "late", None)).await,
@@ -235,10 +249,15 @@ pub async fn frozen_owner(cluster: &dyn Cluster) {
     lost.await.expect("it is told");
     cluster.hold("a", false);
     refused(late.await.expect("it ends"), "fenced", "the append of the frozen node");
-    refused(old.append(session, batch(5, 1, "later", None)).await, "fenced", "the next append of that node");
-    assert_eq!(whole(new.as_ref(), session).await, ["old", "old", "old", "new", "new"]);
-    assert_eq!(whole(old.as_ref(), session).await, ["old", "old", "old", "new", "new"]);
-    append(new.as_ref(), session, batch(5, 1, "newer", None)).await;
+    refused(
+        old.append(session, batch(3 + count, 1, "later", None)).await,
+        "fenced",
+        "the next append of that node",
+    );
+    let expected: Vec<&str> = ["old"; 3].iter().chain(new_texts).copied().collect();
+    assert_eq!(whole(new.as_ref(), session).await, expected);
+    assert_eq!(whole(old.as_ref(), session).await, expected);
+    append(new.as_ref(), session, batch(3 + count, 1, "newer", None)).await;
     // It gets a lease again, and other sessions.
     claimed(old, "frozen later").await;
     placement(old).check().expect("it has a lease again");
@@ -246,8 +265,7 @@ pub async fn frozen_owner(cluster: &dyn Cluster) {
         Ok(Claim::Theirs(owner)) => assert_eq!(owner.node, "b"),
         other => panic!("{other:?}"),
     }
-    refused(old.append(session, batch(6, 1, "later", None)).await, "elsewhere", "after it asked");
-    close(engines).await;
+    refused(old.append(session, batch(4 + count, 1, "later", None)).await, "elsewhere", "after it asked");
 }
 
 /// Point 7: a node that cannot renew its lease knows that it ended no later than others do, and the others wait no longer
@@ -281,7 +299,7 @@ pub async fn lease_ends_in_time(cluster: &dyn Cluster) {
 /// # Panics
 /// If the engine fails.
 pub async fn claims_race(cluster: &dyn Cluster) {
-    const ROUNDS: u32 = 200;
+    const ROUNDS: u32 = 100;
     let nodes = ["a", "b", "c", "d"];
     let engines = open(cluster, &nodes).await;
     let mut winners = [0_u32; 4];
@@ -328,7 +346,7 @@ pub async fn claims_race(cluster: &dyn Cluster) {
 /// # Panics
 /// If the engine fails.
 pub async fn reads_by_others(cluster: &dyn Cluster) {
-    const APPENDS: u64 = 400;
+    const APPENDS: u64 = 200;
     let engines = open(cluster, &["a", "b", "c"]).await;
     let mut random = Random::new("reads_by_others");
     let session = "reads of others";
@@ -355,7 +373,7 @@ pub async fn reads_by_others(cluster: &dyn Cluster) {
         let newest = engines[pick(&mut random)].learned_get("newest").await.expect("it is read");
         assert_eq!(newest.as_deref(), Some(key.as_bytes()));
     }
-    assert!(changes > 40, "only {changes} changes of owner");
+    assert!(changes > 15, "only {changes} changes of owner");
     close(engines).await;
 }
 

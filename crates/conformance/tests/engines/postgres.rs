@@ -10,7 +10,7 @@ use greenroom_conformance::proxy::{Mode, Proxy};
 use greenroom_conformance::server::Server;
 use greenroom_conformance::{Cluster, Fixture, points};
 use greenroom_postgres::{Postgres, PostgresOptions};
-use greenroom_store::{Answer, Engine, StoreError};
+use greenroom_store::{Answer, Engine, Store, StoreError, StoreOptions};
 use parking_lot::Mutex;
 
 mod admission;
@@ -178,4 +178,16 @@ async fn away_and_back() {
     let engine = schema.open("a").await.expect("it connects");
     points::faults::set_back(&engine, &server).await;
     engine.close().await.expect("it closes");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn copies() {
+    let Some(server) = Server::start().map(Arc::new) else { return };
+    let folder = tempfile::tempdir().expect("a folder");
+    let journal = |name: &str| -> Arc<dyn Engine> {
+        Arc::new(Store::open(&StoreOptions::new(folder.path().join(name))).expect("it opens").0)
+    };
+    let postgres = Schema::new(&server).await.open("a").await.expect("it connects");
+    points::copies::there_and_back(&journal("from"), &postgres, &journal("back")).await;
+    postgres.close().await.expect("it closes");
 }
