@@ -63,7 +63,7 @@ pub(crate) struct Kept {
 }
 
 /// A change of what a session is resumed with.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Change {
     Effort(Option<ReasoningEffort>),
     Mode(Mode),
