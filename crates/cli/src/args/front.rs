@@ -123,10 +123,10 @@ fn nearest<'a>(commands: &'a Command, word: &str) -> Option<&'a str> {
     let word = word.to_lowercase();
     let visible = || commands.get_subcommands().map(Command::get_name).chain(["help"]);
     let begins = visible().find(|name| word.len() >= 3 && name.starts_with(&word));
-    // In a short word, two changes make any other one.
-    let allowed = if word.len() <= 4 { 1 } else { 2 };
     let distance = |name: &&str| strsim::osa_distance(name, &word);
-    let near = visible().filter(|name| distance(name) <= allowed).min_by_key(distance);
+    // In a short word, two changes make any other one.
+    let allowed = |name: &&str| if word.len().min(name.len()) <= 4 { 1 } else { 2 };
+    let near = visible().filter(|name| distance(name) <= allowed(name)).min_by_key(distance);
     begins.or(near)
 }
 

@@ -100,8 +100,10 @@ impl Around {
     async fn connect_for(&self, session_id: &str) -> Result<Client> {
         let (mut global, now) = self.flags();
         let Some(kept) = Kept::read(&global, session_id) else { return Ok(self.link().client.clone()) };
-        let mut args =
-            ModelArgs { answers: now.answers, workspace: now.workspace.clone(), ..ModelArgs::bare() };
+        let mut args = ModelArgs { answers: now.answers, ..ModelArgs::bare() };
+        if now.is_workspace_given {
+            args.workspace.clone_from(&now.workspace);
+        }
         args.is_workspace_given = now.is_workspace_given;
         kept.complete(&mut global, &mut args, true);
         if !args.is_workspace_given && !args.no_tools {
