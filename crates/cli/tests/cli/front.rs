@@ -310,11 +310,11 @@ fn models_are_listed_without_a_key() {
     let place = Place::new();
     let ran = place.run(&["models", "gpt-5.5"]);
     assert!(
-        ran.code == Some(0) && ran.stdout.contains("gpt-5.5") && ran.stderr.contains("no API key"),
+        ran.code == Some(0) && ran.stdout.contains("\ngpt-5.5 ") && ran.stderr.contains("no API key"),
         "{ran:?}"
     );
     let ran = place.run(&["models", "--provider", "anthropic", "claude-opus-5"]);
-    assert!(ran.code == Some(0) && ran.stdout.contains("claude-opus-5"), "{ran:?}");
+    assert!(ran.code == Some(0) && ran.stdout.contains("\nclaude-opus-5 "), "{ran:?}");
     let ran = place.run(&["models", "there-is-no-such-model"]);
     assert!(
         ran.code == Some(0) && ran.stdout.contains("there is none with there-is-no-such-model"),
