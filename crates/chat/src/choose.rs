@@ -78,9 +78,9 @@ enum Then {
 }
 
 #[expect(clippy::wildcard_enum_match_arm, reason = "other inputs mean nothing here")]
-fn picker_key(picker: &mut Picker, input: Input) -> Then {
+fn picker_key(picker: &mut Picker, input: &Input) -> Then {
     match input {
-        Input::Key(key) => match picker.key(key) {
+        Input::Key(key) => match picker.key(*key) {
             Picked::Waits => Then::Waits,
             Picked::Chosen(value) => Then::Answered(value),
             Picked::Left => Then::Left,
@@ -99,7 +99,7 @@ struct Line {
 
 impl Line {
     #[expect(clippy::wildcard_enum_match_arm, reason = "most keys mean nothing here")]
-    fn key(&mut self, input: Input) -> Then {
+    fn key(&mut self, input: &Input) -> Then {
         match input {
             Input::Paste(text) => self.text.push_str(text.trim()),
             Input::Ended(_) => return Then::Left,
@@ -146,7 +146,7 @@ impl Line {
 fn asked<S>(
     above: &[String],
     color: bool,
-    key: impl Fn(&mut S, Input) -> Then,
+    key: impl Fn(&mut S, &Input) -> Then,
     state: &mut S,
     layout: impl Fn(&S, usize) -> (Vec<Row>, (usize, usize)),
 ) -> io::Result<Answered> {
@@ -160,7 +160,7 @@ fn asked<S>(
     };
     draw(state, std::mem::take(&mut above))?;
     let (mut value, mut failed) = (None, None);
-    let behind = input::dialogue(|input| match key(state, input) {
+    let behind = input::dialogue(|input| match key(state, &input) {
         Then::Waits => {
             failed = draw(state, Vec::new()).err();
             failed.is_none()

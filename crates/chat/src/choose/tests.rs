@@ -14,7 +14,7 @@ fn typed(line: &mut Line, keys: &str) -> Then {
             '\u{15}' => (KeyCode::Char('u'), KeyModifiers::CONTROL),
             key => (KeyCode::Char(key), KeyModifiers::NONE),
         };
-        then = line.key(Input::Key(KeyEvent::new(code, modifiers)));
+        then = line.key(&Input::Key(KeyEvent::new(code, modifiers)));
     }
     then
 }
@@ -39,7 +39,7 @@ fn a_line_is_typed_corrected_and_answered() {
 fn a_secret_is_never_drawn() {
     for is_secret in [true, false] {
         let mut line = Line { text: String::new(), is_secret, title: "Key".to_owned() };
-        assert_eq!(line.key(Input::Paste(" sk-hidden \n".to_owned())), Then::Waits);
+        assert_eq!(line.key(&Input::Paste(" sk-hidden \n".to_owned())), Then::Waits);
         let (rows, _) = line.layout(60);
         let drawn: String = rows.iter().map(|row| row.text()).collect();
         assert_eq!(drawn.contains("sk-hidden"), !is_secret, "{drawn}");

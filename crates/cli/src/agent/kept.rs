@@ -39,8 +39,10 @@ pub(crate) struct Kept {
     provider: Option<String>,
     /// The provider that was asked because nothing else was named.
     asked: Option<String>,
-    /// The address that a flag or a variable named, without its query.
+    /// The address that a flag named, without its query.
     base_url: Option<String>,
+    /// The address that was asked because a variable named it, without its query.
+    asked_url: Option<String>,
     api_key_env: Option<String>,
     model: Option<String>,
     window: Option<u64>,
@@ -61,7 +63,7 @@ pub(crate) struct Kept {
 }
 
 /// A change of what a session is resumed with.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Change {
     Effort(Option<ReasoningEffort>),
     Mode(Mode),
@@ -104,6 +106,7 @@ impl Kept {
             sandbox: args.sandbox,
             config: global.config.as_ref().and_then(|path| std::path::absolute(path).ok()),
             asked: None,
+            asked_url: None,
         };
         if args.simulate {
             return Ok(kept);
@@ -116,7 +119,9 @@ impl Kept {
             Some(name) if provider.is_none() => kept.asked = Some(name.to_owned()),
             Some(_) => {}
             None => {
-                kept.base_url = Some(without_query(&server.base_url().to_string()));
+                let url = without_query(&server.base_url().to_string());
+                let of_flag = args.server.base_url.is_some();
+                *(if of_flag { &mut kept.base_url } else { &mut kept.asked_url }) = Some(url);
                 server.confirm_typed(&args.server, &data_dir(global)?)?;
             }
         }
@@ -125,7 +130,12 @@ impl Kept {
 
     /// Adds what is kept to flags, where they leave it open. `with_permissions`: also what the agent may do.
     pub(crate) fn complete(&self, global: &mut Global, args: &mut ModelArgs, with_permissions: bool) {
-        let names_server = args.simulate || args.server.provider.is_some() || args.server.base_url.is_some();
+        // What nobody watches is steered by its environment as by its flags.
+        let of_environment = Surroundings::here().variable("OPENAI_BASE_URL").filter(|_| !with_permissions);
+        let names_server = args.simulate
+            || args.server.provider.is_some()
+            || args.server.base_url.is_some()
+            || of_environment.is_some_and(|url| self.address() != Some(&without_query(&url)));
         if global.config.is_none() {
             global.config = self.config.clone().filter(|path| path.is_file());
         }
@@ -142,7 +152,7 @@ impl Kept {
                 args.model.clone_from(&self.model);
                 args.window = args.window.or(self.window);
             }
-            self.pin_provider(global, args);
+            self.pin_server(global, args);
         }
         args.effort = args.effort.or(self.effort);
         let names_permissions = args.mode.is_some() || args.no_tools || args.allow_write || args.allow_shell;
@@ -165,17 +175,34 @@ impl Kept {
         args.sandbox = args.sandbox.or(self.sandbox);
     }
 
-    /// Names the provider that was asked if another one would be asked now. Where it would be the same, the flags stay
-    /// as they were, so that an unfinished run is continued.
-    fn pin_provider(&self, global: &Global, args: &mut ModelArgs) {
-        let Some(asked) = self.asked.as_ref().filter(|_| args.server.provider.is_none()) else { return };
+    /// Returns the address of a server without a name.
+    fn address(&self) -> Option<&str> {
+        self.base_url.as_deref().or(self.asked_url.as_deref())
+    }
+
+    /// Names the server that was asked without a flag if another one would be asked now. Where it would be the same,
+    /// the flags stay as they were, so that an unfinished run is continued.
+    fn pin_server(&self, global: &Global, args: &mut ModelArgs) {
+        if args.server.provider.is_some() || args.server.base_url.is_some() || args.simulate {
+            return;
+        }
         let here = Surroundings::here();
         let Ok(loaded) = load_config(global, &here) else { return };
         let own_model = args.model.as_deref().unwrap_or(&loaded.own.model);
-        let now = Server::chosen(&loaded, &args.server, own_model, true, &here);
-        let is_same = now.is_ok_and(|now| now.name() == Some(asked.as_str()));
-        if !is_same && loaded.own.providers.contains_key(asked) {
-            args.server.provider = Some(asked.clone());
+        let now = Server::chosen(&loaded, &args.server, own_model, true, &here).ok();
+        let asked_now = now.as_ref().map(|now| (now.name(), without_query(&now.base_url().to_string())));
+        match (&self.asked, &self.asked_url) {
+            (_, Some(url)) if asked_now != Some((None, url.clone())) => {
+                args.server.base_url = Some(url.clone());
+                args.server.is_kept = true;
+            }
+            (Some(name), None)
+                if asked_now.and_then(|(now, _)| now) != Some(name.as_str())
+                    && loaded.own.providers.contains_key(name) =>
+            {
+                args.server.provider = Some(name.clone());
+            }
+            (Some(_), None) | (_, Some(_)) | (None, None) => {}
         }
     }
 

@@ -36,16 +36,17 @@ pub(crate) fn parse(given: Vec<OsString>, is_watched: bool) -> Result<Options, U
         line.insert(at, command.into());
         line
     };
+    // A misspelt command comes with flags of its own.
+    let word = given.get(at).and_then(|word| word.to_str()).filter(|word| !word.starts_with('-'));
+    let is_near = |word: &&str| !word.contains(char::is_whitespace) && nearest(&commands, word).is_some();
+    if let Some(word) = word.filter(is_near) {
+        check_words(&commands, &[word.to_owned()]).map_err(Unparsed::NoCommand)?;
+    }
     let asks_once = given[at..].iter().take_while(|word| *word != "--").any(|word| names_prompt(word));
     let options = read(with(if asks_once { "run" } else { "chat" }))?;
-    let words = match &options.command {
-        Chosen::Chat(args) => &args.prompt,
-        Chosen::Run(args) if args.prompt.is_none() => &args.words,
-        _ => return Ok(options),
-    };
-    check_words(&commands, words).map_err(Unparsed::NoCommand)?;
-    let is_piped =
-        matches!(&options.command, Chosen::Chat(args) if !args.prompt.is_empty() && args.resume.is_none());
+    let Chosen::Chat(chat) = &options.command else { return Ok(options) };
+    check_words(&commands, &chat.prompt).map_err(Unparsed::NoCommand)?;
+    let is_piped = !chat.prompt.is_empty() && chat.resume.is_none();
     // A prompt with piped input is answered once, and the input belongs to it.
     if is_piped && !is_watched { read(with("run")) } else { Ok(options) }
 }
@@ -122,10 +123,10 @@ fn nearest<'a>(commands: &'a Command, word: &str) -> Option<&'a str> {
     let word = word.to_lowercase();
     let visible = || commands.get_subcommands().map(Command::get_name).chain(["help"]);
     let begins = visible().find(|name| word.len() >= 3 && name.starts_with(&word));
-    // In a short word, two changes make any other one.
-    let allowed = if word.len() <= 4 { 1 } else { 2 };
     let distance = |name: &&str| strsim::osa_distance(name, &word);
-    let near = visible().filter(|name| distance(name) <= allowed).min_by_key(distance);
+    // In a short word, two changes make any other one.
+    let allowed = |name: &&str| if word.len().min(name.len()) <= 4 { 1 } else { 2 };
+    let near = visible().filter(|name| distance(name) <= allowed(name)).min_by_key(distance);
     begins.or(near)
 }
 

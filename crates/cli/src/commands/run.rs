@@ -165,10 +165,10 @@ async fn unstored(
 ) -> Result<u8> {
     let link = interrupts.unless(Link::unstored(global, model)).await?;
     let id = "run";
-    let events = events.map(|events| {
+    let mut events = events;
+    if let Some(events) = events.as_deref_mut() {
         events.session = Some(id.to_owned());
-        events
-    });
+    }
     let played = play(global, args, &link, prompt, id, events, interrupts).await;
     link.end().await?;
     ended(global, played?, id)

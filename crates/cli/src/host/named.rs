@@ -12,7 +12,7 @@ use greenroom_server::Definer as _;
 
 use super::agents::Agents;
 use super::connect::definition;
-use crate::agent::warn;
+use crate::agent::{choice, warn};
 use crate::args::{Global, ModelArgs, ServerArgs};
 use crate::config::AgentConfig;
 use crate::config::layers::expanded;
@@ -31,7 +31,8 @@ pub(crate) async fn named_agents(
         let settings = [global.settings.clone(), config.settings.clone()].concat();
         let global = Global { settings, ..global.clone() };
         let named = |error: &dyn Display| usage(format!("serve.agents.{name}: {error}"));
-        let flags = flags_of(config, flags, &Surroundings::here());
+        let mut flags = flags_of(config, flags, &Surroundings::here());
+        choice::complete(&global, &mut flags).await.map_err(|error| named(&error))?;
         let definition = definition(&global, &flags, false, None).map_err(|error| named(&error))?;
         let definition = serde_json::to_value(definition).map_err(|error| named(&error))?;
         let defined = makes.define(definition).await.map_err(|problem| named(&problem))?;

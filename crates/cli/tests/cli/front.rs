@@ -4,7 +4,7 @@ use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt as _;
 
-use greenroom_simulator::Echo;
+use greenroom_simulator::{Echo, ListForm};
 use serde_json::json;
 
 use super::screen::{Terminal, is_there};
@@ -275,7 +275,9 @@ fn the_model_of_a_server_is_one_that_it_lists() {
 #[test]
 fn a_local_server_has_no_vendors_price_and_window() {
     // It lists the vendor's model, but it is not the vendor.
-    let model = Model::new(Echo, |options| options.model = "gpt-5.5".to_owned());
+    let model = Model::new(Echo, |options| {
+        (options.model, options.list) = ("gpt-5.5".to_owned(), ListForm::Names);
+    });
     let (place, url) = (Place::new(), model.url());
     let ran = place.run(&["-p", "hi", "--base-url", &url, "--session", "mine"]);
     assert_eq!(ran.code, Some(0), "{ran:?}");
@@ -308,11 +310,11 @@ fn models_are_listed_without_a_key() {
     let place = Place::new();
     let ran = place.run(&["models", "gpt-5.5"]);
     assert!(
-        ran.code == Some(0) && ran.stdout.contains("gpt-5.5") && ran.stderr.contains("no API key"),
+        ran.code == Some(0) && ran.stdout.contains("\ngpt-5.5 ") && ran.stderr.contains("no API key"),
         "{ran:?}"
     );
     let ran = place.run(&["models", "--provider", "anthropic", "claude-opus-5"]);
-    assert!(ran.code == Some(0) && ran.stdout.contains("claude-opus-5"), "{ran:?}");
+    assert!(ran.code == Some(0) && ran.stdout.contains("\nclaude-opus-5 "), "{ran:?}");
     let ran = place.run(&["models", "there-is-no-such-model"]);
     assert!(
         ran.code == Some(0) && ran.stdout.contains("there is none with there-is-no-such-model"),

@@ -411,8 +411,8 @@ fn named_agents_work_on_the_sessions_that_name_them() {
         assert!(answer.starts_with("HTTP/1.1 200"), "{request}: {answer}");
     };
     for (id, agent, tools, has_text, named) in [
-        ("a", None, &["grep", "list", "read", "recall"][..], false, "gpt-5.5"),
-        ("b", Some("writer"), &["edit", "grep", "list", "read", "recall", "write"], true, "gpt-5.5"),
+        ("a", None, &["grep", "list", "read", "recall"][..], false, "simulated"),
+        ("b", Some("writer"), &["edit", "grep", "list", "read", "recall", "write"], true, "simulated"),
         ("c", Some("talker"), &[], false, "other"),
     ] {
         send("POST /v1/sessions", &format!(r#"{{"session_id":"{id}"}}"#));

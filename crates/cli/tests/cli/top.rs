@@ -12,6 +12,11 @@ use super::host::Hosted;
 use super::screen::{Terminal, is_there};
 use super::support::{Place, Running, Says};
 
+/// Whether the selected row is that of this session.
+fn selected(screen: &str, id: &str) -> bool {
+    screen.lines().any(|row| row.starts_with("▸ ") && row.split_whitespace().any(|word| word == id))
+}
+
 #[test]
 fn without_a_host_nothing_is_live_and_nothing_is_made() {
     let place = Place::new();
@@ -45,15 +50,15 @@ async fn the_live_sessions_of_a_host_are_seen_and_a_run_is_aborted_from_there() 
     );
     let table = hosted.run(&["top"]);
     let mut lines = table.stdout.lines();
-    assert!(lines.next().is_some_and(|head| head.starts_with("SESSION  STATE")), "{table:?}");
+    assert!(lines.next().is_some_and(|head| head.starts_with("TITLE ")), "{table:?}");
     assert!(
-        lines.next().is_some_and(|row| row.starts_with("mine") && row.contains("step 1: the model answers")),
+        lines.next().is_some_and(|row| row.contains("  mine  ") && row.contains("step 1: the model answers")),
         "{table:?}"
     );
     if is_there() {
         let terminal = Terminal::run(&hosted.place, (110, 24), &["top"]);
         terminal.shows("1 live session, 1 at work");
-        terminal.shows("▸ mine");
+        terminal.until("it is selected", |screen| selected(screen, "mine"));
         terminal.press("Enter");
         terminal.shows("word word word");
         terminal.press("a");
@@ -96,7 +101,7 @@ async fn a_live_session_is_compacted_from_there_when_that_is_confirmed() {
     let before = state().await;
     assert_eq!(before.compactions, 0);
     let terminal = Terminal::run(&hosted.place, (110, 24), &["top"]);
-    terminal.shows("▸ mine");
+    terminal.until("it is selected", |screen| selected(screen, "mine"));
     terminal.press("c");
     terminal.shows("y/n");
     terminal.press("n");
@@ -130,14 +135,14 @@ async fn it_goes_on_with_another_host_where_its_own_dies() {
     };
     let _first = begin("first").await;
     let terminal = Terminal::run(&hosted.place, (110, 24), &["top"]);
-    terminal.shows("▸ first");
+    terminal.until("it is selected", |screen| selected(screen, "first"));
     hosted.kill_host();
     terminal.shows("no host holds the store; the next one is looked for");
     terminal.press("a");
     terminal.until("nothing is asked about", |screen| !screen.contains("y/n"));
     hosted.start_host();
     let second = begin("second").await;
-    terminal.shows("▸ second");
+    terminal.until("it is selected", |screen| selected(screen, "second"));
     // One that is looked at closely when the host dies is looked at again.
     terminal.press("Enter");
     let seen = async |client: &Client, text: &str| {

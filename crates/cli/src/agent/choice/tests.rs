@@ -1,5 +1,7 @@
 //! The vendors' first models.
 
+#![expect(clippy::unwrap_used, reason = "tests end where something is not as it should be")]
+
 use greenroom::provider::Catalog;
 
 use super::first_model;

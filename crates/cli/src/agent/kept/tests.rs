@@ -1,5 +1,7 @@
 //! What is kept, and how flags take precedence over it.
 
+#![expect(clippy::unwrap_used, reason = "tests end where something is not as it should be")]
+
 use greenroom::ReasoningEffort;
 use greenroom::permissions::Mode;
 use greenroom_terminal::ColorChoice;

@@ -1,5 +1,7 @@
 //! Which addresses are local, and what an answer lists.
 
+#![expect(clippy::unwrap_used, reason = "tests end where something is not as it should be")]
+
 use greenroom::provider::BaseUrl;
 
 use super::{is_local, models_of, usual_name};

@@ -19,7 +19,7 @@ use crate::agent::{self, FOLDER};
 use crate::args::{Global, ModelArgs};
 use crate::commands::config;
 use crate::commands::sessions::shown_folder;
-use crate::error::usage;
+use crate::error::{self, usage};
 use crate::host::link::is_one_shot;
 use crate::host::{source, stored};
 
@@ -95,7 +95,11 @@ pub(crate) async fn session(
 /// Several models could answer, and none is named.
 pub(crate) async fn stored(global: &Global, args: &ModelArgs, given: &str) -> Result<(Global, ModelArgs)> {
     let (mut global, mut args) = (global.clone(), args.clone());
-    let found = source::look(&global, async |source| source.summary(given).await).await?;
+    let found = match source::look(&global, async |source| source.summary(given).await).await {
+        Err(problem) if error::exit_code(&problem) == error::USAGE => return Err(problem),
+        // An unknown id, and a host that cannot be used, are reported where the session is opened.
+        found => found.ok().flatten(),
+    };
     let kept = found.and_then(|found| Kept::read(&global, &found.id));
     if let Some(kept) = kept {
         kept.complete(&mut global, &mut args, false);
@@ -118,6 +122,10 @@ fn resumed(global: &mut Global, args: &mut ModelArgs, found: &SessionSummary) ->
 }
 
 /// Makes a session's folder the current one, so that everything is found as when it was started.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "it is the program of one chat, and nothing has begun in it yet"
+)]
 fn go_to(global: &mut Global, folder: &Path) -> Result<()> {
     let here = std::env::current_dir().and_then(|here| here.canonicalize());
     if here.is_ok_and(|here| here == folder) {

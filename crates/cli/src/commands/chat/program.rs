@@ -2,6 +2,7 @@
 //!
 //! Invariants: the newest connection is used; work on an older one keeps that until it ends.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::Result;
@@ -9,12 +10,13 @@ use greenroom::futures_util::FutureExt as _;
 use greenroom::futures_util::future::BoxFuture;
 use greenroom::permissions::Mode;
 use greenroom_chat::{Chosen, Opened, Program, Reconnected};
-use greenroom_server::operations::{ClientKind, SetPermissions, StartSession};
+use greenroom_server::operations::{ClientKind, GetSession, SetPermissions, StartSession};
 use greenroom_server::{Client, ClientError};
 use parking_lot::Mutex;
 
 use crate::agent::kept::{self, Kept};
 use crate::args::{Global, ModelArgs, ServerArgs};
+use crate::commands::sessions::shown_folder;
 use crate::config::Texts;
 use crate::config::surroundings::Surroundings;
 use crate::error::usage;
@@ -98,10 +100,15 @@ impl Around {
     async fn connect_for(&self, session_id: &str) -> Result<Client> {
         let (mut global, now) = self.flags();
         let Some(kept) = Kept::read(&global, session_id) else { return Ok(self.link().client.clone()) };
-        let mut args =
-            ModelArgs { answers: now.answers, workspace: now.workspace.clone(), ..ModelArgs::bare() };
+        let mut args = ModelArgs { answers: now.answers, ..ModelArgs::bare() };
+        if now.is_workspace_given {
+            args.workspace.clone_from(&now.workspace);
+        }
         args.is_workspace_given = now.is_workspace_given;
         kept.complete(&mut global, &mut args, true);
+        if !args.is_workspace_given && !args.no_tools {
+            args.workspace = self.folder_of(session_id).await.unwrap_or(args.workspace);
+        }
         let mode = kept.chosen_mode(&args);
         let client = if is_same_agent(&args, &now)? || !self.link().is_host() {
             self.link().client.clone()
@@ -116,6 +123,14 @@ impl Around {
         };
         set_mode(&client, session_id, mode).await?;
         Ok(client)
+    }
+
+    /// Returns the folder of a session's tools, if it is another one than this chat's.
+    async fn folder_of(&self, session_id: &str) -> Option<PathBuf> {
+        let found = self.link().client.call(GetSession { session_id: session_id.to_owned() }).await.ok()?;
+        let folder = PathBuf::from(found.session.labels.get(agent::FOLDER)?);
+        let here = std::env::current_dir().and_then(|here| here.canonicalize()).ok()?;
+        (folder.is_dir() && folder != here).then_some(folder)
     }
 
     /// Begins to keep what a session of this chat is resumed with.
@@ -198,8 +213,17 @@ impl Program for Around {
     }
 
     fn other_folder<'a>(&'a self, session_id: &'a str) -> BoxFuture<'a, Option<String>> {
-        let link = self.link();
-        async move { link.other_folder(&self.flags().1, session_id).await }.boxed()
+        let (link, args) = (self.link(), self.flags().1);
+        async move {
+            if args.workspace.is_absolute() && !args.is_workspace_given {
+                let folder = shown_folder(&args.workspace.display().to_string());
+                return Some(format!(
+                    "the tools of session {session_id} work in {folder}; ! and @ stay in this folder"
+                ));
+            }
+            link.other_folder(&args, session_id).await
+        }
+        .boxed()
     }
 
     fn keep(&self, session_id: &str, chosen: Chosen) {

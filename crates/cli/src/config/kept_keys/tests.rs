@@ -1,5 +1,7 @@
 //! The file: its form, its mode, and what is refused.
 
+#![expect(clippy::unwrap_used, reason = "tests end where something is not as it should be")]
+
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt as _;
 
