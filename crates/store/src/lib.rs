@@ -31,12 +31,9 @@ pub mod files;
 mod backup;
 #[cfg(feature = "disk")]
 mod bytes;
-<<<<<<< HEAD
 #[cfg(feature = "cluster")]
 pub mod cluster;
-=======
 mod copy;
->>>>>>> postgres
 #[cfg(feature = "disk")]
 mod disk;
 mod engine;
