@@ -5,13 +5,15 @@
 
 use std::path::PathBuf;
 
-use greenroom::CompactionSettings;
 use greenroom::futures_util::future::BoxFuture;
+use greenroom::{CompactionSettings, SessionSummary};
 use greenroom_server::Client;
 use greenroom_terminal::ColorChoice;
+use greenroom_terminal::theme::Theme;
 use greenroom_tools::Workspace;
 
 use crate::Opened;
+use crate::notice::Notify;
 
 /// The program that contains the chat.
 pub trait Program: Send + Sync + 'static {
@@ -31,6 +33,15 @@ pub trait Program: Send + Sync + 'static {
 
     /// Notes the folder of a session. Returns false if the session has no log, because it has no messages.
     fn note_folder<'a>(&'a self, session_id: &'a str) -> BoxFuture<'a, anyhow::Result<bool>>;
+
+    /// Returns the folder in which a session was started, as it is shown to the user.
+    fn folder_of(&self, session: &SessionSummary) -> Option<String>;
+
+    /// Whether work goes on when the connection has ended.
+    fn outlives(&self) -> bool;
+
+    /// Returns other sessions that work in the folder right now.
+    fn at_work<'a>(&'a self, session_id: &'a str) -> BoxFuture<'a, Vec<SessionSummary>>;
 
     /// Returns a message for the user if the session was started in another folder.
     fn other_folder<'a>(&'a self, session_id: &'a str) -> BoxFuture<'a, Option<String>>;
@@ -69,6 +80,23 @@ pub struct Place {
     pub compaction: CompactionSettings,
     /// Whether to use colours.
     pub color: ColorChoice,
+    /// Which colours to use.
+    pub theme: Theme,
+    /// What the user is told who looks elsewhere.
+    pub notify: Notify,
+    /// The files of the project whose instructions the model gets.
+    pub instructions: Vec<String>,
+    /// The skills that the model is offered.
+    pub skills: Vec<Skill>,
+}
+
+/// A skill.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Skill {
+    /// Its name.
+    pub name: String,
+    /// What it is for.
+    pub description: String,
 }
 
 /// A change of the host's responsiveness.

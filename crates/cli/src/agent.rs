@@ -33,7 +33,7 @@ mod compaction_hook;
 mod key_command;
 mod made;
 pub(crate) mod permissions;
-mod project;
+pub(crate) mod project;
 mod prompt;
 pub(crate) mod server;
 mod settings;

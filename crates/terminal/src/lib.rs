@@ -4,7 +4,7 @@
 //! [`Row`] is the only type for styled text. Nothing here knows commands, a runtime or the configuration.
 //!
 //! Reading order: `row` (styled text), `screen` (the two output streams), `draw` (the bottom of a terminal),
-//! `input` and `keys` (the user's input), `format`, `text` and `time` (formatting), `compactions` (what they did), `interrupt` (signals),
+//! `input` and `keys` (the user's input), `theme` (colours), `format`, `text` and `time` (formatting), `compactions` (what they did), `interrupt` (signals),
 //! `files` (reading whole files).
 
 pub mod compactions;
@@ -19,6 +19,7 @@ pub mod progress;
 pub mod row;
 pub mod screen;
 pub mod text;
+pub mod theme;
 pub mod time;
 
 pub use self::interrupt::Interrupts;

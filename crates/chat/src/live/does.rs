@@ -3,29 +3,33 @@
 //! Invariants: each command runs in a task of its own, so the user can continue typing; its result is shown
 //! as rows, an error as a line.
 
-use std::path::PathBuf;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use base64::Engine as _;
 use greenroom::permissions::{Effect, Mode};
-use greenroom::{Order as ListOrder, ReasoningEffort};
+use greenroom::{CompactionOutcome, Order as ListOrder, ReasoningEffort};
 use greenroom_kernel::size::{Estimator, text_tokens};
 use greenroom_server::operations::{
-    Branch, ListSessions, ModelSummary, SessionPermissions, SetPermissions, Speech, ToolSummary,
+    Branch, ExportFormat, ListSessions, ModelSummary, SessionPermissions, SetPermissions, Speech, ToolSummary,
 };
 use greenroom_server::{ClientError, ProblemKind};
 use greenroom_terminal::row::{Look, Row};
-use greenroom_terminal::{format, screen, time};
+use greenroom_terminal::{compactions as texts, format, screen, time};
 
 use super::{Done, TerminalChat, going_back, open};
+use crate::attached;
 use crate::backend::{Backend, HowToCompact};
-use crate::commands::{Branching, COMMANDS, Command, Custom, KEYS, Permitting, Spec};
+use crate::commands::{Branching, COMMANDS, Command, Custom, KEYS, Permitting, Place, Spec};
 use crate::figures;
 use crate::picker::{Item, Picker, Purpose};
 use crate::program::Program;
 
 /// The most sessions and prompts offered.
 const OFFERED_MAX: usize = 500;
+/// The folder for exports, in the data directory.
+const EXPORTS: &str = "exports";
 /// The most text that a terminal accepts for its clipboard, in bytes.
 const COPY_BYTES_MAX: usize = 100_000;
 
@@ -104,7 +108,7 @@ impl TerminalChat {
                 });
             }
             Command::Withdraw => self.spawn(async move {
-                let count = backend.withdraw().await? as u64;
+                let count = backend.withdraw(None).await? as u64;
                 note(Look::DIM, format!("{} withdrawn", format::count(count, "input")))
             }),
             Command::Fork(name) => {
@@ -137,17 +141,21 @@ impl TerminalChat {
                         .collect())
                 });
             }
-            Command::Branch(Branching { entry: None, summary, .. }) => {
+            Command::Branch(Branching { place: Place::Choose, summary, .. }) => {
                 self.spawn(async move { places(&backend, summary).await });
             }
-            Command::Branch(Branching { entry: Some(entry), summary, back }) => {
-                self.spawn(async move { going_back::to(&backend, entry, summary, back, width).await });
+            Command::Branch(how) => {
+                self.spawn(async move { going_back::to(&backend, how, width).await });
             }
             Command::Undo(back) => {
                 self.spawn(async move { going_back::undo(&backend, back, width).await });
             }
             Command::Tree => self.spawn(async move { show_tree(&backend, width).await }),
-            Command::Export(path) => {
+            Command::Export(None) => {
+                let picker = export_places(&backend, &self.folder, self.local.data_dir());
+                self.model.pick(picker);
+            }
+            Command::Export(Some(path)) => {
                 let folder = self.folder.clone();
                 self.spawn(async move { export(&backend, folder, path).await });
             }
@@ -156,9 +164,18 @@ impl TerminalChat {
             Command::Permissions(change) => {
                 self.spawn(async move { permissions(&backend, change, width).await })
             }
+            Command::Skills => {
+                let rows = self.skills(width);
+                self.model.show(rows);
+            }
+            Command::Theme(name) => self.theme(name),
+            Command::Keys => {
+                let rows = keys(width);
+                self.model.show(rows);
+            }
             Command::Title(title) => self.spawn(async move {
                 backend.set_title(title.clone()).await?;
-                note(Look::DIM, format!("this session is called {title}"))
+                note(Look::DIM, format!("Session renamed to {title}"))
             }),
             Command::Help => {
                 let rows = help(self.model.custom(), width);
@@ -176,6 +193,25 @@ impl TerminalChat {
             for result in results {
                 // A chat that is over shows nothing more.
                 let _ = done.send(result);
+            }
+        });
+    }
+
+    /// Reads the summaries of these compactions, for the viewer.
+    pub(super) fn read_summaries(&self, entries: Vec<greenroom::EntryId>) {
+        let (backend, done) = (self.backend.clone(), self.done.clone());
+        tokio::spawn(async move {
+            let known = backend.compactions().await.unwrap_or_default();
+            for entry in entries {
+                let number = known.iter().find(|record| record.entry_id == entry).map(|record| record.number);
+                let text = match number {
+                    None => "this compaction is not in the session's log any more".to_owned(),
+                    Some(number) => match backend.compaction(Some(number)).await {
+                        Ok(details) => texts::details(&details).join("\n"),
+                        Err(error) => error.to_string(),
+                    },
+                };
+                let _ = done.send(Done::Summary(entry, text));
             }
         });
     }
@@ -226,7 +262,7 @@ impl TerminalChat {
         };
         self.prompt_settings.reasoning_effort = effort;
         self.model.status.effort = effort.map(|effort| effort.as_str().to_owned());
-        self.model.note(Look::DIM, &format!("from the next prompt on: effort {level}"));
+        self.model.note(Look::DIM, &format!("Effort {level} from the next prompt on"));
     }
 
     fn model_command(&mut self, name: Option<String>) {
@@ -259,7 +295,7 @@ impl TerminalChat {
     /// Sets the model for the next prompts.
     fn set_model(&mut self, name: &str) {
         if self.model.is_busy() {
-            return self.model.note(Look::WARN, "the model can be changed when the run is over");
+            return self.model.note(Look::WARN, "The model can be changed when the run is over");
         }
         let program = Arc::clone(&self.program);
         let (name, id) = (name.to_owned(), self.backend.id().to_owned());
@@ -274,7 +310,7 @@ impl TerminalChat {
     fn copy(&mut self) {
         let text = self.model.last_answer();
         if text.is_empty() {
-            return self.model.note(Look::DIM, "there is no answer yet");
+            return self.model.note(Look::DIM, "No answer yet");
         }
         if text.len() > COPY_BYTES_MAX {
             return self
@@ -326,6 +362,10 @@ async fn compact(backend: &Backend, how: HowToCompact) -> Outcome {
     if compacted.started.is_some() {
         return Ok(Vec::new());
     }
+    if let CompactionOutcome::Nothing { reason } = &compacted.outcome {
+        let context = backend.state().await?.context;
+        return note(Look::DIM, figures::nothing_to_compact(reason, &context));
+    }
     note(Look::DIM, format::compaction(&compacted))
 }
 
@@ -354,7 +394,7 @@ async fn compactions(backend: &Backend, number: Option<u64>, width: usize) -> Ou
     let details = backend.compaction(number).await?;
     let indent = Row::plain("    ");
     let row = |line: &String| Row::new(line, Look::DIM).wrap(width, &Row::plain("  "), &indent);
-    rows(greenroom_terminal::compactions::details(&details).iter().flat_map(row).collect())
+    rows(texts::details(&details).iter().flat_map(row).collect())
 }
 
 /// Pins an entry, or the last prompt.
@@ -390,30 +430,38 @@ async fn sessions(backend: &Backend) -> Outcome {
     Ok(vec![Done::Pick(Picker::new(Purpose::Resume, "Resume session", items.collect()))])
 }
 
-/// Lists the prompts of the conversation, the newest first: it can continue before each of them.
+/// Lists the prompts of the conversation, the newest first: each can be taken back and changed.
 async fn places(backend: &Backend, summary: bool) -> Outcome {
     let said = backend.show().await?.conversation;
+    let now = time::now_ms();
     let mut items = Vec::new();
     let mut before = None;
     for said in &said {
-        if let (Speech::User { text, .. }, Some(before)) = (&said.speech, before) {
-            let label = format!("before: {}", screen::one_line(text, 60));
-            items.push(Item { value: format!("{before}"), label, detail: format!("after entry {before}") });
+        if let Speech::User { text, is_steer: false } = &said.speech {
+            let text = attached::typed(text);
+            let after =
+                before.map_or_else(|| "start".to_owned(), |before: greenroom::EntryId| before.to_string());
+            items.push(Item {
+                value: format!("{} {after}", said.entry_id),
+                label: screen::one_line(text, 60),
+                detail: time::ago(said.at_ms, now),
+            });
         }
         before = Some(said.entry_id);
     }
     items.reverse();
     items.truncate(OFFERED_MAX);
     if items.is_empty() {
-        return note(Look::DIM, "there is no earlier prompt yet");
+        return note(Look::DIM, "No earlier prompt yet");
     }
-    Ok(vec![Done::Pick(Picker::new(Purpose::Branch { summary }, "Continue from", items))])
+    let title = "Go back to a prompt, to edit and send it again";
+    Ok(vec![Done::Pick(Picker::new(Purpose::Branch { summary }, title, items))])
 }
 
 async fn show_tree(backend: &Backend, width: usize) -> Outcome {
     let branches = backend.tree().await?.branches;
     if branches.is_empty() {
-        return note(Look::DIM, "no messages yet");
+        return note(Look::DIM, "No messages yet");
     }
     let row = |branch: &Branch| {
         let look = if branch.is_current { Look::BOLD } else { Look::DIM };
@@ -430,12 +478,37 @@ async fn show_tree(backend: &Backend, width: usize) -> Outcome {
     rows(out)
 }
 
-async fn export(backend: &Backend, folder: PathBuf, path: Option<String>) -> Outcome {
-    let text = backend.export().await?;
-    let path = folder.join(path.unwrap_or_else(|| format!("{}.jsonl", backend.id())));
+/// Lists the files that the session could be written to. The working folder comes last: a file there becomes a part of
+/// the project.
+fn export_places(backend: &Backend, folder: &Path, data_dir: &Path) -> Picker {
+    let id = backend.id();
+    let mut items = Vec::new();
+    let home = screen::variable("HOME").map(PathBuf::from);
+    let exports = Some(data_dir.join(EXPORTS));
+    for (place, what) in [(exports, ""), (home, ""), (Some(folder.to_owned()), "in the working folder; ")] {
+        let Some(place) = place else { continue };
+        for (ending, kind) in [("md", "Markdown"), ("jsonl", "JSON Lines, for import")] {
+            let path = place.join(format!("{id}.{ending}")).display().to_string();
+            items.push(Item { value: path.clone(), label: path, detail: format!("{what}{kind}") });
+        }
+    }
+    Picker::new(Purpose::Export, "Export to (or /export FILE)", items)
+}
+
+async fn export(backend: &Backend, folder: PathBuf, path: String) -> Outcome {
+    let path = match (path.strip_prefix("~/"), screen::variable("HOME")) {
+        (Some(rest), Some(home)) => PathBuf::from(home).join(rest),
+        (Some(_), None) | (None, _) => folder.join(path),
+    };
+    let is_markdown = path.extension().is_some_and(|ending| ending == "md" || ending == "markdown");
+    let text = backend.export(if is_markdown { ExportFormat::Markdown } else { ExportFormat::Pi }).await?;
     let written = tokio::task::spawn_blocking(move || {
+        if let Some(parent) = path.parent().filter(|parent| parent.ends_with(EXPORTS)) {
+            std::fs::create_dir_all(parent)
+                .map_err(|error| format!("write {}: {error}", parent.display()))?;
+        }
         let mut open = std::fs::OpenOptions::new();
-        let file = open.write(true).create_new(true).open(&path);
+        let file = open.write(true).create_new(true).mode(0o600).open(&path);
         let written = file.and_then(|mut file| std::io::Write::write_all(&mut file, text.as_bytes()));
         written.map(|()| path.display().to_string()).map_err(|error| {
             if error.kind() == std::io::ErrorKind::AlreadyExists {
@@ -446,7 +519,7 @@ async fn export(backend: &Backend, folder: PathBuf, path: Option<String>) -> Out
         })
     });
     let path = written.await.map_err(|error| error.to_string())??;
-    note(Look::DIM, format!("written to {path}"))
+    note(Look::DIM, format!("Exported to {path}"))
 }
 
 async fn tools(backend: &Backend, width: usize) -> Outcome {
@@ -521,19 +594,26 @@ fn permission_rows(permissions: &SessionPermissions, width: usize) -> Vec<Row> {
     out
 }
 
+/// Describes a command or a key.
+fn described(head: &str, description: &str, width: usize) -> Vec<Row> {
+    let row = Row::plain("  ").and(&format!("{head:<26} "), Look::BOLD).and(description, Look::PLAIN);
+    row.wrap(width, &Row::default(), &Row::plain("    "))
+}
+
+fn keys(width: usize) -> Vec<Row> {
+    KEYS.iter().flat_map(|(keys, description)| described(keys, description, width)).collect()
+}
+
 fn help(custom: &[Custom], width: usize) -> Vec<Row> {
-    let line = |head: &str, description: &str| {
-        let row = Row::plain("  ").and(&format!("{head:<26} "), Look::BOLD).and(description, Look::PLAIN);
-        row.wrap(width, &Row::default(), &Row::plain("    "))
-    };
+    let line = |head: &str, description: &str| described(head, description, width);
     let of_spec = |spec: &Spec| line(&format!("/{} {}", spec.name, spec.arguments), spec.description);
     let mut out: Vec<Row> = COMMANDS.iter().flat_map(of_spec).collect();
     out.extend(custom.iter().flat_map(|own| line(&format!("/{}", own.name), &own.description)));
     out.push(Row::default());
-    out.extend(KEYS.iter().flat_map(|(keys, description)| line(keys, description)));
+    out.extend(keys(width));
     const MORE: [&str; 3] = [
         "@file attaches a file, @picture.png a picture",
-        "!command runs a command and tells the model, !!command does not (with --allow-shell)",
+        "!command runs a command and tells the model, !!command does not",
         "your own commands: commands/NAME.md beside your greenroom.yaml, or .greenroom/commands/NAME.md",
     ];
     out.push(Row::default());

@@ -74,7 +74,7 @@ fn what_is_typed_is_edited_and_answered() {
     assert!(screen.contains("`greenroom chat --session mine --base-url "), "{screen}");
     // In the next chat, too.
     let again = chat(&place, &model, SIZE, &[]);
-    again.shows("resumed session mine");
+    again.shows("Resumed hello world!");
     again.shows("heard hello");
     again.press("Up");
     again.until("the prompt is found in the history", |screen| screen.matches("› hello world!").count() == 2);
@@ -160,7 +160,7 @@ fn an_interrupt_keeps_what_came_and_gives_back_what_was_typed_ahead() {
     assert!(!screen.contains("interrupted"), "{screen}");
     // How long it takes is measured by a benchmark, and that it waits for nothing is shown on a paused clock.
     terminal.press("Escape");
-    terminal.shows("interrupted; partial output is kept");
+    terminal.shows("Interrupted. Partial answer kept");
     let screen = terminal.shows("› then this");
     assert!(screen.contains("  and that"), "both are in the editor: {screen}");
     assert!(screen.contains("word5 "), "{screen}");
@@ -217,7 +217,7 @@ fn it_compacts_and_undoes_it_and_says_so_in_a_line() {
     let line = screen.lines().find(|line| line.contains("compacted")).unwrap();
     assert!(line.contains("→") && line.contains(" tokens, ") && line.contains(" messages, "), "{line}");
     terminal.says("/undo-compact");
-    terminal.shows("the compaction was undone");
+    terminal.shows("Compaction undone");
     terminal.says("/context");
     let screen = terminal.shows("free");
     assert!(screen.contains("tool definitions") && screen.contains("from the model catalogue"), "{screen}");
@@ -636,7 +636,7 @@ async fn two_terminals_share_a_session_and_live_through_the_death_of_their_host(
     hosted.kill_host();
     for terminal in [&one, &two] {
         terminal.shows("the host exited; starting another one");
-        terminal.shows("/continue resumes it");
+        terminal.shows("/continue to resume");
     }
     // Both go on with the same session, in the new host.
     one.press("C-u");
@@ -645,8 +645,8 @@ async fn two_terminals_share_a_session_and_live_through_the_death_of_their_host(
     two.shows("Esc interrupts");
     two.press("C-u");
     two.press("Escape");
-    one.shows("interrupted; partial output is kept");
-    two.shows("interrupted; partial output is kept");
+    one.shows("Interrupted. Partial answer kept");
+    two.shows("Interrupted. Partial answer kept");
 }
 
 /// Highlighted code costs more than words: what is typed is seen all the same while it streams in.
@@ -675,7 +675,7 @@ fn what_is_typed_is_seen_while_much_code_streams_in() {
     assert!(screen.contains("Enter steers"), "it came to an end before the key was seen: {screen}");
     terminal.press("C-u");
     terminal.press("Escape");
-    terminal.shows("interrupted; partial output is kept");
+    terminal.shows("Interrupted. Partial answer kept");
 }
 
 #[tokio::test(flavor = "multi_thread")]

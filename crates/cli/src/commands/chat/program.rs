@@ -5,6 +5,7 @@
 use std::sync::Arc;
 
 use anyhow::Result;
+use greenroom::SessionSummary;
 use greenroom::futures_util::FutureExt as _;
 use greenroom::futures_util::future::BoxFuture;
 use greenroom_chat::{Program, Reconnected};
@@ -100,6 +101,25 @@ impl Program for Around {
             }
         }
         .boxed()
+    }
+
+    fn folder_of(&self, session: &SessionSummary) -> Option<String> {
+        let folder = session.labels.get(agent::FOLDER)?;
+        let home = greenroom_terminal::screen::variable("HOME");
+        let rest = home.and_then(|home| folder.strip_prefix(home.trim_end_matches('/')).map(str::to_owned));
+        Some(match rest {
+            Some(rest) if rest.is_empty() || rest.starts_with('/') => format!("~{rest}"),
+            Some(_) | None => folder.clone(),
+        })
+    }
+
+    fn outlives(&self) -> bool {
+        self.link().is_host()
+    }
+
+    fn at_work<'a>(&'a self, session_id: &'a str) -> BoxFuture<'a, Vec<SessionSummary>> {
+        let link = self.link();
+        async move { link.at_work(session_id).await }.boxed()
     }
 
     fn other_folder<'a>(&'a self, session_id: &'a str) -> BoxFuture<'a, Option<String>> {

@@ -78,7 +78,7 @@ fn end_host(hosted: &Hosted, is_told: bool) {
     }
 }
 
-const ENDED: &str = "the host exited; starting another one, where this session continues";
+const ENDED: &str = "The host ended; starting another one";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_chat_says_that_its_host_was_stopped_and_what_it_does_about_it() {
