@@ -38,7 +38,7 @@ use tokio::sync::mpsc;
 
 pub use self::backend::{Backend, HowToCompact};
 pub use self::live::{Ended, Opened, open, talk};
-pub use self::program::{Place, Program, Reconnected, Silence, Skill};
+pub use self::program::{OtherModel, Place, Program, Reconnected, Silence, Skill};
 
 /// The message after the host has ended, by itself, stopped or killed.
 pub const NEXT_HOST: &str = "The host ended; starting another one";

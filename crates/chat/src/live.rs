@@ -611,6 +611,9 @@ impl TerminalChat {
                 tokio::spawn(async move { program.note_folder(&left).await });
                 self.model.begin_session();
                 self.mode = None;
+                if opened.state.entries == 0 {
+                    self.model.note(Look::NOTE, "New session");
+                }
                 self.welcome(*opened, false);
             }
         }

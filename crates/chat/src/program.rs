@@ -25,7 +25,11 @@ pub trait Program: Send + Sync + 'static {
         model: Option<&'a str>,
     ) -> Option<BoxFuture<'a, anyhow::Result<Reconnected>>>;
 
-    /// Returns a connection whose agent uses another model.
+    /// Returns models of other providers that the user has keys for. Nobody is asked for them.
+    fn other_models(&self) -> Vec<OtherModel>;
+
+    /// Returns a connection whose agent uses another model: one of the same provider, or one of
+    /// [`Self::other_models`].
     fn with_model<'a>(&'a self, model: &'a str) -> BoxFuture<'a, Result<Client, String>>;
 
     /// Returns a name that no session has yet.
@@ -88,6 +92,15 @@ pub struct Place {
     pub instructions: Vec<String>,
     /// The skills that the model is offered.
     pub skills: Vec<Skill>,
+}
+
+/// A model of another provider.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OtherModel {
+    /// The name for [`Program::with_model`]: `PROVIDER/MODEL`.
+    pub name: String,
+    /// The context window in tokens, if it is known.
+    pub window: Option<u64>,
 }
 
 /// A skill.

@@ -185,7 +185,7 @@ fn custom_commands_come_from_files_and_cannot_take_a_name_that_is_there() {
     assert_eq!(parse("/ship now", &found), Ok(Command::Prompt("Ship now".to_owned())));
     let offered = completions("s", &found);
     let names: Vec<&str> = offered.iter().map(|(name, _)| name.as_str()).collect();
-    assert_eq!(names, ["status", "ship"]);
+    assert_eq!(names, ["status", "skills", "ship"]);
 }
 
 #[test]

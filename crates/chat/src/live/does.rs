@@ -24,7 +24,7 @@ use crate::backend::{Backend, HowToCompact};
 use crate::commands::{Branching, COMMANDS, Command, Custom, KEYS, Permitting, Place, Spec};
 use crate::figures;
 use crate::picker::{Item, Picker, Purpose};
-use crate::program::Program;
+use crate::program::{OtherModel, Program};
 
 /// The most sessions and prompts offered.
 const OFFERED_MAX: usize = 500;
@@ -43,7 +43,7 @@ impl From<ClientError> for Problem {
     fn from(error: ClientError) -> Self {
         // A session has no log before its first message.
         if error.kind() == Some(ProblemKind::NoSession) {
-            return Self("this session has no messages yet".to_owned());
+            return Self("No messages yet".to_owned());
         }
         Self(error.to_string())
     }
@@ -153,7 +153,12 @@ impl TerminalChat {
             Command::Tree => self.spawn(async move { show_tree(&backend, width).await }),
             Command::Export(None) => {
                 let picker = export_places(&backend, &self.folder, self.local.data_dir());
-                self.model.pick(picker);
+                self.spawn(async move {
+                    match backend.summary().await? {
+                        Some(_) => Ok(vec![Done::Pick(picker)]),
+                        None => note(Look::DIM, "No messages yet"),
+                    }
+                });
             }
             Command::Export(Some(path)) => {
                 let folder = self.folder.clone();
@@ -269,25 +274,10 @@ impl TerminalChat {
         let backend = self.backend.clone();
         let now = self.model.status.model.clone();
         match name {
-            None => self.spawn(async move {
-                let listed = backend.models().await?;
-                let item = |model: ModelSummary| Item {
-                    detail: match (model.window, model.id == now) {
-                        (window, true) => format!("{}now", window.map(sized).unwrap_or_default()),
-                        (Some(window), false) => sized(window),
-                        (None, false) => String::new(),
-                    },
-                    label: model.id.clone(),
-                    value: model.id,
-                };
-                let items: Vec<Item> = listed.models.into_iter().map(item).collect();
-                let mut out = Vec::new();
-                if let Some(problem) = listed.problem {
-                    out.push(Done::Note(Look::WARN, problem));
-                }
-                out.push(Done::Pick(Picker::new(Purpose::Model, "Which model answers", items)));
-                Ok(out)
-            }),
+            None => {
+                let others = self.program.other_models();
+                self.spawn(async move { models(&backend, &now, others).await });
+            }
             Some(name) => self.set_model(&name),
         }
     }
@@ -326,6 +316,32 @@ impl TerminalChat {
             Err(error) => self.model.note(Look::BAD, &error.to_string()),
         }
     }
+}
+
+/// Lists the provider's models, then those of other providers that the user has keys for.
+async fn models(backend: &Backend, now: &str, others: Vec<OtherModel>) -> Outcome {
+    let listed = backend.models().await?;
+    let item = |model: ModelSummary| Item {
+        detail: match (model.window, model.id == now) {
+            (window, true) => format!("{}now", window.map(sized).unwrap_or_default()),
+            (Some(window), false) => sized(window),
+            (None, false) => String::new(),
+        },
+        label: model.id.clone(),
+        value: model.id,
+    };
+    let other = |model: OtherModel| Item {
+        detail: model.window.map(sized).unwrap_or_default(),
+        label: model.name.clone(),
+        value: model.name,
+    };
+    let items = listed.models.into_iter().map(item).chain(others.into_iter().map(other)).collect();
+    let mut out = Vec::new();
+    if let Some(problem) = listed.problem {
+        out.push(Done::Note(Look::WARN, problem));
+    }
+    out.push(Done::Pick(Picker::new(Purpose::Model, "Which model answers", items)));
+    Ok(out)
 }
 
 /// Returns a name that no session has yet.

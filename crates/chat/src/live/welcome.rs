@@ -37,7 +37,7 @@ impl TerminalChat {
         self.may(&permissions);
         let title = summary.as_ref().and_then(|summary| summary.shown_title());
         self.title = title.map(|title| one_line(title, TITLE_COLUMNS)).unwrap_or_default();
-        if state.entries == 0 {
+        if state.entries == 0 && !is_back {
             self.begins(&state, &permissions);
         }
         for event in &past {

@@ -579,6 +579,7 @@ fn what_is_queued_is_taken_back_by_an_arrow_and_edited() {
         chat.press(KeyCode::Esc);
         chat.model.sent(ticket, taken_on(entry));
     }
+    chat.press(KeyCode::Left);
     assert!(chat.region().join("\n").contains("↑ takes back what is queued"));
     assert_eq!(chat.press(KeyCode::Up), [Effect::TakeBack(EntryId(6))], "the newest one");
     let items = vec![EntryId(6)];

@@ -14,7 +14,7 @@ fn said(speech: serde_json::Value) -> Said {
 }
 
 fn session() -> SessionSummary {
-    let usage = json!({ "input_tokens": 0, "output_tokens": 0 });
+    let usage = greenroom_kernel::Usage::default();
     serde_json::from_value(json!({
         "id": "mine", "provider": "p", "model": "big", "entries": 3, "leaf": 2, "context_tokens": 9, "compactions": 0,
         "usage": usage, "cost_microdollars": 0, "waiting": 0, "has_open_run": false, "created_at_ms": 0,

@@ -8,13 +8,15 @@ use anyhow::Result;
 use greenroom::SessionSummary;
 use greenroom::futures_util::FutureExt as _;
 use greenroom::futures_util::future::BoxFuture;
-use greenroom_chat::{Program, Reconnected};
+use greenroom::provider::Catalog;
+use greenroom_chat::{OtherModel, Program, Reconnected};
 use greenroom_server::Client;
 use greenroom_server::operations::ClientKind;
 use parking_lot::Mutex;
 
-use crate::args::{Global, ModelArgs};
+use crate::args::{Global, ModelArgs, ServerArgs};
 use crate::config::Texts;
+use crate::config::surroundings::Surroundings;
 use crate::host::link::{ATTEMPTS, Link};
 use crate::host::{self, Patience};
 use crate::{agent, error};
@@ -27,17 +29,33 @@ pub(super) struct Around {
     link: Mutex<Arc<Link>>,
     /// The last valid texts of the configuration files.
     last_valid: Mutex<Option<Texts>>,
+    /// The provider that was chosen with a model.
+    provider: Mutex<Option<String>>,
 }
 
 impl Around {
     pub(super) fn new(global: &Global, args: &ModelArgs, patience: Patience, link: Link) -> Self {
         let (global, args, link) = (global.clone(), args.clone(), Mutex::new(Arc::new(link)));
-        Self { global, args, patience, link, last_valid: Mutex::default() }
+        Self { global, args, patience, link, last_valid: Mutex::default(), provider: Mutex::default() }
     }
 
     /// Returns the connection, unless work on it continues.
     pub(super) fn into_link(self) -> Option<Link> {
         Arc::into_inner(self.link.into_inner())
+    }
+
+    /// Returns the flags for this model, and the provider if its name says one: `PROVIDER/MODEL`.
+    fn args_for(&self, model: &str) -> (ModelArgs, Option<String>) {
+        let mut args = self.args.clone();
+        args.model = Some(model.to_owned());
+        let config = agent::load_config(&self.global, &Surroundings::here());
+        let is_known = |name: &str| config.as_ref().is_ok_and(|loaded| loaded.config.providers.contains_key(name));
+        let Some((provider, model)) = model.split_once('/').filter(|(name, _)| is_known(name)) else {
+            return (args, None);
+        };
+        args.model = Some(model.to_owned());
+        args.server = ServerArgs { provider: Some(provider.to_owned()), ..ServerArgs::default() };
+        (args, Some(provider.to_owned()))
     }
 
     fn link(&self) -> Arc<Link> {
@@ -72,16 +90,45 @@ impl Program for Around {
         session_id: &'a str,
         model: Option<&'a str>,
     ) -> Option<BoxFuture<'a, Result<Reconnected>>> {
-        let mut args = self.args.clone();
-        args.model = model.map(str::to_owned).or(args.model);
+        let args = model.map_or_else(|| self.args.clone(), |model| self.args_for(model).0);
         let connecting = async move { self.connect(session_id, &args).await };
         self.link().is_host().then(|| connecting.boxed())
+    }
+
+    fn other_models(&self) -> Vec<OtherModel> {
+        let here = Surroundings::here();
+        let Ok(loaded) = agent::load_config(&self.global, &here) else { return Vec::new() };
+        // Without a host, the runtime has one provider.
+        if !self.link().is_host() {
+            return Vec::new();
+        }
+        let config = loaded.config;
+        let now = self.provider.lock().clone().or_else(|| self.args.server.provider.clone());
+        let now = now.unwrap_or_else(|| config.provider.clone());
+        let mut found = Vec::new();
+        for (name, provider) in config.providers.iter().filter(|(name, _)| **name != now) {
+            let has_key = provider.key_command.is_some()
+                || provider.api_key_env.as_deref().is_some_and(|key| here.variable(key).is_some());
+            let Some(url) = provider.base_url.as_ref().filter(|_| has_key) else { continue };
+            let catalog = provider.catalog_name(name, url);
+            let models = Catalog::bundled().models().iter().filter(|model| model.provider == catalog);
+            found.extend(models.filter(|model| model.tools).map(|model| OtherModel {
+                name: format!("{name}/{}", model.model),
+                window: model.context_tokens,
+            }));
+        }
+        found
     }
 
     fn with_model<'a>(&'a self, model: &'a str) -> BoxFuture<'a, Result<Client, String>> {
         let (link, last_valid) = (self.link(), self.last_valid.lock().clone());
         let connecting = async move {
-            link.with_model(&self.global, &self.args, model, &self.patience, last_valid.as_ref()).await
+            let (args, provider) = self.args_for(model);
+            let model = args.model.clone().unwrap_or_default();
+            let connected =
+                link.with_model(&self.global, &args, &model, &self.patience, last_valid.as_ref()).await?;
+            *self.provider.lock() = provider;
+            Ok::<_, anyhow::Error>(connected)
         };
         connecting.map(|client| client.map_err(|error| error::line(&error))).boxed()
     }
