@@ -305,14 +305,14 @@ impl TerminalChat {
         loop {
             // All available input is processed before a frame is drawn.
             let mut is_urgent = false;
-            if let Some(text) = self.edits.take() {
-                self.edit_outside(text).await?;
-                is_urgent = true;
-            }
             while let Ok(input) = inputs.try_recv() {
                 if !self.input(input)? {
                     return Ok(());
                 }
+                is_urgent = true;
+            }
+            if let Some(text) = self.edits.take() {
+                self.edit_outside(text).await?;
                 is_urgent = true;
             }
             // Keys are processed in between, however fast events arrive and however long they take.
@@ -623,6 +623,9 @@ impl TerminalChat {
     fn perform(&mut self, effect: Effect) {
         match effect {
             Effect::Send { ticket, kind, text, names, is_typed } => {
+                if self.title.is_empty() {
+                    self.title.clone_from(&text);
+                }
                 self.program.keep_settings();
                 let (backend, settings) = (self.backend.clone(), self.prompt_settings.clone());
                 let told = std::mem::take(&mut self.told);

@@ -178,10 +178,13 @@ impl TerminalChat {
                 let rows = keys(width);
                 self.model.show(rows);
             }
-            Command::Title(title) => self.spawn(async move {
-                backend.set_title(title.clone()).await?;
-                note(Look::DIM, format!("Session renamed to {title}"))
-            }),
+            Command::Title(title) => {
+                self.title.clone_from(&title);
+                self.spawn(async move {
+                    backend.set_title(title.clone()).await?;
+                    note(Look::DIM, format!("Session renamed to {title}"))
+                });
+            }
             Command::Help => {
                 let rows = help(self.model.custom(), width);
                 self.model.show(rows);

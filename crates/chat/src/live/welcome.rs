@@ -94,7 +94,7 @@ impl TerminalChat {
         let line = format!("{} · {}", state.model, figures::window_short(&state.context));
         self.model.note(Look::BOLD, &line);
         if let Some(mode) = permissions.mode {
-            self.model.note(Look::DIM, &format!("Permissions: {} (Shift+Tab changes them)", mode.meaning()));
+            self.model.note(Look::DIM, &format!("{} (Shift+Tab)", capital(mode.meaning())));
         }
         let mut found = self.instructions.clone();
         if !self.skills.is_empty() {

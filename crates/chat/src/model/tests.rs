@@ -640,3 +640,57 @@ fn a_list_that_is_left_leaves_nothing_above() {
     chat.says("/status");
     assert_eq!(chat.above(), ["  /status"]);
 }
+
+#[test]
+fn the_timer_counts_the_current_wait_and_not_the_run() {
+    let mut chat = Chat::new();
+    let at = |chat: &mut Chat, second: u64| {
+        chat.model.set_now(second * 1_000);
+        chat.region().into_iter().find(|row| row.contains(wheel(second * 1_000))).unwrap_or_default()
+    };
+    chat.model.set_now(100_000);
+    chat.says("hello");
+    chat.joins("hello", 1);
+    chat.hears(EventKind::RunStart);
+    assert!(at(&mut chat, 105).ends_with("waiting for the model 5 s"));
+    chat.hears(EventKind::MessageStart);
+    chat.streams("A paragraph.\n\n");
+    assert!(at(&mut chat, 105).ends_with("writing"), "half an answer is there");
+    assert!(at(&mut chat, 108).ends_with("writing 3 s"));
+    let message = said(Role::Assistant, "A paragraph.\n\n");
+    chat.hears(EventKind::MessageEnd { entry_id: EntryId(2), message, queued: None });
+    assert!(at(&mut chat, 110).ends_with("waiting for the model 2 s"));
+}
+
+#[test]
+fn question_marks_show_the_keys_in_an_empty_editor_alone() {
+    let mut chat = Chat::new();
+    let is_shown = |chat: &mut Chat| chat.region().join("\n").contains("edit the text in $EDITOR");
+    chat.types("?");
+    assert!(is_shown(&mut chat));
+    assert_eq!(chat.press(KeyCode::Esc), []);
+    assert!(!is_shown(&mut chat));
+    chat.types("??");
+    assert!(!is_shown(&mut chat) && chat.region().contains(&"› ?".to_owned()));
+    chat.types("?");
+    assert!(!is_shown(&mut chat) && chat.region().contains(&"› ??".to_owned()));
+    // A blank line and a rule separate the conversation from the editor, where there is room.
+    let rule = "─".repeat(SIZE.width());
+    assert_eq!(chat.region()[0], rule, "there is no conversation yet");
+    chat.model.note(Look::DIM, "said");
+    chat.above();
+    assert_eq!(chat.region()[..2], [String::new(), rule.clone()]);
+    chat.model.resize(Size { columns: 61, rows: 11 });
+    assert!(!chat.region().contains(&rule));
+}
+
+#[test]
+fn the_editor_and_the_clipboard_are_a_key_away() {
+    let mut chat = Chat::new();
+    chat.types("typed");
+    assert_eq!(chat.control('g'), [Effect::EditOutside("typed".to_owned())]);
+    assert_eq!(chat.control('x'), []);
+    assert_eq!(chat.control('e'), [Effect::EditOutside("typed".to_owned())]);
+    assert_eq!(chat.control('e'), [], "alone, it goes to the end of the line");
+    assert_eq!(chat.control('v'), [Effect::Picture]);
+}

@@ -23,11 +23,14 @@ fn worker() -> Model {
             }
             _ if told.starts_with("fail") => Answer::call("bash", &json!({ "command": "echo oops; exit 3" })),
             _ if told.starts_with("look") => Answer::call("read", &json!({ "path": "a.txt" })),
-            _ if told.starts_with("search") => Answer::call("grep", &json!({ "pattern": "line 1", "path": "a.txt" })),
-            _ if told.starts_with("change") => {
-                Answer::call("edit", &json!({ "path": "a.txt", "old": "line 12\n", "new": "LINE 12\nand more\n" }))
+            _ if told.starts_with("search") => {
+                Answer::call("grep", &json!({ "pattern": "line 1", "path": "a.txt" }))
             }
-            _ => Answer::text(format!("heard {told}")),
+            _ if told.starts_with("change") => Answer::call(
+                "edit",
+                &json!({ "path": "a.txt", "old": "line 12\n", "new": "LINE 12\nand more\n" }),
+            ),
+            _ => Answer::text(format!("heard {}", told.split_whitespace().next().unwrap_or_default())),
         }
     }))
 }
@@ -40,13 +43,23 @@ fn a_row_says_what_a_tool_did_and_ctrl_o_opens_and_folds_it() {
     let (place, model) = (Place::new(), worker());
     let lines: String = (1..=30).map(|number| format!("line {number}\n")).collect();
     std::fs::write(place.work().join("a.txt"), lines).unwrap();
-    let terminal = chat(&place, &model, SIZE, &["--mode", "everything", "--allow-shell"]);
+    let terminal = chat(&place, &model, SIZE, &["--allow-shell"]);
     for (said, rows) in [
         ("look", &["✓ read a.txt · 30 lines"][..]),
-        ("search", &["✓ grep line 1 in a.txt · 11 matches in 1 file", "a.txt:1: line 1", "… 8 more lines · Ctrl-O"]),
+        (
+            "search",
+            &["✓ grep line 1 in a.txt · 11 matches in 1 file", "a.txt:1: line 1", "… 8 more lines · Ctrl-O"],
+        ),
         (
             "change",
-            &["✓ edit a.txt · +2 −1", "11   line 11", "12 - line 12", "12 + LINE 12", "13 + and more", "14   line 13"],
+            &[
+                "✓ edit a.txt · +2 −1",
+                "11   line 11",
+                "12 - line 12",
+                "12 + LINE 12",
+                "13 + and more",
+                "14   line 13",
+            ],
         ),
         ("fail", &["✗ bash echo oops; exit 3 · exit code 3", "      oops"]),
         ("count", &["· 120 lines", "… 117 earlier lines · Ctrl-O", "      row 118", "      row 120"]),
@@ -158,7 +171,8 @@ fn what_is_queued_is_edited_and_a_prompt_that_was_chosen_comes_back_as_it_was_ty
         let pace = if told.starts_with("slow") { 50 } else { 0 };
         let chunks = 100;
         let words: String = (0..100).map(|number| format!("word{number} ")).collect();
-        let text = if pace > 0 { words } else { format!("heard {}", told.lines().next().unwrap_or_default()) };
+        let text =
+            if pace > 0 { words } else { format!("heard {}", told.lines().next().unwrap_or_default()) };
         Answer::text(text).with_pace(Pace { chunks, first_ms: 0, between_ms: pace })
     });
     let (place, model) = (Place::with_files(1), new(script));
@@ -177,7 +191,7 @@ fn what_is_queued_is_edited_and_a_prompt_that_was_chosen_comes_back_as_it_was_ty
     terminal.shows("heard later on");
     // What `!` and `@` added is no part of what was typed.
     terminal.says("!echo from-the-shell");
-    terminal.shows("    from-the-shell");
+    terminal.shows("The output is sent with your next prompt");
     terminal.types("look @src/part_0.rs");
     terminal.press("Tab");
     terminal.press("Enter");
@@ -188,7 +202,10 @@ fn what_is_queued_is_edited_and_a_prompt_that_was_chosen_comes_back_as_it_was_ty
     terminal.press("Escape");
     let screen = terminal.shows("Go back to a prompt");
     let row = screen.lines().find(|line| line.contains("❯ look")).unwrap_or_default();
-    assert!(row.contains("look @src/part_0.rs") && !row.contains("before:") && !screen.contains("after entry"), "{screen}");
+    assert!(
+        row.contains("look @src/part_0.rs") && !row.contains("before:") && !screen.contains("after entry"),
+        "{screen}"
+    );
     // A list that is left leaves nothing.
     terminal.press("Escape");
     let screen = terminal.until("it is closed", |screen| !screen.contains("Go back to a prompt"));
@@ -285,6 +302,8 @@ fn the_users_own_editor_and_clipboard_are_used() {
     terminal.shows("heard see");
     assert_eq!(model.simulator.calls(), 1);
     // Without such a program, it is said what is missing.
+    terminal.press("C-d");
+    terminal.shows("ended with 0");
     let other = Terminal::run(&place, SIZE, &["chat", "--base-url", &model.url(), "--session", "other"]);
     other.shows("›");
     other.press("C-v");
@@ -293,9 +312,9 @@ fn the_users_own_editor_and_clipboard_are_used() {
 
 /// A picture of one pixel.
 const PIXEL: &[u8] = &[
-    0x89, b'P', b'N', b'G', 13, 10, 26, 10, 0, 0, 0, 13, b'I', b'H', b'D', b'R', 0, 0, 0, 1, 0, 0, 0, 1, 8, 6, 0, 0, 0,
-    0x1f, 0x15, 0xc4, 0x89, 0, 0, 0, 13, b'I', b'D', b'A', b'T', 0x78, 0x9c, 0x63, 0, 1, 0, 0, 5, 0, 1, 13, 10, 0x2d,
-    0xb4, 0, 0, 0, 0, b'I', b'E', b'N', b'D', 0xae, 0x42, 0x60, 0x82,
+    0x89, b'P', b'N', b'G', 13, 10, 26, 10, 0, 0, 0, 13, b'I', b'H', b'D', b'R', 0, 0, 0, 1, 0, 0, 0, 1, 8,
+    6, 0, 0, 0, 0x1f, 0x15, 0xc4, 0x89, 0, 0, 0, 13, b'I', b'D', b'A', b'T', 0x78, 0x9c, 0x63, 0, 1, 0, 0, 5,
+    0, 1, 13, 10, 0x2d, 0xb4, 0, 0, 0, 0, b'I', b'E', b'N', b'D', 0xae, 0x42, 0x60, 0x82,
 ];
 
 #[test]
@@ -308,10 +327,13 @@ fn the_start_says_what_was_found_and_the_keys_are_a_key_away() {
     super::prompts::write(&place, "AGENTS.md", "Use tabs.\n");
     let skill = place.work().join(".greenroom/skills/deploy");
     std::fs::create_dir_all(&skill).unwrap();
-    std::fs::write(skill.join("SKILL.md"), "---\nname: deploy\ndescription: Ships it\n---\nShip it.\n").unwrap();
+    std::fs::write(skill.join("SKILL.md"), "---\nname: deploy\ndescription: Ships it\n---\nShip it.\n")
+        .unwrap();
     let terminal = chat(&place, &model, SIZE, &[]);
     let screen = terminal.shows("? shows the keys");
-    for words in ["gpt-5.5 · context", "Permissions: the agent", "AGENTS.md · 1 skill: deploy"] {
+    for words in
+        ["gpt-5.5 · context", "The agent asks before it changes a file", "AGENTS.md · 1 skill: deploy"]
+    {
         assert!(screen.contains(words), "{words}: {screen}");
     }
     assert!(screen.contains(&"─".repeat(usize::from(SIZE.0) - 1)), "a rule: {screen}");
@@ -319,7 +341,8 @@ fn the_start_says_what_was_found_and_the_keys_are_a_key_away() {
     let screen = terminal.shows("edit the text in $EDITOR");
     assert!(!screen.contains("› ?"), "{screen}");
     terminal.types("x");
-    terminal.until("they go with the next key", |screen| screen.contains("› x") && !screen.contains("$EDITOR"));
+    terminal
+        .until("they go with the next key", |screen| screen.contains("› x") && !screen.contains("$EDITOR"));
     terminal.press("C-u");
     terminal.types("??");
     terminal.shows("› ?");

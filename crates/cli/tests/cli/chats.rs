@@ -298,7 +298,7 @@ fn words_of_an_answer_that_is_resized() -> Vec<usize> {
         |word: &str| word.strip_prefix("word").and_then(|word| word.parse::<usize>().ok()) > Some(40);
     terminal.until("forty words have come", |screen| screen.split_whitespace().any(is_late));
     terminal.press("Escape");
-    terminal.shows("interrupted");
+    terminal.shows("Interrupted");
     // tmux tells programs of a new size a moment after it is there.
     let rows = |screen: &str, text: &str| screen.lines().filter(|line| line.contains(text)).count();
     terminal.until("the editor and the status line stand there once", |screen| {
@@ -324,7 +324,7 @@ fn it_says_what_cannot_work_and_keeps_what_was_typed() {
     assert!(screen.contains("› /compcat"), "{screen}");
     terminal.press("C-u");
     // Completion, from a table that says what each does.
-    terminal.types("/und");
+    terminal.types("/undo-");
     terminal.shows("undo the newest compaction");
     terminal.press("Tab");
     terminal.shows("› /undo-compact");
@@ -463,7 +463,7 @@ fn a_session_with_ten_thousand_entries_opens_at_once() {
     // much longer if each were drawn.
     assert!(took < Duration::from_secs(20), "{took:?}");
     let all = terminal.all();
-    assert!(all.contains("only the end is shown, of 10,0") && all.contains("/export"), "{all}");
+    assert!(all.contains("10,000 entries in all; only the end is shown") && all.contains("/export"), "{all}");
     // Some hundred messages can be scrolled to, and no more were looked at.
     assert!(all.contains("number 9700 of") && !all.contains("number 9500 of"), "{all}");
     terminal.says("hello there");
@@ -635,8 +635,8 @@ async fn two_terminals_share_a_session_and_live_through_the_death_of_their_host(
     for terminal in [&one, &two] {
         let screen = terminal.shows("The run was cut off when its process ended");
         // One row says it.
-        assert_eq!(screen.matches("/continue").count(), 1, "{screen}");
-        assert!(!screen.contains("host") && !screen.contains("Resumed"), "{screen}");
+        assert_eq!(screen.matches("cut off").count(), 1, "{screen}");
+        assert!(!screen.contains("host") && screen.matches("Resumed").count() <= 1, "{screen}");
     }
     // Both go on with the same session, in the new host.
     one.press("C-u");

@@ -49,7 +49,8 @@ impl Around {
         let mut args = self.args.clone();
         args.model = Some(model.to_owned());
         let config = agent::load_config(&self.global, &Surroundings::here());
-        let is_known = |name: &str| config.as_ref().is_ok_and(|loaded| loaded.config.providers.contains_key(name));
+        let is_known =
+            |name: &str| config.as_ref().is_ok_and(|loaded| loaded.config.providers.contains_key(name));
         let Some((provider, model)) = model.split_once('/').filter(|(name, _)| is_known(name)) else {
             return (args, None);
         };
