@@ -219,7 +219,7 @@ pub(crate) const SHEET: [(&str, &str); 15] = [
     ("Enter", "send; steers while the model works"),
     ("Alt+Enter", "send after the run"),
     ("↑, Alt+↑", "earlier prompts; take back what is queued"),
-    ("Esc", "clear the line, or interrupt; twice: go back to an earlier prompt"),
+    ("Esc", "clear the line, or interrupt; twice: back to a prompt"),
     ("Ctrl-O", "results, thoughts and summaries in full"),
     ("Shift+Tab", "permissions: ask, accept_edits, read_only"),
     ("Shift+Enter", "new line; also Ctrl-J, or \\ at the end of the line"),

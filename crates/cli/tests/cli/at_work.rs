@@ -192,9 +192,7 @@ fn what_is_queued_is_edited_and_a_prompt_that_was_chosen_comes_back_as_it_was_ty
     // What `!` and `@` added is no part of what was typed.
     terminal.says("!echo from-the-shell");
     terminal.shows("The output is sent with your next prompt");
-    terminal.types("look @src/part_0.rs");
-    terminal.press("Tab");
-    terminal.press("Enter");
+    terminal.says("look @src/part_0.rs now");
     let screen = terminal.shows("heard look");
     assert!(screen.contains("[ran echo from-the-shell]") && screen.contains("[src/part_0.rs, "), "{screen}");
     terminal.press("Escape");
@@ -203,7 +201,9 @@ fn what_is_queued_is_edited_and_a_prompt_that_was_chosen_comes_back_as_it_was_ty
     let screen = terminal.shows("Go back to a prompt");
     let row = screen.lines().find(|line| line.contains("❯ look")).unwrap_or_default();
     assert!(
-        row.contains("look @src/part_0.rs") && !row.contains("before:") && !screen.contains("after entry"),
+        row.contains("look @src/part_0.rs now")
+            && !row.contains("before:")
+            && !screen.contains("after entry"),
         "{screen}"
     );
     // A list that is left leaves nothing.
@@ -215,7 +215,7 @@ fn what_is_queued_is_edited_and_a_prompt_that_was_chosen_comes_back_as_it_was_ty
     terminal.press("Enter");
     let screen = terminal.shows("the next prompt continues after entry");
     let editor = screen.rsplit("───").next().unwrap_or_default();
-    assert!(editor.contains("› look @src/part_0.rs") && !editor.contains("I ran"), "{screen}");
+    assert!(editor.contains("› look @src/part_0.rs now") && !editor.contains("I ran"), "{screen}");
     // /undo takes back the turn before it.
     terminal.press("C-u");
     terminal.types("/undo");
@@ -277,7 +277,11 @@ fn the_users_own_editor_and_clipboard_are_used() {
     }
     let (place, model) = (Place::new(), worker());
     // The editor reads a key from the terminal, which nothing else gets.
-    program(&place, "edit", "read -r line < /dev/tty; printf '%s, %s' \"$(cat \"$1\")\" \"$line\" > \"$1\"");
+    program(
+        &place,
+        "edit",
+        "echo editing > /dev/tty; read -r line < /dev/tty; printf '%s, %s' \"$(cat \"$1\")\" \"$line\" > \"$1\"",
+    );
     std::fs::write(place.work().join("pixel.png"), PIXEL).unwrap();
     let pixel = place.work().join("pixel.png").display().to_string();
     let programs = program(&place, "xclip", &format!("cat '{pixel}'"));
@@ -289,7 +293,8 @@ fn the_users_own_editor_and_clipboard_are_used() {
     for keys in [&["C-g"][..], &["C-x", "C-e"]] {
         terminal.types("typed");
         keys.iter().for_each(|key| terminal.press(key));
-        terminal.until("the chat has gone", |screen| !screen.contains("› typed"));
+        let is_open = |screen: &str| screen.trim_end().ends_with("editing");
+        terminal.until("the editor is there, and the chat has gone", is_open);
         terminal.says("from the editor");
         terminal.shows("› typed, from the editor");
         terminal.press("C-u");

@@ -45,7 +45,7 @@ async fn a_chat_is_told_of_a_branch_and_of_the_deletion_of_its_session() {
     assert_eq!(terminal.screen().matches(BRANCHED).count(), 2);
     terminal.press("C-u");
     terminal.says("/new");
-    terminal.shows("session chat-");
+    terminal.shows("New session");
     terminal.says("three");
     terminal.until("it is answered", |screen| screen.matches("word").count() == 2);
     terminal.press("C-d");
@@ -103,6 +103,9 @@ async fn a_chat_says_that_its_host_was_stopped_and_what_it_does_about_it() {
                 let screen = terminal.shows("/continue to resume");
                 assert_eq!(screen.matches("Partial answer kept").count(), 1, "{screen}");
                 assert!(!screen.contains("the runtime is shut down") && !screen.contains("host"), "{screen}");
+                // The next host is there.
+                terminal.says("/status");
+                terminal.shows("session a, ");
             } else {
                 // Nobody asked for hosts: the chat just works.
                 terminal.says("two");
@@ -155,6 +158,7 @@ async fn a_steer_into_the_run_of_another_agent_is_shown_as_one_that_waits() {
     assert!(!joins.waits);
     work.outcome().await.unwrap();
     terminal.until("its own run begins", |screen| screen.contains("› two") && !screen.contains("⧗"));
+    terminal.until("the work is over", |screen| !screen.contains("Esc interrupts"));
     terminal.press("C-d");
     terminal.shows("ended with 0");
 }
