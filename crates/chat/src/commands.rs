@@ -133,6 +133,7 @@ impl GoingBack {
 impl Command {
     /// Whether the command opens a list to choose from, instead of doing something at once.
     pub(crate) fn picks(&self) -> bool {
+        #[expect(clippy::wildcard_enum_match_arm, reason = "all others do something at once")]
         match self {
             Self::Model(None)
             | Self::Effort(None)

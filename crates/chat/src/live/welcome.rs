@@ -93,7 +93,8 @@ impl TerminalChat {
     fn begins(&mut self, state: &greenroom::State, permissions: &SessionPermissions) {
         let line = format!("{} · {}", state.model, figures::window_short(&state.context));
         self.model.note(Look::BOLD, &line);
-        if let Some(mode) = permissions.mode {
+        // Of the last one, a warning tells.
+        if let Some(mode) = permissions.mode.filter(|mode| *mode != Mode::Everything) {
             self.model.note(Look::DIM, &format!("{} (Shift+Tab)", capital(mode.meaning())));
         }
         let mut found = self.instructions.clone();
@@ -164,7 +165,7 @@ impl TerminalChat {
             self.model.note(Look::BAD, &format!("Every call is denied: {problem}"));
         }
         if permissions.mode == Some(Mode::Everything) && self.mode.is_none() {
-            self.model.note(Look::WARN, Mode::Everything.meaning());
+            self.model.note(Look::WARN, &capital(Mode::Everything.meaning()));
         }
         if let Some(mode) = self.mode.filter(|mode| permissions.mode.is_some_and(|now| now != *mode)) {
             self.command(Command::Permissions(Permitting::Mode(mode)));

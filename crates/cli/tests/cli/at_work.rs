@@ -72,6 +72,7 @@ fn a_row_says_what_a_tool_did_and_ctrl_o_opens_and_folds_it() {
         }
         assert!(!screen.contains(" ms"), "{said}: a short call says no time\n{screen}");
     }
+    terminal.until("the run is over", |screen| !screen.contains("Esc interrupts"));
     let before = terminal.all();
     terminal.press("C-o");
     let screen = terminal.shows("❯▾  ✓ bash for i in");
@@ -312,7 +313,7 @@ fn the_users_own_editor_and_clipboard_are_used() {
     let other = Terminal::run(&place, SIZE, &["chat", "--base-url", &model.url(), "--session", "other"]);
     other.shows("›");
     other.press("C-v");
-    other.shows("install wl-clipboard (Wayland), xclip (X11)");
+    other.shows("install wl-clipboard (Wayland)");
 }
 
 /// A picture of one pixel.

@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::*;
 
-fn said(speech: serde_json::Value) -> Said {
+fn said(speech: &serde_json::Value) -> Said {
     let mut value = json!({ "entry_id": EntryId(1), "at_ms": 1_000 });
     for (name, part) in speech.as_object().expect("an object") {
         value[name] = part.clone();
@@ -26,12 +26,12 @@ fn session() -> SessionSummary {
 #[test]
 fn a_conversation_is_written_whole_and_no_message_ends_its_block() {
     let conversation = [
-        said(json!({ "role": "user", "text": "fix it" })),
-        said(json!({
+        said(&json!({ "role": "user", "text": "fix it" })),
+        said(&json!({
             "role": "assistant", "text": "I look.", "model": "big", "stop": "tool_calls", "usage": null,
             "tool_calls": [{ "call_id": "1", "name": "read", "arguments": "{\"path\":\"a\"}" }],
         })),
-        said(json!({ "role": "tool", "call_id": "1", "status": "error", "text": "a\n```\n````\nb\n" })),
+        said(&json!({ "role": "tool", "call_id": "1", "status": "error", "text": "a\n```\n````\nb\n" })),
         said(
             json!({ "role": "summary", "first": 1, "last": 2, "text": "Goal", "tokens_before": 9, "tokens_after": 5 }),
         ),
