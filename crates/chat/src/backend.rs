@@ -5,17 +5,18 @@
 //! waits for none of them.
 
 use greenroom::{
-    Compacted, CompactionDetails, CompactionRecord, EntryId, Event, InProgress, ModelSettings, State,
+    Compacted, CompactionDetails, CompactionRecord, EntryId, Event, InProgress, ModelSettings,
+    SessionSummary, State,
 };
 use greenroom_kernel::usage::ContextUsage;
 use greenroom_server::operations::{
-    Abort, AnswerQuestion, BranchSession, ClearInbox, CompactSession, ContextParts, ExportSession, FollowUp,
-    ForkSession, Forked, ImageData, ListCompactions, ListModels, ListPins, ListSessions, ListTools,
-    ListWaiting, ModelsListed, Nothing, Operation, PinEntry, Pinned, PlanSession, Planned, PromptSession,
-    ReadPermissions, Replay, ResumeSession, RewindScope, RewindSession, Said, Sent, SessionContext,
-    SessionInProgress, SessionPage, SessionPermissions, SessionRewound, SessionState, SessionTree,
-    SetPermissions, SetTitle, ShowCompaction, ShowSession, Shown, Speech, StartSession, Steer, ToolsListed,
-    Tree, UndoCompaction, WaitingInput,
+    Abort, AnswerQuestion, BranchSession, ClearInbox, CompactSession, ContextParts, ExportFormat,
+    ExportSession, FollowUp, ForkSession, Forked, GetSession, ImageData, ListCompactions, ListModels,
+    ListPins, ListSessions, ListTools, ListWaiting, ModelsListed, Nothing, Operation, PinEntry, Pinned,
+    PlanSession, Planned, PromptSession, ReadPermissions, Replay, ResumeSession, RewindScope, RewindSession,
+    Said, Sent, SessionContext, SessionInProgress, SessionPage, SessionPermissions, SessionRewound,
+    SessionState, SessionTree, SetPermissions, SetTitle, ShowCompaction, ShowSession, Shown, Speech,
+    StartSession, Steer, ToolsListed, Tree, UndoCompaction, WaitingInput,
 };
 use greenroom_server::{Client, ClientError, Events, ProblemKind};
 
@@ -87,7 +88,7 @@ impl Backend {
     /// Aborts the work in progress and withdraws queued input; withdraws first, so none of the input starts.
     pub async fn interrupt(&self) -> Result<()> {
         let session_id = self.session_id.clone();
-        let clear = self.client.call(ClearInbox { session_id: session_id.clone() });
+        let clear = self.client.call(ClearInbox { session_id: session_id.clone(), entry_id: None });
         let abort = self.client.call(Abort::current(session_id));
         let (cleared, aborted) = tokio::join!(biased; clear, abort);
         cleared?;
@@ -100,9 +101,9 @@ impl Backend {
         Ok(self.call(ListWaiting { session_id: self.session_id.clone() }).await?.inputs)
     }
 
-    /// Withdraws all queued input, and returns how many inputs that was.
-    pub async fn withdraw(&self) -> Result<usize> {
-        Ok(self.call(ClearInbox { session_id: self.session_id.clone() }).await?.withdrawn)
+    /// Withdraws queued input, all of it or the one with this entry, and returns how many inputs that was.
+    pub async fn withdraw(&self, entry_id: Option<EntryId>) -> Result<usize> {
+        Ok(self.call(ClearInbox { session_id: self.session_id.clone(), entry_id }).await?.withdrawn)
     }
 
     /// Continues the prompt without a complete answer, and starts the input that was held back.
@@ -169,6 +170,15 @@ impl Backend {
         self.call(SessionState { session_id: self.session_id.clone() }).await
     }
 
+    /// Returns what the list of sessions says of it; `None` if it has no messages.
+    pub async fn summary(&self) -> Result<Option<SessionSummary>> {
+        match self.call(GetSession { session_id: self.session_id.clone() }).await {
+            Ok(found) => Ok(Some(found.session)),
+            Err(error) if error.kind() == Some(ProblemKind::NoSession) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Returns the work in progress that the log does not contain yet.
     pub async fn in_progress(&self) -> Result<Option<InProgress>> {
         match self.call(SessionInProgress { session_id: self.session_id.clone() }).await {
@@ -216,9 +226,9 @@ impl Backend {
         self.call(ListTools {}).await
     }
 
-    /// Continues the conversation after an earlier entry.
-    pub async fn branch(&self, entry_id: EntryId, summary: bool) -> Result<()> {
-        let (session_id, entry_id) = (self.session_id.clone(), Some(entry_id));
+    /// Continues the conversation after an earlier entry, or from the beginning (`None`).
+    pub async fn branch(&self, entry_id: Option<EntryId>, summary: bool) -> Result<()> {
+        let session_id = self.session_id.clone();
         self.call(BranchSession { session_id, entry_id, summary }).await?;
         Ok(())
     }
@@ -241,8 +251,8 @@ impl Backend {
     }
 
     /// Exports the session as the text of a file.
-    pub async fn export(&self) -> Result<String> {
-        Ok(self.call(ExportSession { session_id: self.session_id.clone() }).await?.text)
+    pub async fn export(&self, format: ExportFormat) -> Result<String> {
+        Ok(self.call(ExportSession { session_id: self.session_id.clone(), format }).await?.text)
     }
 
     /// Sets the session's title.

@@ -1,25 +1,31 @@
-//! Tool calls in a chat: one line each, the changes of an edit, and the full text on request.
+//! Tool calls in a chat: one line each with what matters of the result, some lines of it, and the full text on
+//! request.
 //!
-//! Invariants: the rows of a call are bounded; the full text of the newest calls is kept, so it can be shown
-//! later.
+//! Invariants: the rows of a call are bounded, and written once, when its result is known; the full text of the newest
+//! calls is kept, so it can be shown later.
 
 use std::collections::VecDeque;
 
+use greenroom::EntryId;
 use greenroom_kernel::ToolStatus;
 use greenroom_terminal::format;
 use greenroom_terminal::row::{Look, Row};
 use serde_json::Value;
-use similar::{ChangeTag, TextDiff};
 
+use self::changes::Changes;
+use self::gist::{Gist, Preview};
+
+mod changes;
+mod gist;
 #[cfg(test)]
 mod tests;
 
 /// The most lines of a change shown at once.
 const DIFF_LINES_MAX: usize = 16;
-/// How many lines of context surround a change.
-const AROUND: usize = 2;
-/// For how many calls and thoughts the full text is kept.
-const KEPT_MAX: usize = 50;
+/// A shorter call does not say how long it took, in milliseconds.
+const LONG_MS: u64 = 1_000;
+/// For how many calls, thoughts and summaries the full text is kept.
+const KEPT_MAX: usize = 100;
 /// The frames of a spinner.
 const WHEEL: [&str; 8] = ["⠋", "⠙", "⠹", "⠸", "⠼", "⠴", "⠦", "⠧"];
 /// The duration of a spinner's frame, in milliseconds.
@@ -31,10 +37,10 @@ pub(crate) fn wheel(now_ms: u64) -> &'static str {
     WHEEL.get(step).copied().unwrap_or("·")
 }
 
-/// A call in progress.
+/// A call whose result is not known yet.
 #[derive(Debug, Clone)]
-pub(crate) struct Running {
-    pub(crate) call_id: String,
+struct Running {
+    call_id: String,
     name: String,
     arguments: String,
     started_ms: u64,
@@ -42,19 +48,65 @@ pub(crate) struct Running {
     progress: String,
     /// The changed lines of a file as the tool reports them: their number, and those received.
     told: Option<(usize, Vec<String>)>,
+    /// How the call ended, and how long it took, once it has.
+    ended: Option<(ToolStatus, u64)>,
+}
+
+/// What a kept text is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Origin {
+    Call,
+    Thought,
+    /// The compaction with this entry.
+    Summary(EntryId),
 }
 
 /// A text that can be shown in full.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Kept {
-    call_id: String,
-    title: String,
+pub(crate) struct Kept {
+    /// Its number, by which the viewer knows it.
+    pub(crate) number: u64,
+    origin: Origin,
+    /// What its row said.
+    head: Row,
     arguments: String,
     changes: Vec<Row>,
-    text: String,
-    is_shown: bool,
-    /// Whether the call failed and no reason has been shown.
-    is_unexplained: bool,
+    /// `None` for a summary that was not read yet.
+    text: Option<String>,
+}
+
+impl Kept {
+    /// Returns the row above the text.
+    pub(crate) fn head(&self) -> &Row {
+        &self.head
+    }
+
+    /// Returns the full text in rows.
+    pub(crate) fn rows(&self, width: usize) -> Vec<Row> {
+        let indent = Row::plain("    ");
+        let mut rows = Vec::new();
+        for line in whole_arguments(&self.arguments, !self.changes.is_empty()) {
+            rows.extend(Row::plain(&line).wrap_exactly(width, &indent));
+        }
+        rows.extend(self.changes.iter().flat_map(|row| row.wrap_exactly(width, &Row::default())));
+        let look = match self.origin {
+            Origin::Call => Look::DIM,
+            Origin::Thought | Origin::Summary(_) => Look::PLAIN,
+        };
+        match self.text.as_deref() {
+            None => rows.push(indent.and("reading it …", Look::DIM)),
+            Some("") if self.changes.is_empty() => rows.push(indent.and("no output", Look::DIM)),
+            Some(text) => {
+                rows.extend(text.lines().flat_map(|line| match self.origin {
+                    Origin::Call => Row::new(line, look).wrap_exactly(width, &indent),
+                    Origin::Thought | Origin::Summary(_) => {
+                        Row::new(line, look).wrap(width, &indent, &indent)
+                    }
+                }));
+            }
+        }
+        rows
+    }
 }
 
 /// The calls of a session that this chat has seen.
@@ -62,6 +114,7 @@ struct Kept {
 pub(crate) struct Calls {
     running: Vec<Running>,
     kept: VecDeque<Kept>,
+    next_number: u64,
 }
 
 impl Calls {
@@ -76,111 +129,149 @@ impl Calls {
             started_ms: now_ms,
             progress: String::new(),
             told: None,
+            ended: None,
         });
     }
 
     /// Notes a progress line of a call.
     pub(crate) fn update(&mut self, call_id: &str, line: &str) {
         if let Some(running) = self.running.iter_mut().find(|running| running.call_id == call_id) {
+            let tells = matches!(running.name.as_str(), "write" | "edit");
             match (&mut running.told, line.strip_prefix("diff ").and_then(|count| count.parse().ok())) {
-                (None, Some(count)) if running.name == "write" => running.told = Some((count, Vec::new())),
+                (None, Some(count)) if tells => running.told = Some((count, Vec::new())),
                 (Some((count, lines)), _) if lines.len() < *count => lines.push(line.to_owned()),
-                _ => running.progress = line.to_owned(),
+                _ => line.clone_into(&mut running.progress),
             }
         }
     }
 
-    /// Notes that a call has ended, with its duration if known. Returns the rows that remain.
-    pub(crate) fn end(
+    /// Notes that a call has ended; its result follows.
+    pub(crate) fn end(&mut self, call_id: &str, name: &str, status: ToolStatus, duration_ms: u64) {
+        if !self.running.iter().any(|running| running.call_id == call_id) {
+            self.start(call_id, name, "", 0);
+        }
+        if let Some(running) = self.running.iter_mut().find(|running| running.call_id == call_id) {
+            running.ended = Some((status, duration_ms));
+        }
+    }
+
+    /// Notes the result of a call. Returns the rows that remain.
+    pub(crate) fn result(
         &mut self,
         call_id: &str,
         name: &str,
         status: ToolStatus,
-        duration_ms: Option<u64>,
+        text: &str,
         width: usize,
     ) -> Vec<Row> {
         let place = self.running.iter().position(|running| running.call_id == call_id);
         let running = place.map(|place| self.running.remove(place));
-        let (arguments, told) = running.map(|running| (running.arguments, running.told)).unwrap_or_default();
-        let (mark, look, what) = match status {
-            ToolStatus::Ok => ("✓", Look::GOOD, ""),
-            ToolStatus::Error => ("✗", Look::BAD, " failed"),
-            ToolStatus::Interrupted => ("✗", Look::WARN, " interrupted"),
-        };
-        let time = duration_ms.map(|ms| format!(" {}", format::duration(ms)));
-        let after = format!("{what}{}", time.unwrap_or_default());
-        let room = width.saturating_sub(5 + after.chars().count()).max(10);
-        let title = format::call(name, &arguments, room);
-        let mut rows = vec![
-            Row::plain("  ").and(mark, look).and(&format!(" {title}"), Look::PLAIN).and(&after, Look::DIM),
-        ];
+        let running = running.unwrap_or_else(|| Running {
+            call_id: call_id.to_owned(),
+            name: name.to_owned(),
+            arguments: String::new(),
+            started_ms: 0,
+            progress: String::new(),
+            told: None,
+            ended: None,
+        });
+        self.finish(running, status, Some(text), width)
+    }
+
+    /// Returns the rows of the calls that have ended without a result, and forgets all calls in progress.
+    pub(crate) fn clear(&mut self, width: usize) -> Vec<Row> {
+        let running = std::mem::take(&mut self.running);
+        let ended =
+            running.into_iter().filter_map(|running| running.ended.map(|(status, _)| (running, status)));
+        let ended: Vec<(Running, ToolStatus)> = ended.collect();
+        ended.into_iter().flat_map(|(running, status)| self.finish(running, status, None, width)).collect()
+    }
+
+    /// Returns the rows of a finished call, and keeps its full text.
+    fn finish(&mut self, running: Running, status: ToolStatus, text: Option<&str>, width: usize) -> Vec<Row> {
+        let Running { name, arguments, told, ended, .. } = running;
         let changes = match told.filter(|(count, lines)| lines.len() == *count) {
-            Some((_, lines)) => lines.iter().map(|line| told_change(line)).collect(),
-            None => changes(name, &arguments),
+            Some((_, lines)) => Changes::told(&lines),
+            None => Changes::of_arguments(&name, &arguments, text.and_then(first_line)),
         };
-        if status == ToolStatus::Ok {
-            rows.extend(changes.iter().take(DIFF_LINES_MAX).map(|row| row.cut(width)));
-            if let Some(more) = changes.len().checked_sub(DIFF_LINES_MAX).filter(|more| *more > 0) {
-                let more = format::count(more as u64, "more line");
-                rows.push(Row::new(&format!("      … {more} · Ctrl-O shows all"), Look::DIM));
-            }
+        // A failed call has changed nothing.
+        let changes = if status == ToolStatus::Ok { changes } else { Changes::default() };
+        let gist = Gist::of(&name, status, text.unwrap_or_default());
+        let time = ended.map(|(_, ms)| ms).filter(|ms| *ms >= LONG_MS).map(format::duration);
+        let facts = [changes.sum(), Some(gist.text.clone()).filter(|text| !text.is_empty()), time];
+        let after: String = facts.into_iter().flatten().map(|fact| format!(" · {fact}")).collect();
+        let (mark, look) = mark(status);
+        let room = width.saturating_sub(5 + greenroom_terminal::screen::columns(&after)).max(10);
+        let title = format::call(&name, &arguments, room);
+        let head =
+            Row::plain("  ").and(mark, look).and(&format!(" {title}"), Look::PLAIN).and(&after, Look::DIM);
+        let changed = changes.rows();
+        let mut rows = vec![head.cut(width)];
+        rows.extend(changed.iter().take(DIFF_LINES_MAX).map(|row| row.cut(width)));
+        if let Some(more) = changed.len().checked_sub(DIFF_LINES_MAX).filter(|more| *more > 0) {
+            rows.push(more_row(more, "more line"));
         }
-        self.keep(call_id, &title, changes, String::new());
+        let (lines, more) = gist.shown();
+        if more > 0 && gist.preview == Preview::Last {
+            rows.push(more_row(more, "earlier line"));
+        }
+        rows.extend(lines.iter().map(|line| Row::new(&format!("      {line}"), Look::DIM).cut(width)));
+        if more > 0 && gist.preview == Preview::First {
+            rows.push(more_row(more, "more line"));
+        }
+        self.keep(Origin::Call, head, Some(text.unwrap_or_default().to_owned()));
         if let Some(kept) = self.kept.back_mut() {
-            kept.arguments = arguments;
-            kept.is_unexplained = status == ToolStatus::Error;
+            (kept.arguments, kept.changes) = (arguments, changed);
         }
         rows
     }
 
-    /// Notes the result of a call. If the call failed, returns a row with the reason.
-    pub(crate) fn result(&mut self, call_id: &str, text: &str, width: usize) -> Option<Row> {
-        let is_newest = self.kept.back().is_some_and(|kept| kept.call_id == call_id);
-        let kept = self.kept.iter_mut().rev().find(|kept| kept.call_id == call_id)?;
-        text.clone_into(&mut kept.text);
-        if !std::mem::take(&mut kept.is_unexplained) {
-            return None;
-        }
-        // The output of a command comes before its exit status.
-        let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
-        let last = lines.clone().next_back().filter(|line| line.starts_with('[') && line.ends_with(']'));
-        let reason = last.or_else(|| lines.next())?.trim_matches(['[', ']']);
-        // Other rows may separate this one from the call's own.
-        let call = if is_newest { String::new() } else { format!("{}: ", kept.title) };
-        Some(Row::new(&format!("      {call}{reason}"), Look::DIM).cut(width))
-    }
-
     /// Keeps the model's reasoning.
     pub(crate) fn thought(&mut self, title: &str, text: &str) {
-        self.keep("", title, Vec::new(), text.to_owned());
+        let head = Row::plain("  ").and("∴", Look::NOTE).and(&format!(" {title}"), Look::PLAIN);
+        self.keep(Origin::Thought, head, Some(text.to_owned()));
     }
 
-    /// Returns the full text of the newest call or thought that was not expanded yet; `None` if there is
-    /// none.
-    pub(crate) fn expand(&mut self, width: usize) -> Option<Vec<Row>> {
-        let kept = self.kept.iter_mut().rev().find(|kept| !kept.is_shown)?;
-        kept.is_shown = true;
-        let mut rows = vec![Row::new(&format!("  ▾ {}", kept.title), Look::BOLD)];
-        let indent = Row::plain("    ");
-        let is_changing = !kept.changes.is_empty();
-        for line in whole_arguments(&kept.arguments, is_changing) {
-            rows.extend(Row::plain(&line).wrap_exactly(width, &indent));
-        }
-        rows.extend(kept.changes.iter().flat_map(|row| row.wrap_exactly(width, &Row::default())));
-        let lines = kept.text.lines();
-        rows.extend(lines.flat_map(|line| Row::new(line, Look::DIM).wrap_exactly(width, &indent)));
-        if kept.text.is_empty() && kept.changes.is_empty() {
-            rows.push(indent.and("no output yet", Look::DIM));
-        }
-        Some(rows)
+    /// Keeps a place for the summary of a compaction, which is read when it is to be shown.
+    pub(crate) fn compacted(&mut self, entry: EntryId, title: &str) {
+        let head = Row::plain("  ").and("≡", Look::NOTE).and(&format!(" {title}"), Look::PLAIN);
+        self.keep(Origin::Summary(entry), head, None);
     }
 
-    /// Returns a row for each call in progress.
+    /// Returns the compactions whose summaries were not read yet.
+    pub(crate) fn unread(&self) -> Vec<EntryId> {
+        let unread = self.kept.iter().filter(|kept| kept.text.is_none());
+        unread
+            .filter_map(|kept| match kept.origin {
+                Origin::Summary(entry) => Some(entry),
+                Origin::Call | Origin::Thought => None,
+            })
+            .collect()
+    }
+
+    /// Notes the summary of a compaction.
+    pub(crate) fn summary(&mut self, entry: EntryId, text: &str) {
+        let is_it = |kept: &&mut Kept| kept.origin == Origin::Summary(entry);
+        if let Some(kept) = self.kept.iter_mut().find(is_it) {
+            kept.text = Some(text.to_owned());
+        }
+    }
+
+    /// Returns the kept texts, the oldest first.
+    pub(crate) fn kept(&self) -> &VecDeque<Kept> {
+        &self.kept
+    }
+
+    /// Returns a row for each call whose result is not known yet.
     pub(crate) fn rows(&self, width: usize, now_ms: u64) -> Vec<Row> {
         let row = |running: &Running| {
+            let call = format::call(&running.name, &running.arguments, width.saturating_sub(12).max(10));
+            if let Some((status, _)) = running.ended {
+                let (mark, look) = mark(status);
+                return Row::plain("  ").and(mark, look).and(&format!(" {call}"), Look::PLAIN).cut(width);
+            }
             let seconds = now_ms.saturating_sub(running.started_ms) / 1_000;
             let time = if seconds > 0 { format!(" {seconds} s") } else { String::new() };
-            let call = format::call(&running.name, &running.arguments, width.saturating_sub(12).max(10));
             let mut row = Row::plain("  ")
                 .and(wheel(now_ms), Look::NOTE)
                 .and(&format!(" {call}"), Look::PLAIN)
@@ -193,26 +284,34 @@ impl Calls {
         self.running.iter().map(row).collect()
     }
 
-    /// Forgets all calls in progress.
-    pub(crate) fn clear(&mut self) {
-        self.running.clear();
-    }
-
-    fn keep(&mut self, call_id: &str, title: &str, changes: Vec<Row>, text: String) {
-        let (call_id, title) = (call_id.to_owned(), title.to_owned());
-        self.kept.push_back(Kept {
-            call_id,
-            title,
-            arguments: String::new(),
-            changes,
-            text,
-            is_shown: false,
-            is_unexplained: false,
-        });
+    fn keep(&mut self, origin: Origin, head: Row, text: Option<String>) {
+        let number = self.next_number;
+        self.next_number += 1;
+        let (arguments, changes) = (String::new(), Vec::new());
+        self.kept.push_back(Kept { number, origin, head, arguments, changes, text });
         if self.kept.len() > KEPT_MAX {
             self.kept.pop_front();
         }
     }
+}
+
+fn mark(status: ToolStatus) -> (&'static str, Look) {
+    match status {
+        ToolStatus::Ok => ("✓", Look::GOOD),
+        ToolStatus::Error => ("✗", Look::BAD),
+        ToolStatus::Interrupted => ("✗", Look::WARN),
+    }
+}
+
+fn more_row(more: usize, what: &str) -> Row {
+    Row::new(&format!("      … {} · Ctrl-O", format::count(more as u64, what)), Look::DIM)
+}
+
+/// Returns the number of the line at which a change begins, as the result of `edit` says it.
+fn first_line(text: &str) -> Option<usize> {
+    let (_, at) = text.split_once(" at line")?;
+    let digits: String = at.trim_start_matches(['s', ' ']).chars().take_while(char::is_ascii_digit).collect();
+    digits.parse().ok()
 }
 
 /// Returns the arguments of a call in full, since a call's title may be truncated. Texts that a change shows
@@ -234,43 +333,4 @@ fn whole_arguments(arguments: &str, is_changing: bool) -> Vec<String> {
         }
     }
     lines
-}
-
-/// Formats a line of a change as the tool reported it.
-fn told_change(line: &str) -> Row {
-    let (mark, text) = line.split_at(line.chars().next().map_or(0, char::len_utf8));
-    let look = match mark {
-        "-" => Look::BAD,
-        "+" => Look::GOOD,
-        _ => Look::DIM,
-    };
-    Row::new(&format!("      {mark} {text}"), look)
-}
-
-/// Returns the removed and added lines that can be read from the call's arguments.
-fn changes(name: &str, arguments: &str) -> Vec<Row> {
-    let Ok(arguments) = serde_json::from_str::<Value>(arguments) else { return Vec::new() };
-    let text = |name: &str| arguments.get(name).and_then(Value::as_str);
-    let (old, new) = match name {
-        "edit" => (text("old"), text("new")),
-        "write" => (Some(""), text("content")),
-        _ => return Vec::new(),
-    };
-    let (Some(old), Some(new)) = (old, new) else { return Vec::new() };
-    let diff = TextDiff::from_lines(old, new);
-    let mut rows = Vec::new();
-    for (index, group) in diff.grouped_ops(AROUND).iter().enumerate() {
-        if index > 0 {
-            rows.push(Row::new("      ⋮", Look::DIM));
-        }
-        for change in group.iter().flat_map(|operation| diff.iter_changes(operation)) {
-            let (mark, look) = match change.tag() {
-                ChangeTag::Delete => ("-", Look::BAD),
-                ChangeTag::Insert => ("+", Look::GOOD),
-                ChangeTag::Equal => (" ", Look::DIM),
-            };
-            rows.push(Row::new(&format!("      {mark} {}", change.value().trim_end_matches('\n')), look));
-        }
-    }
-    rows
 }

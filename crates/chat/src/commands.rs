@@ -53,6 +53,9 @@ pub enum Command {
     Tools,
     Permissions(Permitting),
     Title(String),
+    Skills,
+    Theme(Option<String>),
+    Keys,
     Help,
     Quit,
     /// A custom command: its prompt.
@@ -70,11 +73,25 @@ pub enum Permitting {
     Add(Effect, String),
 }
 
+/// Where a branch begins.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Place {
+    /// The user chooses it.
+    #[default]
+    Choose,
+    /// At the beginning of the conversation.
+    Start,
+    /// After this entry.
+    After(u64),
+}
+
 /// The options of a new branch.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Branching {
-    /// The entry after which to continue; `None` lets the user choose.
-    pub entry: Option<u64>,
+    /// Where it begins.
+    pub place: Place,
+    /// The prompt that was chosen, which returns to the editor.
+    pub prompt: Option<u64>,
     /// Whether to add a summary of the abandoned messages.
     pub summary: bool,
     /// What goes back.
@@ -113,6 +130,23 @@ impl GoingBack {
     }
 }
 
+impl Command {
+    /// Whether the command opens a list to choose from, instead of doing something at once.
+    pub(crate) fn picks(&self) -> bool {
+        #[expect(clippy::wildcard_enum_match_arm, reason = "all others do something at once")]
+        match self {
+            Self::Model(None)
+            | Self::Effort(None)
+            | Self::Resume(None)
+            | Self::Export(None)
+            | Self::Theme(None) => true,
+            Self::Undo(back) => back.scope.is_none(),
+            Self::Branch(how) => how.place == Place::Choose,
+            _ => false,
+        }
+    }
+}
+
 /// A row of the table.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Spec {
@@ -126,14 +160,13 @@ const fn spec(name: &'static str, arguments: &'static str, description: &'static
 }
 
 /// All built-in commands.
-pub(crate) const COMMANDS: [Spec; 28] = [
+pub(crate) const COMMANDS: [Spec; 31] = [
     spec(
         "compact",
         "[focus] [--keep N] [--force]",
         "replace the older part of the conversation by a summary",
     ),
     spec("plan", "", "what /compact would do"),
-    spec("undo-compact", "[N]", "undo the newest compaction, or all back to number N"),
     spec("pin", "[entry]", "keep your last prompt, or an entry, verbatim through every compaction"),
     spec("unpin", "<entry>", "no longer keep an entry verbatim"),
     spec("pins", "", "the pinned messages"),
@@ -160,8 +193,13 @@ pub(crate) const COMMANDS: [Spec; 28] = [
         "[--files] [--conversation] [--overwrite]",
         "take back the last prompt and everything after it: the conversation, the files, or both",
     ),
+    spec("undo-compact", "[N]", "undo the newest compaction, or all back to number N"),
     spec("tree", "", "the branches of this session"),
-    spec("export", "[file]", "write the session as a file"),
+    spec(
+        "export",
+        "[file]",
+        "write the session as a file: Markdown if its name ends in .md, otherwise JSON Lines",
+    ),
     spec("copy", "", "copy the last answer to the clipboard"),
     spec("tools", "", "the tools that the model has"),
     spec(
@@ -170,27 +208,57 @@ pub(crate) const COMMANDS: [Spec; 28] = [
         "what the agent may do without asking: ask, accept_edits, read_only or everything, and the rules",
     ),
     spec("title", "<text>", "name this session"),
+    spec("skills", "", "the skills that the model is offered, and the project's instructions"),
+    spec("theme", "[name]", "use other colours in this chat: dark, light, high_contrast or colour_blind"),
+    spec("keys", "", "the keys"),
     spec("help", "", "this"),
     spec("quit", "", "leave; the session stays"),
 ];
 
+/// The keys that `?` shows, in few words.
+pub(crate) const SHEET: [(&str, &str); 15] = [
+    ("Enter", "send; steers while the model works"),
+    ("Alt+Enter", "send after the run"),
+    ("↑, Alt+↑", "earlier prompts; take back what is queued"),
+    ("Esc", "clear the line, or interrupt; twice: back to a prompt"),
+    ("Ctrl-O", "results, thoughts and summaries in full"),
+    ("Shift+Tab", "permissions: ask, accept_edits, read_only"),
+    ("Shift+Enter", "new line; also Ctrl-J, or \\ at the end of the line"),
+    ("Ctrl-G", "edit the text in $EDITOR"),
+    ("Ctrl-V", "attach a picture from the clipboard"),
+    ("Ctrl-R", "search earlier prompts"),
+    ("@", "attach a file"),
+    ("!", "run a command; !! keeps it from the model"),
+    ("/", "commands; /help lists all commands and keys"),
+    ("Ctrl-C", "interrupt; twice: exit"),
+    ("?", "again: write a question mark"),
+];
+
 /// The keys, and what they do.
-pub(crate) const KEYS: [(&str, &str); 12] = [
+pub(crate) const KEYS: [(&str, &str); 16] = [
     ("Enter", "send; while the model works, the text joins the run after the running tool calls (it steers)"),
     ("Alt+Enter", "while the model works: send after the run"),
     (
         "Esc, Ctrl-C",
         "clear a half-typed line, otherwise interrupt; received text is kept, and unsent text returns to the editor. At \
-         an empty line, Ctrl-C twice quits",
+         an empty line, Ctrl-C twice exits, and Esc twice goes back to an earlier prompt (/branch)",
     ),
     ("Shift+Enter, Ctrl-J, \\", "new line (\\ at the end of a line)"),
     ("↑ ↓", "move by line; from the first and last line, through earlier prompts"),
+    ("Alt+↑, ↑ in an empty editor", "take the newest queued input back into the editor"),
     ("Ctrl-R", "search earlier prompts"),
     ("Tab", "complete commands and files"),
     ("Shift+Tab", "the next mode: ask, accept_edits, read_only (/permissions shows more)"),
-    ("Ctrl-O", "expand the newest folded call, change or thought; again: the one before"),
+    (
+        "Ctrl-O",
+        "show the results of tools, thoughts and summaries in full, the newest first; Enter opens and folds, Ctrl-O \
+         closes",
+    ),
+    ("Ctrl-G, Ctrl-X Ctrl-E", "edit the text in $VISUAL or $EDITOR"),
+    ("Ctrl-V", "attach a picture from the clipboard (with wl-paste, xclip or pngpaste)"),
     ("Ctrl-A E B F K U W Y T", "as in Emacs, like Alt-B F D and Ctrl-_ (undo)"),
     ("Ctrl-Q", "return to a question that Esc postponed"),
+    ("?", "in an empty editor: show the keys"),
     ("Ctrl-L, Ctrl-Z", "redraw; suspend"),
 ];
 
@@ -217,6 +285,7 @@ pub fn parse(line: &str, custom: &[Custom]) -> Result<Command, String> {
         "model" => return Ok(Command::Model(optional())),
         "permissions" => return permissions(rest).map(Command::Permissions),
         "effort" => return Ok(Command::Effort(optional())),
+        "theme" => return Ok(Command::Theme(optional())),
         "resume" => return Ok(Command::Resume(optional())),
         "fork" => return Ok(Command::Fork(optional())),
         "export" => return Ok(Command::Export(optional())),
@@ -246,6 +315,8 @@ pub fn parse(line: &str, custom: &[Custom]) -> Result<Command, String> {
         "tree" => Command::Tree,
         "copy" => Command::Copy,
         "tools" => Command::Tools,
+        "skills" => Command::Skills,
+        "keys" => Command::Keys,
         "help" | "?" => Command::Help,
         "quit" | "exit" | "q" => Command::Quit,
         other => {
@@ -314,8 +385,8 @@ fn branch(rest: &str) -> Result<Command, String> {
         match word {
             "--summary" => how.summary = true,
             word if how.back.takes(word) => {}
-            _ if how.entry.is_some() => return Err(WRONG.to_owned()),
-            number => how.entry = Some(number.trim_start_matches('#').parse().map_err(|_| WRONG)?),
+            _ if how.place != Place::Choose => return Err(WRONG.to_owned()),
+            number => how.place = Place::After(number.trim_start_matches('#').parse().map_err(|_| WRONG)?),
         }
     }
     Ok(Command::Branch(how))
@@ -352,10 +423,11 @@ fn tokens(text: &str) -> Option<u64> {
 fn unknown(name: &str, custom: &[Custom]) -> String {
     let names = COMMANDS.iter().map(|spec| spec.name).chain(custom.iter().map(|own| own.name.as_str()));
     let near = names.map(|known| (strsim::damerau_levenshtein(known, name), known)).min();
-    let near = near.filter(|(distance, _)| *distance <= 2);
+    // A third of the letters may be wrong: `/theme` is not meant to be `/tree`.
+    let near = near.filter(|(distance, known)| distance * 3 <= known.len().max(name.len()));
     match near {
-        Some((_, known)) => format!("there is no command /{name}; did you mean /{known}?"),
-        None => format!("there is no command /{name}; /help lists them"),
+        Some((_, known)) => format!("No command /{name}; did you mean /{known}?"),
+        None => format!("No command /{name}; /help lists all commands"),
     }
 }
 
@@ -367,7 +439,10 @@ pub(crate) fn completions(typed: &str, custom: &[Custom]) -> Vec<(String, String
         (spec.name.to_owned(), format!("{arguments}{}", spec.description))
     });
     let own = custom.iter().map(|own| (own.name.clone(), own.description.clone()));
-    built_in.chain(own).filter(|(name, _)| name.starts_with(typed)).collect()
+    let mut found: Vec<_> = built_in.chain(own).filter(|(name, _)| name.starts_with(typed)).collect();
+    // The command that is typed in full comes before those that begin like it.
+    found.sort_by_key(|(name, _)| name != typed);
+    found
 }
 
 impl Custom {

@@ -5,6 +5,7 @@
 use std::path::Path;
 
 use greenroom::{CompactionRecord, State, Status};
+use greenroom_kernel::plan::NothingToCompact;
 use greenroom_kernel::usage::{ContextUsage, WindowSource};
 use greenroom_server::operations::{
     Branch, ContextParts, Pinned, Planned, RewoundAction, RewoundFile, SessionRewound,
@@ -23,7 +24,7 @@ const TEXT_COLUMNS: usize = 60;
 pub fn plan(plan: &Planned) -> String {
     let Some(first_kept) = plan.first_kept else {
         let reason = plan.reason.as_deref().unwrap_or_default();
-        return format!("no compaction needed: {}", text::nothing_to_compact(reason));
+        return format!("Nothing to compact yet: {}", text::nothing_to_compact(reason));
     };
     let split = if plan.is_split_turn { ", cutting a turn" } else { "" };
     format!(
@@ -34,6 +35,17 @@ pub fn plan(plan: &Planned) -> String {
     )
 }
 
+/// Says why nothing was compacted, and how it is done anyway.
+pub fn nothing_to_compact(reason: &str, context: &ContextUsage) -> String {
+    let size = match context.window {
+        Some(window) => format!("{} of {}", format::short(context.tokens), format::short(window)),
+        None => format!("{} tokens", format::short(context.tokens)),
+    };
+    let is_recent = reason == NothingToCompact::AllRecent.to_string();
+    let way = if is_recent { "; /compact --force keeps only the last two messages" } else { "" };
+    format!("Nothing to compact yet ({size}): {reason}{way}")
+}
+
 /// Describes what fills the window, in rows of `width` columns. `trigger` is the size at which compaction
 /// starts, in tokens; 0 for none.
 pub fn context(parts: &ContextParts, trigger: u64, width: usize) -> Vec<Row> {
@@ -41,17 +53,18 @@ pub fn context(parts: &ContextParts, trigger: u64, width: usize) -> Vec<Row> {
     let percent = usage.percent().unwrap_or(0.0);
     let bar = format::context(&usage, trigger, width.saturating_sub(40).clamp(8, 40));
     let mut out = vec![Row::plain("  ").and(&bar, status::look_of(percent)).cut(width)];
+    let head = format!("  {:<22} {:>9} {:>12}  {}", "", "tokens", "of context", "items");
+    out.push(Row::new(head.trim_end(), Look::DIM).cut(width));
     for part in &parts.parts {
         let share = usage.window.map_or(0, |window| part.tokens * 100 / window.max(1));
-        let text =
-            format!("  {:<22} {:>9} tokens {share:>3} %", part.category.as_str(), thousands(part.tokens));
+        let text = format!("  {:<22} {:>9} {share:>10} %", part.category.as_str(), thousands(part.tokens));
         let count = part.count.map(|count| format!("  {count}")).unwrap_or_default();
         out.push(Row::plain(&text).and(&count, Look::DIM).cut(width));
     }
     if let Some(window) = usage.window {
         let free = window.saturating_sub(usage.tokens);
         let share = free * 100 / window.max(1);
-        let text = format!("  {:<22} {:>9} tokens {share:>3} %", "free", thousands(free));
+        let text = format!("  {:<22} {:>9} {share:>10} %", "free", thousands(free));
         out.push(Row::new(&text, Look::DIM).cut(width));
     }
     let indent = Row::plain("  ");
@@ -70,7 +83,7 @@ pub fn status(state: &State, folder: &Path) -> String {
     let cost = if state.cost_microdollars > 0 {
         format::about(format::dollars(state.cost_microdollars), state.estimated_tokens)
     } else {
-        "no known cost".to_owned()
+        "cost unknown".to_owned()
     };
     format!(
         "session {}, {}\nfolder {}\n{}, {}\n{} entries, {}, {} tokens in all, {cost}",
@@ -112,7 +125,7 @@ pub fn pins(pins: &[Pinned]) -> String {
 /// Describes what the session has cost.
 pub fn cost(state: &State) -> String {
     let cost = match state.cost_microdollars {
-        0 => "no price is known for the models that were used".to_owned(),
+        0 => "cost unknown: no price is known for the models that were used".to_owned(),
         cost => format!("{} so far", format::about(format::dollars(cost), state.estimated_tokens)),
     };
     let estimated = match state.estimated_tokens {
@@ -139,7 +152,7 @@ pub fn stands_still(state: &State) -> Option<&'static str> {
              input here is answered with those of this chat",
         ),
         (Status::Idle | Status::Compacting, true, false) => {
-            Some("its newest prompt has no complete answer: /continue resumes it")
+            Some("its newest prompt has no complete answer; /continue to resume")
         }
         _ => None,
     }
@@ -147,18 +160,29 @@ pub fn stands_still(state: &State) -> Option<&'static str> {
 
 /// Describes the window and the source of its size.
 pub fn window(context: &ContextUsage) -> String {
-    const UNKNOWN: &str = "a window of unknown size (--window sets it)";
+    const UNKNOWN: &str = "context of unknown size; set with --window";
     let Some(window) = context.window else { return UNKNOWN.to_owned() };
     let source = match context.window_source {
-        WindowSource::CompactionSetting | WindowSource::Setting => "as configured",
+        WindowSource::CompactionSetting | WindowSource::Setting => "configured",
         WindowSource::Catalog => "from the model catalogue",
         WindowSource::Learned => "reported by the provider when it refused a larger request",
         WindowSource::Server => "reported by the server",
         WindowSource::Trained => "the model's, as the server reports; it may accept less",
-        WindowSource::Assumed => "assumed for an unknown model; --window sets it",
+        WindowSource::Assumed => {
+            return format!("unknown model: assuming {}; set with --window", format::short(window));
+        }
         WindowSource::Unknown | _ => return UNKNOWN.to_owned(),
     };
-    format!("a window of {} tokens ({source})", thousands(window))
+    format!("context {} ({source})", format::short(window))
+}
+
+/// Like [`window`], in few words: whatever is to be done is said elsewhere.
+pub fn window_short(context: &ContextUsage) -> String {
+    match (context.window, context.window_source) {
+        (Some(tokens), WindowSource::Assumed) => format!("context {} (assumed)", format::short(tokens)),
+        (None, _) => "context of unknown size".to_owned(),
+        (Some(_), _) => window(context),
+    }
 }
 
 /// Describes a branch of a session in one line.

@@ -10,7 +10,7 @@
 //!
 //! Reading order: [`Program`], `backend` (requests), `model` (what is shown, and what a key does), `live`
 //! (the effects), `commands` (the slash commands); then the parts of the model: `editor`, `ask`, `picker`,
-//! `calls`, `markdown`, `status`.
+//! `calls`, `viewer`, `markdown`, `status`.
 
 mod ask;
 mod attached;
@@ -26,9 +26,11 @@ mod history;
 mod live;
 mod markdown;
 mod model;
+pub mod notice;
 mod picker;
 mod program;
 mod status;
+mod viewer;
 
 use std::time::Duration;
 
@@ -37,10 +39,10 @@ use tokio::sync::mpsc;
 
 pub use self::backend::{Backend, HowToCompact};
 pub use self::live::{Ended, Opened, open, talk};
-pub use self::program::{Chosen, Place, Program, Reconnected, Silence};
+pub use self::program::{Chosen, OtherModel, Place, Program, Reconnected, Silence, Skill};
 
 /// The message after the host has ended, by itself, stopped or killed.
-pub const NEXT_HOST: &str = "the host exited; starting another one, where this session continues";
+pub const NEXT_HOST: &str = "The host ended; starting another one";
 /// How long a host may be silent before the user is told.
 pub const SILENCE_MAX: Duration = Duration::from_secs(2);
 /// How many columns of an input that was held back are shown.

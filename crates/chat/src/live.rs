@@ -9,48 +9,49 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use greenroom::permissions::Mode;
-use greenroom::{CompactionSettings, Event, InProgress, ModelSettings, Status as SessionStatus};
+use greenroom::{CompactionSettings, Event, InProgress, ModelSettings, SessionSummary};
 use greenroom::{EventKind, Record};
-use greenroom_kernel::question::Question;
 use greenroom_server::operations::{ListQuestions, Sent, SessionPermissions, WaitingInput};
 use greenroom_server::{Client, ClientError, Events, Received};
 use greenroom_terminal::draw::Painter;
 use greenroom_terminal::input::{self, Input, Raw};
 use greenroom_terminal::interrupt::Interrupts;
 use greenroom_terminal::row::{Look, Row};
-use greenroom_terminal::screen::{Screen, one_line, variable};
-use greenroom_terminal::{format, time};
-use greenroom_tools::Progress;
+use greenroom_terminal::screen::{Screen, variable};
+use greenroom_terminal::theme::Theme;
+use greenroom_terminal::time;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use self::local::Local;
 use self::orders::{Order, Said, obey};
-use super::ask::Ask;
 use super::backend::Backend;
 use super::calls::WHEEL_MS;
-use super::commands::{self, Command, Permitting};
+use super::commands::{self, Command};
 use super::follow::Follow;
 use super::history::History;
 use super::model::{Effect, Model};
-use super::program::{Chosen, Place, Program, Reconnected, Silence};
-use super::{HELD_COLUMNS, NEXT_HOST, SILENCE_MAX, Typed, figures};
+use super::notice::Notices;
+use super::program::{Chosen, Place, Program, Reconnected, Silence, Skill};
+use super::{NEXT_HOST, SILENCE_MAX, Typed, figures};
 
 mod does;
 mod going_back;
 mod local;
 mod orders;
+mod outside;
+mod welcome;
 
 /// The minimum time between frames that only events require.
 const FRAME: Duration = Duration::from_millis(16);
 /// How many of the newest entries are loaded when a session is opened.
 const PAST_ENTRIES: u64 = 400;
-/// The most rows of the past that are shown.
-const PAST_ROWS: usize = 4_000;
 
 /// How long a host may take to reply when the user leaves.
 const LEAVE_MAX: Duration = Duration::from_secs(1);
+/// How long the work may take to stop when the user leaves.
+const STOP_MAX: Duration = Duration::from_secs(5);
 
 /// The result of a background task.
 enum Done {
@@ -64,6 +65,10 @@ enum Done {
     Note(Look, String),
     /// Text for the user to edit and send.
     Write(String),
+    /// Text that is inserted at the cursor.
+    Insert(String),
+    /// Other sessions that work in the folder.
+    AtWork(Vec<SessionSummary>),
     /// A list to choose from.
     Pick(super::picker::Picker),
     /// The chat switches to another session.
@@ -77,6 +82,8 @@ enum Done {
     Files(String, Vec<String>),
     /// A line that the running user command has just printed.
     Prints(String),
+    /// The summary of the compaction with this entry.
+    Summary(greenroom::EntryId, String),
     /// The output of a user command, for the next prompt.
     Told(String),
     /// The user command has ended.
@@ -101,6 +108,8 @@ pub struct Opened {
     permissions: SessionPermissions,
     /// The inputs that are held back.
     held_back: Vec<WaitingInput>,
+    /// What the list of sessions says of it; `None` if it has no messages.
+    summary: Option<Box<SessionSummary>>,
 }
 
 impl Opened {
@@ -114,6 +123,9 @@ impl Opened {
 struct TerminalChat {
     model: Model,
     painter: Painter,
+    /// Draws the viewer over the whole screen, while it is open.
+    over: Option<Painter>,
+    has_color: bool,
     raw: Raw,
     backend: Backend,
     events: Events,
@@ -144,6 +156,19 @@ struct TerminalChat {
     follow: Follow,
     /// The output of user commands that no prompt has included yet.
     told: Vec<String>,
+    /// Whether the work is stopped when the chat is left.
+    stops: bool,
+    /// The session whose folder was noted.
+    noted: Option<String>,
+    notices: Notices,
+    /// The session's title, for the window's.
+    title: String,
+    theme: Theme,
+    /// The files with instructions of the project, and the skills.
+    instructions: Vec<String>,
+    skills: Vec<Skill>,
+    /// The text that is to be edited in an editor outside of the chat.
+    edits: Option<String>,
 }
 
 /// The end of a chat.
@@ -179,6 +204,8 @@ pub async fn talk(
     let mut live = TerminalChat {
         model: Model::new(size, &history.read(), custom),
         painter: Painter::new(color, size).cutting(input::cuts_rows()),
+        over: None,
+        has_color: color,
         raw,
         backend: opened.backend.clone(),
         events: opened.backend.client().events_of(opened.backend.id()),
@@ -199,18 +226,32 @@ pub async fn talk(
         is_told_how: false,
         follow: Follow::default(),
         told: Vec::new(),
+        stops: false,
+        noted: None,
+        notices: Notices::new(place.notify, time::now_ms()),
+        title: String::new(),
+        theme: place.theme,
+        instructions: place.instructions,
+        skills: place.skills,
+        edits: None,
     };
+    live.painter.set_theme(live.theme);
+    input::report_focus()?;
+    live.model.set_outlives(live.program.outlives());
     live.program.keep_settings();
     live.model.set_now(time::now_ms());
     live.model.status.effort = place.effort.map(|effort| effort.as_str().to_owned());
     live.model.status.git_branch = live.local.git_branch();
-    live.welcome(opened);
+    live.welcome(opened, false);
     let result = live.hold(&mut results, typed).await;
+    if live.stops {
+        let _ = timeout(STOP_MAX, live.stop()).await;
+    }
     live.model.leave();
     let frame = live.model.frame();
     let last = live.painter.paint(&frame, input::size());
     let _ = input::write(&last);
-    let _ = input::write(&live.painter.clear());
+    let _ = input::write(&(live.painter.clear() + &live.notices.end()));
     let (backend, program) = (live.backend.clone(), Arc::clone(&live.program));
     drop(live);
     // Does not wait for a host that no longer replies.
@@ -245,7 +286,9 @@ pub async fn open(client: Client, id: &str) -> Result<Opened, ClientError> {
         0 => Vec::new(),
         _ => backend.waiting().await?,
     };
-    Ok(Opened { backend, events, state, past, in_progress, questions, permissions, held_back })
+    let summary = if state.entries > 0 { backend.summary().await? } else { None };
+    let summary = summary.map(Box::new);
+    Ok(Opened { backend, events, state, past, in_progress, questions, permissions, held_back, summary })
 }
 
 impl TerminalChat {
@@ -267,6 +310,10 @@ impl TerminalChat {
                 if !self.input(input)? {
                     return Ok(());
                 }
+                is_urgent = true;
+            }
+            if let Some(text) = self.edits.take() {
+                self.edit_outside(text).await?;
                 is_urgent = true;
             }
             // Keys are processed in between, however fast events arrive and however long they take.
@@ -337,7 +384,7 @@ impl TerminalChat {
                 }
                 () = tokio::time::sleep(wait) => is_urgent = true,
             }
-            if is_urgent {
+            if is_urgent && self.edits.is_none() {
                 self.draw()?;
                 (drawn, is_changed) = (Instant::now(), false);
             }
@@ -354,7 +401,6 @@ impl TerminalChat {
         };
         self.is_silent = false;
         self.model.past_ends();
-        self.model.note(Look::WARN, NEXT_HOST);
         self.draw()?;
         let mut is_said = false;
         // Input during the wait is meant for the session.
@@ -372,6 +418,7 @@ impl TerminalChat {
                 },
                 () = tokio::time::sleep(SILENCE_MAX), if !is_said => {
                     is_said = true;
+                    self.model.note(Look::WARN, NEXT_HOST);
                     if let Some(text) = self.program.still_silent() {
                         self.model.note(Look::WARN, &text);
                     }
@@ -390,7 +437,7 @@ impl TerminalChat {
             .iter()
             .map(|event| (**event).clone())
             .collect();
-        self.welcome(opened);
+        self.welcome(opened, true);
         for input in aside {
             if !self.input(input)? {
                 return Ok(false);
@@ -399,10 +446,38 @@ impl TerminalChat {
         Ok(true)
     }
 
+    /// Stops the work, and waits for its end, which is shown.
+    async fn stop(&mut self) {
+        self.perform(Effect::Interrupt);
+        while self.model.is_busy() {
+            match self.events.next().await {
+                Some(received) => self.received(received),
+                None => return,
+            }
+        }
+    }
+
     fn draw(&mut self) -> Result<()> {
         self.model.set_now(time::now_ms());
         let size = input::size();
         self.model.resize(size);
+        input::write(&self.notices.update(self.model.doing(), &self.title, time::now_ms()))?;
+        if let Some(frame) = self.model.viewed() {
+            if self.over.is_none() {
+                input::cover(true)?;
+            }
+            let color = self.has_color;
+            let theme = self.theme;
+            let painter = self.over.get_or_insert_with(|| {
+                let mut painter = Painter::new(color, size).cutting(true);
+                painter.set_theme(theme);
+                painter
+            });
+            return Ok(input::write(&painter.paint(&frame, size))?);
+        }
+        if self.over.take().is_some() {
+            input::cover(false)?;
+        }
         let frame = self.model.frame();
         Ok(input::write(&self.painter.paint(&frame, size))?)
     }
@@ -415,18 +490,31 @@ impl TerminalChat {
             return Ok(false);
         }
         let effects = match input {
-            Input::Key(key) => self.model.key(key),
+            Input::Key(key) => {
+                self.notices.key(time::now_ms());
+                self.model.key(key)
+            }
             Input::Paste(text) => self.model.paste(&text),
+            Input::Focus(is_focused) => {
+                self.notices.focus(is_focused);
+                Vec::new()
+            }
             Input::Resized => Vec::new(),
             Input::Ended(_) => return Ok(false),
         };
         for effect in effects {
             match effect {
                 Effect::Quit | Effect::Command(Command::Quit) => return Ok(false),
+                Effect::StopAndQuit => {
+                    self.stops = true;
+                    return Ok(false);
+                }
                 Effect::Suspend => {
                     input::write(&self.painter.clear())?;
                     self.raw.suspend()?;
+                    input::report_focus()?;
                 }
+                Effect::EditOutside(text) => self.edits = Some(text),
                 Effect::Redraw => input::write(&(self.painter.clear() + "\x1b[H\x1b[2J"))?,
                 effect => self.perform(effect),
             }
@@ -472,7 +560,16 @@ impl TerminalChat {
     fn done(&mut self, done: Done) {
         self.model.set_now(time::now_ms());
         match done {
-            Done::Sent(ticket, result) => self.model.sent(ticket, result),
+            Done::Sent(ticket, result) => {
+                if result.is_ok() && self.noted.as_deref() != Some(self.backend.id()) {
+                    // So that chats in the same folder know of its work.
+                    let id = self.backend.id().to_owned();
+                    self.noted = Some(id.clone());
+                    let program = Arc::clone(&self.program);
+                    tokio::spawn(async move { program.note_folder(&id).await });
+                }
+                self.model.sent(ticket, result);
+            }
             Done::TakenBack(tickets) => self.model.taken_back(&tickets),
             Done::Rows(rows) => self.model.show(rows),
             Done::Note(look, text) => self.model.note(look, &text),
@@ -481,6 +578,7 @@ impl TerminalChat {
             Done::Refused(id, problem) => self.model.answer_refused(id, &problem),
             Done::Files(fragment, files) => self.model.files(&fragment, files),
             Done::Prints(line) => self.model.prints(line),
+            Done::Summary(entry, text) => self.model.summary(entry, &text),
             Done::Told(text) => self.told.push(text),
             Done::Rest => {
                 self.work = None;
@@ -500,7 +598,7 @@ impl TerminalChat {
                 let text = format!("{}, {}", state.model, figures::window(&state.context));
                 self.stands(&state);
                 self.may(&permissions);
-                self.model.note(Look::DIM, &format!("from the next prompt on: {text}"));
+                self.model.note(Look::DIM, &format!("Model from the next prompt on: {text}"));
             }
             Done::Permitted(permissions, chosen) => {
                 if let Some(mode) = chosen {
@@ -510,106 +608,29 @@ impl TerminalChat {
                 self.model.status.mode = permissions.mode;
             }
             Done::Write(text) => self.model.write(&text),
+            Done::Insert(text) => self.model.insert(&text),
+            Done::AtWork(sessions) => self.others_work(&sessions),
             Done::Opened(opened) => {
                 let (program, left) = (Arc::clone(&self.program), self.backend.id().to_owned());
                 // If this fails, the session cannot be found by its folder.
                 tokio::spawn(async move { program.note_folder(&left).await });
                 self.model.begin_session();
                 (self.mode, self.chosen) = (None, None);
-                self.model.note(Look::NOTE, &format!("session {}", opened.backend.id()));
-                self.welcome(*opened);
-            }
-        }
-    }
-
-    /// Shows the state of a session and the end of its conversation.
-    fn welcome(&mut self, opened: Opened) {
-        let Opened { backend, events, state, past, in_progress, questions, permissions, held_back } = opened;
-        (self.backend, self.events) = (backend, events);
-        let newest = past.last().map(|event| event.seq).max(state.entries.checked_sub(1));
-        let going_on = in_progress.as_ref().map(|told| told.events.clone()).unwrap_or_default();
-        self.follow = in_progress.map_or_else(|| Follow::after(newest), Follow::within);
-        self.stands(&state);
-        self.may(&permissions);
-        if state.entries == 0 {
-            let line = format!("{}, {}", state.model, figures::window(&state.context));
-            self.model.note(Look::BOLD, &line);
-            self.model.note(Look::DIM, "/help lists the commands; Ctrl-C twice leaves");
-        }
-        for event in &past {
-            self.model.past(event);
-        }
-        self.model.past_ends();
-        if state.entries > 0 {
-            let (entries, id) = (state.entries, self.backend.id().to_owned());
-            let is_part = entries > PAST_ENTRIES;
-            self.model.keep_newest(PAST_ROWS, is_part, || {
-                format!(
-                    "… only the end is shown, of {} in all; `greenroom show {id}` or /export shows the rest",
-                    format::count(entries, "entry")
-                )
-            });
-            let compacted = format::count(state.compactions, "compaction");
-            self.model.note(Look::DIM, &format!("resumed session {}; {compacted}", self.backend.id()));
-        }
-        match state.status {
-            _ if !going_on.is_empty() => {
-                for event in &going_on {
-                    // So the elapsed time is shown from its start.
-                    self.model.set_now(event.at_ms);
-                    self.model.event(event);
+                if opened.state.entries == 0 {
+                    self.model.note(Look::NOTE, "New session");
                 }
-                self.model.set_now(time::now_ms());
+                self.welcome(*opened, false);
             }
-            SessionStatus::Working | SessionStatus::Waiting => self.model.joins_run(),
-            SessionStatus::Idle | SessionStatus::Compacting | SessionStatus::Unknown | _ => {}
         }
-        if let Some(text) = figures::stands_still(&state) {
-            self.model.note(Look::WARN, text);
-        }
-        for input in held_back {
-            let text = one_line(&input.text, HELD_COLUMNS);
-            self.model.note(Look::WARN, &format!("held back: {text}"));
-        }
-        if state.held_back > 0 {
-            self.model
-                .note(Look::WARN, "/continue starts the input that was held back, /withdraw withdraws it");
-        }
-        for asked in questions {
-            let Question { text, details, kind, .. } = &asked.question;
-            self.model.ask(Ask::new(asked.id, &asked.tool, text, details.as_deref(), kind));
-        }
-    }
-
-    /// Shows the session's mode. If its agent is another one than before, the user's choice is repeated.
-    fn may(&mut self, permissions: &SessionPermissions) {
-        self.model.status.mode = permissions.mode;
-        if let Some(problem) = &permissions.problem {
-            self.model.note(Look::BAD, &format!("every call is denied: {problem}"));
-        }
-        if permissions.mode == Some(Mode::Everything) && self.mode.is_none() {
-            self.model.note(Look::WARN, Mode::Everything.meaning());
-        }
-        if let Some(mode) = self.mode.filter(|mode| permissions.mode.is_some_and(|now| now != *mode)) {
-            self.command(Command::Permissions(Permitting::Mode(mode)));
-        }
-    }
-
-    /// Updates the status line from the session's state.
-    fn stands(&mut self, state: &greenroom::State) {
-        let window = state.context.window.unwrap_or(0);
-        self.model.status.model.clone_from(&state.model);
-        let trigger = self.compaction.trigger_tokens(window).filter(|_| self.compaction.enabled);
-        self.model.status.trigger = trigger.unwrap_or(0);
-        self.model.status.cost_microdollars = state.cost_microdollars;
-        self.model.status.estimated_tokens = state.estimated_tokens;
-        self.model.quiet_context(state.context);
     }
 
     /// Performs an effect.
     fn perform(&mut self, effect: Effect) {
         match effect {
             Effect::Send { ticket, kind, text, names, is_typed } => {
+                if self.title.is_empty() {
+                    self.title.clone_from(&text);
+                }
                 self.program.keep_settings();
                 let (backend, settings) = (self.backend.clone(), self.prompt_settings.clone());
                 let told = std::mem::take(&mut self.told);
@@ -643,33 +664,27 @@ impl TerminalChat {
                     let _ = done.send(Done::Files(fragment, files));
                 });
             }
+            Effect::Summaries(entries) => self.read_summaries(entries),
             Effect::Shell { command, is_told } => self.shell(command, is_told),
             Effect::Command(command) => self.command(command),
-            Effect::Quit | Effect::Suspend | Effect::Redraw => {}
+            Effect::TakeBack(entry) => {
+                let (backend, done) = (self.backend.clone(), self.done.clone());
+                tokio::spawn(async move {
+                    // An event returns the text to the editor.
+                    let told = match backend.withdraw(Some(entry)).await {
+                        Ok(0) => (Look::DIM, "That input has joined the run already".to_owned()),
+                        Ok(_) => return,
+                        Err(error) => (Look::BAD, error.to_string()),
+                    };
+                    let _ = done.send(Done::Note(told.0, told.1));
+                });
+            }
+            Effect::Picture => self.paste_picture(),
+            Effect::Quit
+            | Effect::StopAndQuit
+            | Effect::Suspend
+            | Effect::Redraw
+            | Effect::EditOutside(_) => {}
         }
-    }
-
-    fn shell(&mut self, command: String, is_told: bool) {
-        self.model.note(Look::BOLD, &format!("! {command}"));
-        self.model.works(Some(&command));
-        let (local, done) = (Arc::clone(&self.local), self.done.clone());
-        let (cancel, is_said) = (CancellationToken::new(), self.is_told_how || !is_told);
-        self.is_told_how |= is_told;
-        self.work = Some(cancel.clone());
-        let printing = done.clone();
-        let progress = Progress::new(move |line| drop(printing.send(Done::Prints(line))));
-        tokio::spawn(async move {
-            let output = local.run(&command, cancel, progress).await;
-            let rows = output.lines().map(|line| Row::new(&format!("    {line}"), Look::DIM)).collect();
-            let _ = done.send(Done::Rows(rows));
-            if is_told {
-                let _ = done.send(Done::Told(format!("I ran `{command}`. It printed:\n```\n{output}\n```")));
-            }
-            if !is_said {
-                let text = "the next prompt passes the output to the model; !! does not";
-                let _ = done.send(Done::Note(Look::DIM, text.to_owned()));
-            }
-            let _ = done.send(Done::Rest);
-        });
     }
 }

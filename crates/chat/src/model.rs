@@ -14,11 +14,13 @@ use serde_json::Value;
 
 use super::ask::{Ask, Asked};
 use super::calls::{Calls, wheel};
-use super::commands::{self, Branching, COMMANDS, Command, Custom, GoingBack};
+use super::commands::{self, Branching, COMMANDS, Command, Custom, GoingBack, SHEET};
 use super::editor::{Edit, Editor};
 use super::markdown::Markdown;
+use super::notice::Doing;
 use super::picker::{Picked, Picker, Purpose};
 use super::status::Status;
+use super::viewer::Viewer;
 
 mod feed;
 mod keys;
@@ -32,6 +34,8 @@ const BESIDE_TAIL: usize = 10;
 const SAID_MAX: usize = 12;
 /// How many of the newest lines of a running user command are shown.
 const PRINTED_SHOWN: usize = 6;
+/// On a lower terminal, no rule is drawn above the editor.
+const RULE_ROWS_MIN: usize = 12;
 /// How many completions are visible at once.
 const COMPLETIONS_SHOWN: usize = 8;
 
@@ -77,13 +81,23 @@ pub(crate) enum Effect {
     },
     /// List the files whose names contain this.
     Files(String),
+    /// Read the summaries of these compactions, for the viewer.
+    Summaries(Vec<EntryId>),
     /// Add a prompt to the history file.
     Remember(String),
+    /// Take back the queued input with this entry.
+    TakeBack(EntryId),
+    /// Let the user edit this text in their editor.
+    EditOutside(String),
+    /// Attach the clipboard's picture.
+    Picture,
     /// Suspend the process.
     Suspend,
     /// Redraw everything.
     Redraw,
     Quit,
+    /// Stop the work, then quit.
+    StopAndQuit,
 }
 
 /// The kind of the last row; an empty row separates different kinds.
@@ -160,12 +174,21 @@ pub(crate) struct Model {
     asks: Vec<Ask>,
     is_asked_later: bool,
     picker: Option<Picker>,
+    viewer: Option<Viewer>,
     completion: Option<Completion>,
     /// The percentage of the window that was last announced.
     announced: f64,
     last_answer: String,
     hint: Option<String>,
     is_leaving: bool,
+    /// Whether the keys are shown below the editor.
+    has_sheet: bool,
+    /// Whether Ctrl-X was pressed, which Ctrl-E follows.
+    has_prefix: bool,
+    /// Since when the run has waited for what comes next, in unix milliseconds.
+    waits_since: u64,
+    /// Whether work goes on when the chat has left.
+    outlives: bool,
 }
 
 impl Model {
@@ -194,12 +217,22 @@ impl Model {
             asks: Vec::new(),
             is_asked_later: false,
             picker: None,
+            viewer: None,
             completion: None,
             announced: 0.0,
             last_answer: String::new(),
             hint: None,
             is_leaving: false,
+            has_sheet: false,
+            has_prefix: false,
+            waits_since: 0,
+            outlives: false,
         }
+    }
+
+    /// Sets whether work goes on when the chat has left.
+    pub(crate) fn set_outlives(&mut self, outlives: bool) {
+        self.outlives = outlives;
     }
 
     /// Sets the time, in unix milliseconds.
@@ -251,9 +284,11 @@ impl Model {
         let (size, now_ms) = (self.size, self.now_ms);
         let (custom, above) = (std::mem::take(&mut self.custom), std::mem::take(&mut self.above));
         let (status, next_ticket) = (std::mem::take(&mut self.status), self.next_ticket);
+        let outlives = self.outlives;
         *self = Self::new(size, &[], custom);
         (self.editor, self.now_ms, self.above) = (history, now_ms, above);
         (self.next_ticket, self.last) = (next_ticket, Last::Note);
+        self.outlives = outlives;
         self.status.git_branch = status.git_branch;
         self.status.model = status.model;
         self.status.effort = status.effort;
@@ -344,6 +379,16 @@ impl Model {
         self.editor.give_back(text);
     }
 
+    /// Inserts text at the cursor.
+    pub(crate) fn insert(&mut self, text: &str) {
+        self.editor.insert(text);
+    }
+
+    /// Replaces the text in the editor.
+    pub(crate) fn replace(&mut self, text: &str) {
+        self.editor.replace(text);
+    }
+
     /// Returns inputs that had not been sent at the interrupt to the editor, in order.
     pub(crate) fn taken_back(&mut self, tickets: &[u64]) {
         self.give_back(|pending| tickets.contains(&pending.ticket));
@@ -366,6 +411,12 @@ impl Model {
         }
     }
 
+    /// Returns the entry of the newest queued input, which can be taken back.
+    fn editable(&self) -> Option<EntryId> {
+        let newest = self.pending.iter().rev().find(|pending| pending.kind != Kind::Prompt)?;
+        newest.entry
+    }
+
     /// Shows why an answer was refused.
     pub(crate) fn answer_refused(&mut self, id: EntryId, problem: &str) {
         match self.asks.iter_mut().find(|ask| ask.id == id) {
@@ -385,6 +436,17 @@ impl Model {
         }
     }
 
+    /// Notes the summary of a compaction.
+    pub(crate) fn summary(&mut self, entry: EntryId, text: &str) {
+        self.calls.summary(entry, text);
+    }
+
+    /// Returns the screen of the viewer, if it is open.
+    pub(crate) fn viewed(&mut self) -> Option<Frame> {
+        let hint = (!self.asks.is_empty()).then_some("  ? a question waits: Esc closes this");
+        Some(self.viewer.as_mut()?.frame(&self.calls, self.size, hint))
+    }
+
     /// Returns the current frame. Each row above the region is returned once.
     pub(crate) fn frame(&mut self) -> Frame {
         let width = self.size.width();
@@ -399,6 +461,12 @@ impl Model {
             region.push(Row::default());
         }
         region.extend(self.pending_rows(width));
+        if self.last != Last::Nothing && region.is_empty() {
+            region.push(Row::default());
+        }
+        if self.size.rows >= RULE_ROWS_MIN {
+            region.push(Row::new(&"─".repeat(width), Look::DIM));
+        }
         let rows_max = (self.size.rows / 2).clamp(1, 12);
         let hint = self.hint_row(width);
         // Below a question are a hint and the status.
@@ -412,9 +480,6 @@ impl Model {
             let layout = self.editor.layout(width, rows_max);
             (layout.rows, layout.cursor)
         };
-        if self.last != Last::Nothing && region.is_empty() {
-            region.push(Row::default());
-        }
         let cursor = (region.len() + cursor.0, cursor.1);
         region.extend(rows);
         if let Some(completion) = &self.completion {
@@ -427,6 +492,9 @@ impl Model {
                 let row = Row::new(mark, Look::NOTE).and(&format!("{slash}{:<14}", name.trim()), look);
                 region.push(row.and(&format!(" {what}"), Look::DIM).cut(width));
             }
+        }
+        if self.has_sheet {
+            region.extend(sheet(width));
         }
         region.extend(hint);
         self.status.queued = self.queued.len();
@@ -467,13 +535,16 @@ impl Model {
             rows.push(waits(command, *since));
             rows.extend(tail.iter().map(|line| Row::new(&format!("    {line}"), Look::DIM).cut(width)));
         }
-        if let Some(since) = self.busy_since {
+        if let Some(began) = self.busy_since {
+            // The wait is shown, and not the whole run.
+            let since = self.waits_since.max(began);
             if self.is_interrupting {
                 rows.push(waits("interrupting", since));
             } else if let Some(tool) = &self.writing {
                 rows.push(waits(&format!("writing a call of {tool}"), since));
             } else if rows.is_empty() && self.asks.is_empty() {
-                rows.push(waits("waiting for the model", since));
+                let has_begun = self.answer.as_ref().is_some_and(|(_, received)| !received.is_empty());
+                rows.push(waits(if has_begun { "writing" } else { "waiting for the model" }, since));
             }
         }
         rows
@@ -507,10 +578,22 @@ impl Model {
             // Esc postpones the question.
             None if !self.asks.is_empty() => return None,
             None if self.is_busy() && !self.editor.is_empty() => "  Enter steers · Alt+Enter: after this",
+            None if self.editable().is_some() => "  Esc interrupts · ↑ takes back what is queued",
             None if self.is_busy() => "  Esc interrupts",
             None => return None,
         };
         Some(Row::new(text, Look::DIM).cut(width))
+    }
+
+    /// Returns what the session does.
+    pub(crate) fn doing(&self) -> Doing {
+        if !self.asks.is_empty() {
+            Doing::Asking
+        } else if self.is_busy() || self.compacting.is_some() {
+            Doing::Working
+        } else {
+            Doing::Idle
+        }
     }
 
     /// Adds rows above the region, separated from rows of another kind.
@@ -529,4 +612,12 @@ impl Model {
         self.above.extend(rows);
         self.last = kind;
     }
+}
+
+/// Returns the most used keys, in a row each.
+fn sheet(width: usize) -> Vec<Row> {
+    let row = |(keys, what): &(&str, &str)| {
+        Row::plain("  ").and(&format!("{keys:<14} "), Look::BOLD).and(what, Look::DIM).cut(width)
+    };
+    SHEET.iter().map(row).collect()
 }

@@ -2,6 +2,7 @@
 //!
 //! Invariants: only a visible row can be chosen; without a match, none can.
 
+use crate::commands::Branching;
 use greenroom_terminal::input::{KeyCode, KeyEvent, KeyModifiers};
 use greenroom_terminal::row::{Look, Row};
 
@@ -15,17 +16,19 @@ const SHOWN: usize = 10;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Purpose {
     Resume,
-    /// An entry to continue from, with or without a summary of the abandoned messages.
+    /// A prompt to go back to, with or without a summary of the abandoned messages.
     Branch {
         summary: bool,
     },
-    /// What goes back to an entry, or to before the last prompt.
-    GoBack {
-        entry: Option<u64>,
-        summary: bool,
-    },
+    /// What goes back with this branch; with `None`, to before the last prompt.
+    GoBack(Option<Branching>),
+    /// A file to write the session to.
+    Export,
+    /// What happens to the work when the chat is left.
+    Leave,
     Model,
     Effort,
+    Theme,
     /// A prompt of the history.
     History,
 }
@@ -123,9 +126,9 @@ impl Picker {
             rows.push(row.and(&format!("  {}", item.detail), Look::DIM).cut(width));
         }
         let hint = if count == 0 {
-            "    no match · Esc closes".to_owned()
+            "    no match · Esc to cancel".to_owned()
         } else {
-            format!("    {} of {count} · Enter chooses · Esc closes", self.at + 1)
+            format!("    {} of {count} · Enter to select · Esc to cancel", self.at + 1)
         };
         rows.push(Row::new(&hint, Look::DIM).cut(width));
         (rows, cursor)

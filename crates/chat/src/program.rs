@@ -7,12 +7,14 @@ use std::path::PathBuf;
 
 use greenroom::futures_util::future::BoxFuture;
 use greenroom::permissions::Mode;
-use greenroom::{CompactionSettings, ReasoningEffort};
+use greenroom::{CompactionSettings, ReasoningEffort, SessionSummary};
 use greenroom_server::Client;
 use greenroom_terminal::ColorChoice;
+use greenroom_terminal::theme::Theme;
 use greenroom_tools::Workspace;
 
 use crate::Opened;
+use crate::notice::Notify;
 
 /// The program that contains the chat.
 pub trait Program: Send + Sync + 'static {
@@ -24,7 +26,11 @@ pub trait Program: Send + Sync + 'static {
         model: Option<&'a str>,
     ) -> Option<BoxFuture<'a, anyhow::Result<Reconnected>>>;
 
-    /// Returns a connection whose agent uses another model.
+    /// Returns models of other providers that the user has keys for. Nobody is asked for them.
+    fn other_models(&self) -> Vec<OtherModel>;
+
+    /// Returns a connection whose agent uses another model: one of the same provider, or one of
+    /// [`Self::other_models`].
     fn with_model<'a>(&'a self, model: &'a str) -> BoxFuture<'a, Result<Client, String>>;
 
     /// Returns a name that no session has yet.
@@ -32,6 +38,15 @@ pub trait Program: Send + Sync + 'static {
 
     /// Notes the folder of a session. Returns false if the session has no log, because it has no messages.
     fn note_folder<'a>(&'a self, session_id: &'a str) -> BoxFuture<'a, anyhow::Result<bool>>;
+
+    /// Returns the folder in which a session was started, as it is shown to the user.
+    fn folder_of(&self, session: &SessionSummary) -> Option<String>;
+
+    /// Whether work goes on when the connection has ended.
+    fn outlives(&self) -> bool;
+
+    /// Returns other sessions that work in the folder right now.
+    fn at_work<'a>(&'a self, session_id: &'a str) -> BoxFuture<'a, Vec<SessionSummary>>;
 
     /// Returns a message for the user if the session was started in another folder.
     fn other_folder<'a>(&'a self, session_id: &'a str) -> BoxFuture<'a, Option<String>>;
@@ -90,6 +105,32 @@ pub struct Place {
     pub compaction: CompactionSettings,
     /// Whether to use colours.
     pub color: ColorChoice,
+    /// Which colours to use.
+    pub theme: Theme,
+    /// What the user is told who looks elsewhere.
+    pub notify: Notify,
+    /// The files of the project whose instructions the model gets.
+    pub instructions: Vec<String>,
+    /// The skills that the model is offered.
+    pub skills: Vec<Skill>,
+}
+
+/// A model of another provider.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OtherModel {
+    /// The name for [`Program::with_model`]: `PROVIDER/MODEL`.
+    pub name: String,
+    /// The context window in tokens, if it is known.
+    pub window: Option<u64>,
+}
+
+/// A skill.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Skill {
+    /// Its name.
+    pub name: String,
+    /// What it is for.
+    pub description: String,
 }
 
 /// A change of the host's responsiveness.

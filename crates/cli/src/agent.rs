@@ -36,7 +36,7 @@ mod key_command;
 pub(crate) mod local;
 mod made;
 pub(crate) mod permissions;
-mod project;
+pub(crate) mod project;
 mod prompt;
 pub(crate) mod server;
 mod settings;

@@ -11,6 +11,7 @@ pub(crate) mod keys;
 pub(crate) mod layers;
 mod limits;
 mod live;
+mod looks;
 mod model;
 pub(crate) mod overrides;
 mod permissions;
@@ -43,6 +44,7 @@ pub(crate) use self::keys::names as setting_names;
 pub(crate) use self::layers::{Loaded, Texts, given_prompt, load, load_held, users_places};
 pub(crate) use self::limits::LimitsConfig;
 pub(crate) use self::live::{Change, LiveConfig};
+use self::looks::{NotifyConfig, ThemeConfig};
 use self::model::ModelConfig;
 pub(crate) use self::overrides::Overrides;
 pub(crate) use self::permissions::PermissionsConfig;
@@ -122,6 +124,11 @@ pub(crate) struct Config {
     /// Traces for a collector.
     #[serde(deserialize_with = "or_default")]
     pub(crate) telemetry: TelemetryConfig,
+    /// The colours of the chat: `dark`, `light`, `high_contrast` or `colour_blind`. Also `/theme`.
+    pub(crate) theme: ThemeConfig,
+    /// What tells you that a run has ended or asks.
+    #[serde(deserialize_with = "or_default")]
+    pub(crate) notify: NotifyConfig,
     /// Which sessions are kept.
     #[serde(deserialize_with = "or_default")]
     pub(crate) retention: RetentionConfig,
@@ -169,6 +176,8 @@ impl Default for Config {
             serve: ServeConfig::default(),
             host: HostConfig::default(),
             telemetry: TelemetryConfig::default(),
+            theme: ThemeConfig::default(),
+            notify: NotifyConfig::default(),
             retention: RetentionConfig::default(),
             redact: RedactConfig::default(),
             rewind: RewindConfig::default(),

@@ -41,6 +41,7 @@
 #![expect(clippy::unwrap_used, reason = "tests end where something is not as it should be")]
 
 mod cli {
+    mod at_work;
     mod canaries;
     pub(crate) mod chats;
     pub(crate) mod closed;

@@ -9,6 +9,7 @@ mod asking;
 pub mod client;
 pub mod host;
 pub mod http;
+pub mod markdown;
 pub mod operations;
 pub mod problem;
 pub mod rpc;

@@ -44,9 +44,9 @@ pub use self::permissions::{PermissionRule, ReadPermissions, SessionPermissions,
 pub(crate) use self::query::{LABEL, take_labels};
 pub use self::questions::{AnswerQuestion, Answered, ListQuestions, QuestionsListed};
 pub use self::read::{
-    ExportSession, Exported, FindSession, ForgetLimit, Forgotten, GetSession, ListModels, ListSessions,
-    ListWaiting, ModelSummary, ModelsListed, RecallEntries, RecalledEntries, Replay, Replayed, SessionCounts,
-    SessionFound, SessionPage, SessionState, ShowSession, Shown, WaitingInput, WaitingListed,
+    ExportFormat, ExportSession, Exported, FindSession, ForgetLimit, Forgotten, GetSession, ListModels,
+    ListSessions, ListWaiting, ModelSummary, ModelsListed, RecallEntries, RecalledEntries, Replay, Replayed,
+    SessionCounts, SessionFound, SessionPage, SessionState, ShowSession, Shown, WaitingInput, WaitingListed,
 };
 pub use self::rewind::{RewindScope, RewindSession, RewoundAction, RewoundFile, SessionRewound};
 pub use self::route::{Label, Reach, Right, Route, Verb};

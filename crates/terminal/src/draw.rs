@@ -7,6 +7,7 @@
 use std::fmt::Write as _;
 
 use super::row::Row;
+use super::theme::Theme;
 
 #[cfg(test)]
 mod tests;
@@ -41,18 +42,22 @@ pub struct Frame {
 /// Draws frames: remembers the region on the screen and writes only the differences.
 #[derive(Debug)]
 pub struct Painter {
-    color: bool,
+    /// The colours; `None` for none.
+    theme: Option<Theme>,
     /// Whether the terminal rewraps its rows when it gets narrower; otherwise it truncates them.
     rewraps: bool,
     size: Size,
     region: Vec<Row>,
     cursor: (usize, usize),
+    /// Whether the region must be drawn anew, although it is the same.
+    is_stale: bool,
 }
 
 impl Painter {
     /// Creates a painter whose cursor is at the start of an empty row.
     pub fn new(color: bool, size: Size) -> Self {
-        Self { color, rewraps: true, size, region: Vec::new(), cursor: (0, 0) }
+        let theme = color.then(Theme::default);
+        Self { theme, rewraps: true, size, region: Vec::new(), cursor: (0, 0), is_stale: false }
     }
 
     /// Sets whether the terminal truncates rows when it gets narrower, instead of rewrapping them.
@@ -62,10 +67,16 @@ impl Painter {
         self
     }
 
+    /// Sets the colours. What was drawn keeps its own.
+    pub fn set_theme(&mut self, theme: Theme) {
+        self.theme = self.theme.map(|_| theme);
+        self.is_stale = true;
+    }
+
     /// Returns the bytes that make the terminal show this frame.
     pub fn paint(&mut self, frame: &Frame, size: Size) -> String {
         let (region, cursor) = fitted(frame, size);
-        let is_resized = size != self.size;
+        let is_resized = size != self.size || std::mem::take(&mut self.is_stale);
         if frame.above.is_empty() && !is_resized && region == self.region && cursor == self.cursor {
             return String::new();
         }
@@ -113,7 +124,7 @@ impl Painter {
     }
 
     fn write(&self, row: &Row, out: &mut String) {
-        row.render(self.color, out);
+        row.render(self.theme, out);
         out.push_str("\x1b[K");
     }
 

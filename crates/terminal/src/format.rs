@@ -223,7 +223,12 @@ pub fn call(name: &str, arguments: &str, width: usize) -> String {
         told.or_else(|| object.values().find_map(text))
     });
     let told = told.or_else(|| object.is_none().then(|| arguments.to_owned())).unwrap_or_default();
-    one_line(&format!("{name} {told}"), width)
+    // A search says where it searched.
+    let searches =
+        object.is_some_and(|object| ["pattern", "query"].iter().any(|name| object.contains_key(*name)));
+    let place = object.filter(|_| searches).and_then(|object| object.get("path").and_then(text));
+    let place = place.map(|path| format!(" in {path}")).unwrap_or_default();
+    one_line(&format!("{name} {told}{place}"), width)
 }
 
 /// Draws sizes over time as at most `width` columns of blocks; `top` is full height.

@@ -10,8 +10,10 @@ use std::time::Instant;
 
 pub use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use crossterm::terminal;
+use parking_lot::{Condvar, Mutex};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
+use rustix::pipe::PipeFlags;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
@@ -22,10 +24,12 @@ use super::keys::Keys;
 /// the terminal supports it.
 const ENTER: &str = "\x1b[?2004h\x1b[>1u";
 /// Undoes [`ENTER`], and shows the cursor.
-const LEAVE: &str = "\x1b[<1u\x1b[?2004l\x1b[?25h";
+const LEAVE: &str = "\x1b[<1u\x1b[?1004l\x1b[?2004l\x1b[?25h";
 
 /// Whether the terminal is in raw mode.
 static IS_RAW: AtomicBool = AtomicBool::new(false);
+/// Whether the terminal shows its other screen.
+static IS_COVERED: AtomicBool = AtomicBool::new(false);
 
 /// What the user did.
 #[derive(Debug, Clone, PartialEq)]
@@ -34,6 +38,8 @@ pub enum Input {
     Key(KeyEvent),
     /// A pasted text.
     Paste(String),
+    /// The terminal got the focus, or lost it. Only after [`report_focus`].
+    Focus(bool),
     /// The terminal's size may have changed.
     Resized,
     /// The terminal is gone, and why.
@@ -60,6 +66,16 @@ impl Raw {
         Ok(Self)
     }
 
+    /// Leaves raw mode for another program, until [`Self::go_on`].
+    pub fn pause(&self) {
+        leave();
+    }
+
+    /// Enters raw mode again.
+    pub fn go_on(&self) -> io::Result<()> {
+        enter()
+    }
+
     /// Leaves raw mode, suspends this process as Ctrl-Z does, and enters raw mode again when it is resumed.
     pub fn suspend(&self) -> io::Result<()> {
         leave();
@@ -83,6 +99,7 @@ fn enter() -> io::Result<()> {
 fn leave() {
     if IS_RAW.swap(false, Ordering::SeqCst) {
         // If the terminal is gone, there is nothing to restore.
+        let _ = cover(false);
         let _ = write(LEAVE);
         let _ = terminal::disable_raw_mode();
     }
@@ -99,6 +116,69 @@ pub fn write(text: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
     out.write_all(text.as_bytes())?;
     out.flush()
+}
+
+/// Asks the terminal to report when it gets or loses the focus, until raw mode ends. Not all do.
+///
+/// # Errors
+/// The terminal is gone.
+pub fn report_focus() -> io::Result<()> {
+    write("\x1b[?1004h")
+}
+
+/// While it exists, the thread of [`inputs`] reads nothing, so that another program gets the keys.
+#[derive(Debug)]
+pub struct Rest(());
+
+/// Lets the thread of [`inputs`] rest.
+pub fn rest() -> Rest {
+    let mut reading = READING.lock();
+    reading.rests = true;
+    // Whoever reads is told, and what it reads until then was typed before.
+    reading.wake();
+    while reading.reads {
+        RESTED.wait(&mut reading);
+    }
+    Rest(())
+}
+
+impl Drop for Rest {
+    fn drop(&mut self) {
+        READING.lock().rests = false;
+        RESTED.notify_all();
+    }
+}
+
+/// What the reading thread does.
+struct Reading {
+    /// Whether it must rest.
+    rests: bool,
+    /// Whether it may be reading.
+    reads: bool,
+    /// Wakes it.
+    waker: Option<OwnedFd>,
+}
+
+impl Reading {
+    fn wake(&self) {
+        if let Some(waker) = &self.waker {
+            let _ = rustix::io::write(waker, b"x");
+        }
+    }
+}
+
+static READING: Mutex<Reading> = Mutex::new(Reading { rests: false, reads: false, waker: None });
+static RESTED: Condvar = Condvar::new();
+
+/// Shows the terminal's other screen, empty, or the first one again, as it was. The other screen has no scrollback.
+///
+/// # Errors
+/// The terminal is gone.
+pub fn cover(is_on: bool) -> io::Result<()> {
+    if IS_COVERED.swap(is_on, Ordering::SeqCst) == is_on {
+        return Ok(());
+    }
+    write(if is_on { "\x1b[?1049h\x1b[H\x1b[2J" } else { "\x1b[?1049l" })
 }
 
 /// Returns the terminal's size; 80 by 24 if it is unknown.
@@ -157,6 +237,9 @@ pub fn inputs() -> mpsc::Receiver<Input> {
             Ok(()) => "the terminal's input has ended".to_owned(),
             Err(error) => error.to_string(),
         };
+        // Nobody waits for a thread that has ended.
+        *READING.lock() = Reading { rests: false, reads: false, waker: None };
+        RESTED.notify_all();
         // The receiver may be gone.
         let _ = sender.blocking_send(Input::Ended(ended));
     });
@@ -196,10 +279,24 @@ fn read_pieces(mut tell: impl FnMut(Vec<Input>) -> bool) -> io::Result<()> {
         OwnedFd::from(std::fs::File::open("/dev/tty")?)
     };
     let (mut keys, mut last, mut bytes) = (Keys::default(), Instant::now(), [0; 4_096]);
+    let (woken, waker) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
+    *READING.lock() = Reading { rests: false, reads: true, waker: Some(waker) };
     loop {
         let patience = keys.patience().map(Timespec::try_from).transpose().map_err(io::Error::other)?;
-        let mut ready = [PollFd::new(&tty, PollFlags::IN)];
-        let inputs = match rustix::event::poll(&mut ready, patience.as_ref()) {
+        let mut ready = [PollFd::new(&tty, PollFlags::IN), PollFd::new(&woken, PollFlags::IN)];
+        let polled = rustix::event::poll(&mut ready, patience.as_ref());
+        if polled.is_ok() && !ready[1].revents().is_empty() {
+            let _ = rustix::io::read(&woken, &mut bytes);
+            let mut reading = READING.lock();
+            reading.reads = false;
+            RESTED.notify_all();
+            while reading.rests {
+                RESTED.wait(&mut reading);
+            }
+            reading.reads = true;
+            continue;
+        }
+        let inputs = match polled {
             Err(Errno::INTR) => continue,
             Err(error) => return Err(error.into()),
             Ok(0) => keys.expire(),

@@ -113,6 +113,7 @@ impl Keys {
                     self.state = ParserState::Parameters(given);
                 }
                 0x20..=0x3f => {}
+                b'I' | b'O' if given.is_empty() => self.inputs.push(Input::Focus(byte == b'I')),
                 b'~' if given == PASTE => self.state = ParserState::Paste(Vec::new()),
                 0x40..=0x7e => self.inputs.extend(sequence(&given, byte).map(Input::Key)),
                 byte => self.begin(byte, KeyModifiers::NONE),

@@ -4,8 +4,8 @@
 //! [`Row`] is the only type for styled text. Nothing here knows commands, a runtime or the configuration.
 //!
 //! Reading order: `row` (styled text), `screen` (the two output streams), `draw` (the bottom of a terminal),
-//! `input` and `keys` (the user's input), `format`, `text` and `time` (formatting), `compactions` (what they did), `approvals` (what a
-//! person is asked to approve), `interrupt` (signals),
+//! `input` and `keys` (the user's input), `theme` (colours), `format`, `text` and `time` (formatting), `compactions` (what
+//! they did), `approvals` (what a person is asked to approve), `interrupt` (signals),
 //! `files` (reading whole files).
 
 pub mod approvals;
@@ -22,6 +22,7 @@ pub mod row;
 pub mod screen;
 pub mod table;
 pub mod text;
+pub mod theme;
 pub mod time;
 
 pub use self::interrupt::Interrupts;

@@ -11,6 +11,7 @@ use unicode_segmentation::UnicodeSegmentation as _;
 use unicode_width::UnicodeWidthStr as _;
 
 use crate::harmless::harmless;
+use crate::theme::Theme;
 
 #[cfg(test)]
 mod tests;
@@ -33,19 +34,6 @@ pub enum Color {
     Magenta,
     /// Cyan.
     Cyan,
-}
-
-impl Color {
-    fn code(self) -> u8 {
-        match self {
-            Self::Red => 31,
-            Self::Green => 32,
-            Self::Yellow => 33,
-            Self::Blue => 34,
-            Self::Magenta => 35,
-            Self::Cyan => 36,
-        }
-    }
 }
 
 /// The style of a piece of text.
@@ -96,12 +84,13 @@ impl Look {
         Self { color: Some(color), ..Self::PLAIN }
     }
 
-    /// The same style without its colour.
-    fn colourless(self) -> Self {
-        Self { color: None, ..self }
+    /// The style as a theme shows it; without one, it has no colour.
+    fn themed(self, theme: Option<Theme>) -> Self {
+        let color = self.color.filter(|_| theme.is_some());
+        Self { color, dim: self.dim && theme.is_none_or(Theme::dims), ..self }
     }
 
-    fn write(self, out: &mut String) {
+    fn write(self, theme: Theme, out: &mut String) {
         let flags = [
             (self.bold, 1),
             (self.dim, 2),
@@ -110,9 +99,8 @@ impl Look {
             (self.reverse, 7),
             (self.strike, 9),
         ];
-        let codes = flags.into_iter().filter(|(is_on, _)| *is_on).map(|(_, code)| code);
-        let codes: Vec<String> =
-            codes.chain(self.color.map(Color::code)).map(|code: u8| code.to_string()).collect();
+        let codes = flags.into_iter().filter(|(is_on, _)| *is_on).map(|(_, code)| code.to_string());
+        let codes: Vec<String> = codes.chain(self.color.map(|color| theme.code(color).to_owned())).collect();
         let _ = write!(out, "\x1b[{}m", codes.join(";"));
     }
 }
@@ -263,12 +251,13 @@ impl Row {
         out
     }
 
-    /// Appends the row with its codes for a frame. Without colours, bold and dim text keep their styles.
-    pub fn render(&self, color: bool, out: &mut String) {
+    /// Appends the row with its codes for a frame. Without a theme, it has no colours; bold and dim text keep their
+    /// styles.
+    pub fn render(&self, theme: Option<Theme>, out: &mut String) {
         for span in &self.0 {
-            let look = if color { span.look } else { span.look.colourless() };
+            let look = span.look.themed(theme);
             if look != Look::PLAIN && !span.text.is_empty() {
-                look.write(out);
+                look.write(theme.unwrap_or_default(), out);
                 out.push_str(&span.text);
                 out.push_str("\x1b[0m");
             } else {
@@ -280,7 +269,7 @@ impl Row {
     /// Appends the row with its codes for a stream. Without colours, the text is plain.
     pub(crate) fn write(&self, color: bool, out: &mut String) {
         if color {
-            self.render(true, out);
+            self.render(Some(Theme::Dark), out);
         } else {
             self.0.iter().for_each(|span| out.push_str(&span.text));
         }

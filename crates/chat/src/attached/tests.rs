@@ -20,3 +20,26 @@ fn files_behind_a_prompt_are_told_from_the_words() {
     ];
     assert_eq!(files, wanted);
 }
+
+#[test]
+fn only_what_was_typed_is_told_from_files_and_outputs_of_commands() {
+    let file = write("a.txt", "1\tone\n");
+    let own = |output: &str| format!("\n\n{}", ran("ls -la", output));
+    for (added, wanted) in [
+        (String::new(), &[][..]),
+        (file.clone(), &["a.txt, 1 line"]),
+        (own("x"), &["ran ls -la"]),
+        (format!("{file}{}", own("x\n```\ny")), &["a.txt, 1 line", "ran ls -la"]),
+        (own("x") + &own("I ran `that`. It printed:"), &["ran ls -la", "ran ls -la"]),
+    ] {
+        let text = format!("fix `it`\n\nand that{added}");
+        assert_eq!(split(&text).1, wanted, "{text}");
+        assert_eq!(typed(&text), "fix `it`\n\nand that", "{text}");
+    }
+    // Words that only look like it are words.
+    for text in
+        ["I ran `x`.\n```", "a\n\nI ran `x` and it failed\n```\n```", "a\n\nI ran `x`. It printed:\n```\ny"]
+    {
+        assert_eq!(split(text), (text, Vec::new()));
+    }
+}

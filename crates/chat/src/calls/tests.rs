@@ -1,4 +1,4 @@
-//! One line per call, changes, and the full text on request.
+//! One row per call with what matters, some lines of the result, changes with their numbers, and the full text.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -8,115 +8,219 @@ fn texts(rows: &[Row]) -> Vec<String> {
     rows.iter().map(|row| row.text().trim_end().to_owned()).collect()
 }
 
+/// The rows of a call with these arguments and this result.
+fn rows_of(name: &str, arguments: &str, status: ToolStatus, ms: u64, result: &str) -> Vec<String> {
+    let mut calls = Calls::default();
+    calls.start("1", name, arguments, 0);
+    calls.end("1", name, status, ms);
+    texts(&calls.result("1", name, status, result, 60))
+}
+
+#[track_caller]
+fn check(name: &str, arguments: &str, status: ToolStatus, result: &str, wanted: &[&str]) {
+    assert_eq!(rows_of(name, arguments, status, 20, result), wanted, "{name} {arguments}: {result:?}");
+}
+
 #[test]
-fn a_call_is_a_line_while_it_runs_and_one_when_it_has_ended() {
+fn a_row_says_what_matters_of_the_result() {
+    use ToolStatus::{Error, Interrupted, Ok};
+    let path = r#"{"path":"a.rs"}"#;
+    check("read", path, Ok, "1\tfn a() {\n2\t}\n", &["  ✓ read a.rs · 2 lines"]);
+    check("read", path, Ok, "1\tx\n", &["  ✓ read a.rs · 1 line"]);
+    let part = "9\tx\n[lines 9 to 60 of 5000; continue with offset 61]\n";
+    check("read", path, Ok, part, &["  ✓ read a.rs · lines 9–60 of 5000"]);
+    check("read", path, Ok, "`a.rs` is empty", &["  ✓ read a.rs · empty"]);
+    check("read", path, Ok, "`a.rs`: image/png, 67 bytes", &["  ✓ read a.rs · image/png, 67 bytes"]);
+    check("read", path, Error, "`a.rs` leads out\n", &["  ✗ read a.rs · failed", "      `a.rs` leads out"]);
+    check("list", r#"{"path":"src"}"#, Ok, "src/a\nsrc/b/\n", &["  ✓ list src · 2 entries"]);
+    check(
+        "list",
+        r#"{"path":"src"}"#,
+        Ok,
+        "`src` is empty, or all in it is ignored",
+        &["  ✓ list src · empty"],
+    );
+    let more = "a\n[... more left out; list a subfolder, or with a smaller depth ...]\n";
+    check("list", r#"{"path":"src"}"#, Ok, more, &["  ✓ list src · at least 1 entry"]);
+    let search = r#"{"pattern":"main","path":"src"}"#;
+    check("grep", search, Ok, "no line matches\n", &["  ✓ grep main in src · no match"]);
+    check(
+        "grep",
+        search,
+        Ok,
+        "a.rs-1- // x\na.rs:2: fn main\n--\nb.rs:7: main()\n",
+        &["  ✓ grep main in src · 2 matches in 2 files", "      a.rs:2: fn main", "      b.rs:7: main()"],
+    );
+    check("bash", r#"{"command":"make"}"#, Ok, "(no output)\n", &["  ✓ bash make · no output"]);
+    check("bash", r#"{"command":"make"}"#, Ok, "cc a.c\n", &["  ✓ bash make", "      cc a.c"]);
+    check(
+        "bash",
+        r#"{"command":"make"}"#,
+        Error,
+        "cc: no input\n\n[exit code 3]\n",
+        &["  ✗ bash make · exit code 3", "      cc: no input", ""],
+    );
+    check(
+        "bash",
+        r#"{"command":"make"}"#,
+        Interrupted,
+        "a\n[cancelled]\n",
+        &["  ✗ bash make · cancelled", "      a"],
+    );
+    // What is not known in its form is counted, and begins below.
+    check("deploy", "{}", Ok, "done", &["  ✓ deploy", "      done"]);
+    check("deploy", "{}", Interrupted, "", &["  ✗ deploy · interrupted"]);
+    check("ask_user", "{}", Ok, "red", &["  ✓ ask_user"]);
+}
+
+#[test]
+fn a_long_result_shows_some_lines_and_how_many_more_there_are() {
+    let lines = |count: usize| (1..=count).map(|line| format!("line {line}\n")).collect::<String>();
+    let command = r#"{"command":"make"}"#;
+    let rows = rows_of("bash", command, ToolStatus::Ok, 20, &lines(120));
+    assert_eq!(
+        rows,
+        [
+            "  ✓ bash make · 120 lines",
+            "      … 117 earlier lines · Ctrl-O",
+            "      line 118",
+            "      line 119",
+            "      line 120"
+        ]
+    );
+    let rows = rows_of("bash", command, ToolStatus::Ok, 20, &lines(4));
+    assert_eq!(rows.len(), 5, "no line says that one more line is there: {rows:?}");
+    let rows = rows_of("deploy", "{}", ToolStatus::Ok, 20, &lines(5));
+    assert_eq!(
+        rows,
+        [
+            "  ✓ deploy · 5 lines",
+            "      line 1",
+            "      line 2",
+            "      line 3",
+            "      … 2 more lines · Ctrl-O"
+        ]
+    );
+}
+
+#[test]
+fn only_a_long_call_says_how_long_it_took() {
+    let row = |ms| rows_of("bash", r#"{"command":"x"}"#, ToolStatus::Ok, ms, "(no output)\n").remove(0);
+    assert_eq!(row(0), "  ✓ bash x · no output");
+    assert_eq!(row(999), "  ✓ bash x · no output");
+    assert_eq!(row(1_000), "  ✓ bash x · no output · 1.0 s");
+    assert_eq!(row(125_000), "  ✓ bash x · no output · 2 min 5 s");
+}
+
+#[test]
+fn a_call_is_a_line_until_its_result_is_known() {
     let mut calls = Calls::default();
     calls.start("1", "read", r#"{"path":"src/lib.rs"}"#, 1_000);
     calls.start("2", "bash", r#"{"command":"make"}"#, 1_000);
     calls.update("2", "compiling");
+    let shown = |calls: &Calls| texts(&calls.rows(40, 3_500));
+    let moving = |row: &str| row.replace('⠋', wheel(3_500));
+    assert_eq!(shown(&calls), ["  ⠋ read src/lib.rs 2 s", "  ⠋ bash make 2 s … compiling"].map(moving));
+    calls.end("1", "read", ToolStatus::Ok, 20);
+    assert_eq!(shown(&calls), ["  ✓ read src/lib.rs", "  ⠋ bash make 2 s … compiling"].map(moving));
     assert_eq!(
-        texts(&calls.rows(40, 3_500)),
-        ["  ⠋ read src/lib.rs 2 s", "  ⠋ bash make 2 s … compiling"]
-            .map(|row| row.replace('⠋', wheel(3_500)))
+        texts(&calls.result("1", "read", ToolStatus::Ok, "1\tx", 40)),
+        ["  ✓ read src/lib.rs · 1 line"]
     );
-    assert_eq!(texts(&calls.end("1", "read", ToolStatus::Ok, Some(20), 40)), ["  ✓ read src/lib.rs 20 ms"]);
-    assert_eq!(
-        texts(&calls.end("2", "bash", ToolStatus::Error, Some(1_200), 40)),
-        ["  ✗ bash make failed 1.2 s"]
-    );
+    assert_eq!(calls.rows(40, 4_000).len(), 1);
+    // A run that ends takes the others along: what has ended stays.
+    calls.end("2", "bash", ToolStatus::Error, 5);
+    calls.start("3", "late", "{}", 0);
+    assert_eq!(texts(&calls.clear(40)), ["  ✗ bash make · failed"]);
     assert_eq!(calls.rows(40, 4_000), []);
+    // The chat joined the session after the call's start.
+    calls.end("9", "late", ToolStatus::Interrupted, 0);
     assert_eq!(
-        texts(&calls.end("9", "late", ToolStatus::Interrupted, Some(0), 40)),
-        ["  ✗ late interrupted 0 ms"]
+        texts(&calls.result("9", "late", ToolStatus::Interrupted, "", 40)),
+        ["  ✗ late · interrupted"]
     );
 }
 
-#[test]
-fn an_edit_shows_what_goes_and_what_comes() {
+/// The rows of an edit whose tool reported these lines.
+fn changed(name: &str, arguments: &str, told: &[&str], result: &str) -> Vec<String> {
     let mut calls = Calls::default();
-    let arguments = serde_json::json!({
-        "path": "a.rs", "old": "one\ntwo\nthree\nfour\nfive\nsix\n", "new": "one\ntwo\nthree\nFOUR\nfive\nsix\n",
-    });
-    calls.start("1", "edit", &arguments.to_string(), 0);
+    calls.start("1", name, arguments, 0);
+    told.iter().for_each(|line| calls.update("1", line));
+    calls.end("1", name, ToolStatus::Ok, 3);
+    texts(&calls.result("1", name, ToolStatus::Ok, result, 60))
+}
+
+#[test]
+fn an_edit_shows_line_numbers_and_what_is_around() {
+    let arguments = r#"{"path":"a.rs","old":"four\n","new":"FOUR\nand\n"}"#;
+    let told = ["diff 7", "@@ 98 98", " two", "-four", "+FOUR", "+and", " five", "@@ 200 201", "-x"];
     assert_eq!(
-        texts(&calls.end("1", "edit", ToolStatus::Ok, Some(0), 40)),
+        changed("edit", arguments, &told[..1], "edited `a.rs`: 1 replacement at line 99")[0],
+        "  ✓ edit a.rs · +2 −1"
+    );
+    let told: Vec<&str> = ["diff 8"].into_iter().chain(told.into_iter().skip(1)).collect();
+    assert_eq!(
+        changed("edit", arguments, &told, "edited `a.rs`"),
         [
-            "  ✓ edit a.rs 0 ms",
-            "        two",
-            "        three",
-            "      - four",
-            "      + FOUR",
-            "        five",
-            "        six"
+            "  ✓ edit a.rs · +2 −2",
+            "       98   two",
+            "       99 - four",
+            "       99 + FOUR",
+            "      100 + and",
+            "      101   five",
+            "          ⋮",
+            "      200 - x"
         ]
     );
+    // After a restart, only the arguments and the result are known: the number is in the result.
+    assert_eq!(
+        changed("edit", arguments, &[], "edited `a.rs`: 2 replacements at lines 9, 40"),
+        ["  ✓ edit a.rs · +2 −1", "       9 - four", "       9 + FOUR", "      10 + and"]
+    );
+    assert_eq!(changed("edit", arguments, &[], "")[1], "      - four", "an unknown number is not shown");
     // A failed call has changed nothing.
-    calls.start("2", "edit", &arguments.to_string(), 0);
-    assert_eq!(texts(&calls.end("2", "edit", ToolStatus::Error, Some(0), 40)), ["  ✗ edit a.rs failed 0 ms"]);
+    let rows = rows_of("edit", arguments, ToolStatus::Error, 0, "`old` does not occur in it");
+    assert_eq!(rows, ["  ✗ edit a.rs · failed", "      `old` does not occur in it"]);
 }
 
 #[test]
-fn what_is_folded_is_shown_whole_on_request_the_newest_first() {
+fn a_file_that_is_written_shows_what_changed_in_it() {
+    let arguments = r#"{"path":"a.txt","content":"one\nTWO\n"}"#;
+    let told = ["diff 4", "@@ 1 1", " one", "-two", "+TWO"];
+    assert_eq!(
+        changed("write", arguments, &told, "replaced `a.txt`"),
+        ["  ✓ write a.txt · +1 −1", "      1   one", "      2 - two", "      2 + TWO"]
+    );
+    // If reported lines are missing, the call's arguments are shown.
+    assert_eq!(
+        changed("write", arguments, &told[..3], "replaced `a.txt`"),
+        ["  ✓ write a.txt · +2", "      1 + one", "      2 + TWO"]
+    );
+    assert_eq!(changed("write", arguments, &["diff 0"], "replaced `a.txt`"), ["  ✓ write a.txt"]);
+}
+
+#[test]
+fn what_is_folded_is_kept_whole() {
     let mut calls = Calls::default();
     let lines: Vec<String> = (0..30).map(|number| format!("line {number}")).collect();
     let arguments = serde_json::json!({ "path": "a.txt", "content": lines.join("\n") });
     calls.start("1", "write", &arguments.to_string(), 0);
-    let rows = texts(&calls.end("1", "write", ToolStatus::Ok, Some(0), 60));
+    let rows = texts(&calls.result("1", "write", ToolStatus::Ok, "written", 60));
     assert_eq!(rows.len(), 1 + DIFF_LINES_MAX + 1);
-    assert_eq!(rows.last().unwrap(), "      … 14 more lines · Ctrl-O shows all");
-    assert_eq!(calls.result("1", "written", 60), None);
+    assert_eq!(rows.last().unwrap(), "      … 14 more lines · Ctrl-O");
+    let whole = texts(&calls.kept().back().unwrap().rows(60));
+    assert_eq!(
+        (whole.len(), whole[0].as_str(), whole.last().unwrap().as_str()),
+        (32, "    path: a.txt", "    written")
+    );
     calls.thought("thought for 2 s", "why\nnot");
-    let thought = texts(&calls.expand(60).unwrap());
-    assert_eq!(thought, ["  ▾ thought for 2 s", "    why", "    not"]);
-    let all = texts(&calls.expand(60).unwrap());
-    assert_eq!((all.len(), all.last().unwrap().as_str()), (33, "    written"));
-    assert_eq!(all[1], "    path: a.txt");
-    assert_eq!(calls.expand(60), None);
-}
-
-#[test]
-fn a_call_that_failed_says_why_in_a_row() {
-    let mut calls = Calls::default();
-    for (id, arguments) in [("1", r#"{"command":"make"}"#), ("2", r#"{"path":"../x"}"#)] {
-        calls.start(id, if id == "1" { "bash" } else { "read" }, arguments, 0);
-    }
-    calls.end("1", "bash", ToolStatus::Error, Some(5), 60);
-    calls.end("2", "read", ToolStatus::Error, Some(5), 60);
-    let reason = |calls: &mut Calls, id: &str, text: &str| {
-        calls.result(id, text, 60).map(|row| row.text().trim_end().to_owned())
-    };
-    let printed = "cc: no input\n\n[exit code 3]\n";
-    assert_eq!(reason(&mut calls, "1", printed).unwrap(), "      bash make: exit code 3");
-    assert_eq!(reason(&mut calls, "2", "`../x` leads out").unwrap(), "      `../x` leads out");
-    assert_eq!(reason(&mut calls, "2", "`../x` leads out"), None, "it is said once");
-}
-
-#[test]
-fn a_long_command_is_seen_whole_on_request() {
-    let mut calls = Calls::default();
+    assert_eq!(texts(&calls.kept().back().unwrap().rows(60)), ["    why", "    not"]);
+    // A command that its row cuts off is shown whole.
     let command = format!("echo {}; rm -rf /tmp/x\necho done", "a".repeat(100));
-    calls.start("1", "bash", &serde_json::json!({ "command": command }).to_string(), 0);
-    let line = texts(&calls.end("1", "bash", ToolStatus::Ok, Some(5), 40));
-    assert!(line[0].ends_with("… 5 ms") && line.len() == 1, "{line:?}");
-    let whole = texts(&calls.expand(40).unwrap());
-    let joined: String = whole.iter().map(|row| row.trim_start()).collect();
-    assert!(joined.contains("; rm -rf /tmp/xecho done"), "{whole:?}");
-}
-
-#[test]
-fn a_file_that_is_written_anew_shows_what_changed_in_it() {
-    let mut calls = Calls::default();
-    let arguments = r#"{"path":"a.txt","content":"one\nTWO\n"}"#;
-    calls.start("1", "write", arguments, 0);
-    for line in ["diff 3", " one", "-two", "+TWO"] {
-        calls.update("1", line);
-    }
-    let rows = texts(&calls.end("1", "write", ToolStatus::Ok, Some(3), 60));
-    assert_eq!(rows, ["  ✓ write a.txt 3 ms", "        one", "      - two", "      + TWO"]);
-    // If reported lines are missing, the call's arguments are shown.
-    calls.start("2", "write", arguments, 0);
-    calls.update("2", "diff 3");
-    calls.update("2", "-two");
-    let rows = texts(&calls.end("2", "write", ToolStatus::Ok, Some(3), 60));
-    assert_eq!(rows, ["  ✓ write a.txt 3 ms", "      + one", "      + TWO"]);
+    calls.start("2", "bash", &serde_json::json!({ "command": command }).to_string(), 0);
+    let rows = texts(&calls.result("2", "bash", ToolStatus::Ok, "(no output)", 40));
+    assert!(rows[0].ends_with("… · no output") && rows.len() == 1, "{rows:?}");
+    let whole: String =
+        texts(&calls.kept().back().unwrap().rows(40)).iter().map(|row| row.trim_start()).collect();
+    assert!(whole.contains("; rm -rf /tmp/xecho done"), "{whole:?}");
 }

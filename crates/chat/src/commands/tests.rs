@@ -59,7 +59,10 @@ fn arguments_are_read_or_refused_with_what_is_wanted() {
         ))
     };
     let back = |scope, overwrite| GoingBack { scope, overwrite };
-    let branch = |entry, summary| Ok(Command::Branch(Branching { entry, summary, back: back(None, false) }));
+    let branch = |entry: Option<u64>, summary| {
+        let place = entry.map_or(Place::Choose, Place::After);
+        Ok(Command::Branch(Branching { place, prompt: None, summary, back: back(None, false) }))
+    };
     let no_branch = || {
         Err("/branch takes the number of an entry, as /tree shows it, --summary, and --both, --conversation or --files \
              with --overwrite"
@@ -93,7 +96,8 @@ fn arguments_are_read_or_refused_with_what_is_wanted() {
         (
             "/branch 12 --files --overwrite",
             Ok(Command::Branch(Branching {
-                entry: Some(12),
+                place: Place::After(12),
+                prompt: None,
                 summary: false,
                 back: back(Some(RewindScope::Files), true),
             })),
@@ -117,8 +121,11 @@ fn arguments_are_read_or_refused_with_what_is_wanted() {
         ("/pins 2", Err("/pins takes no arguments".to_owned())),
         ("/model  big ", Ok(Command::Model(Some("big".to_owned())))),
         ("/status now", Err("/status takes no arguments".to_owned())),
-        ("/compcat", Err("there is no command /compcat; did you mean /compact?".to_owned())),
-        ("/zzzzzzzz", Err("there is no command /zzzzzzzz; /help lists them".to_owned())),
+        ("/compcat", Err("No command /compcat; did you mean /compact?".to_owned())),
+        ("/modle", Err("No command /modle; did you mean /model?".to_owned())),
+        ("/zzzzzzzz", Err("No command /zzzzzzzz; /help lists all commands".to_owned())),
+        ("/init", Err("No command /init; /help lists all commands".to_owned())),
+        ("/exprt", Err("No command /exprt; did you mean /export?".to_owned())),
     ] {
         assert_eq!(parse(line, &[]), wanted, "{line}");
     }
@@ -178,7 +185,18 @@ fn custom_commands_come_from_files_and_cannot_take_a_name_that_is_there() {
     assert_eq!(parse("/ship now", &found), Ok(Command::Prompt("Ship now".to_owned())));
     let offered = completions("s", &found);
     let names: Vec<&str> = offered.iter().map(|(name, _)| name.as_str()).collect();
-    assert_eq!(names, ["status", "ship"]);
+    assert_eq!(names, ["status", "skills", "ship"]);
+}
+
+#[test]
+fn a_command_that_is_typed_in_full_is_offered_first() {
+    for (typed, wanted) in
+        [("undo", &["undo", "undo-compact"][..]), ("pin", &["pin", "pins"]), ("undo-", &["undo-compact"])]
+    {
+        let offered = completions(typed, &[]);
+        let names: Vec<&str> = offered.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(names, wanted, "{typed}");
+    }
 }
 
 #[test]

@@ -3,29 +3,33 @@
 //! Invariants: each command runs in a task of its own, so the user can continue typing; its result is shown
 //! as rows, an error as a line.
 
-use std::path::PathBuf;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use base64::Engine as _;
 use greenroom::permissions::{Effect, Mode};
-use greenroom::{Order as ListOrder, ReasoningEffort};
+use greenroom::{CompactionOutcome, Order as ListOrder, ReasoningEffort};
 use greenroom_kernel::size::{Estimator, text_tokens};
 use greenroom_server::operations::{
-    Branch, ListSessions, ModelSummary, SessionPermissions, SetPermissions, Speech, ToolSummary,
+    Branch, ExportFormat, ListSessions, ModelSummary, SessionPermissions, SetPermissions, Speech, ToolSummary,
 };
 use greenroom_server::{ClientError, ProblemKind};
 use greenroom_terminal::row::{Look, Row};
-use greenroom_terminal::{format, screen, time};
+use greenroom_terminal::{compactions as texts, format, screen, time};
 
 use super::{Done, TerminalChat, going_back, open};
+use crate::attached;
 use crate::backend::{Backend, HowToCompact};
-use crate::commands::{Branching, COMMANDS, Command, Custom, KEYS, Permitting, Spec};
+use crate::commands::{Branching, COMMANDS, Command, Custom, KEYS, Permitting, Place, Spec};
 use crate::figures;
 use crate::picker::{Item, Picker, Purpose};
-use crate::program::{Chosen, Program};
+use crate::program::{Chosen, OtherModel, Program};
 
 /// The most sessions and prompts offered.
 const OFFERED_MAX: usize = 500;
+/// The folder for exports, in the data directory.
+const EXPORTS: &str = "exports";
 /// The most text that a terminal accepts for its clipboard, in bytes.
 const COPY_BYTES_MAX: usize = 100_000;
 
@@ -39,7 +43,7 @@ impl From<ClientError> for Problem {
     fn from(error: ClientError) -> Self {
         // A session has no log before its first message.
         if error.kind() == Some(ProblemKind::NoSession) {
-            return Self("this session has no messages yet".to_owned());
+            return Self("No messages yet".to_owned());
         }
         Self(error.to_string())
     }
@@ -104,7 +108,7 @@ impl TerminalChat {
                 });
             }
             Command::Withdraw => self.spawn(async move {
-                let count = backend.withdraw().await? as u64;
+                let count = backend.withdraw(None).await? as u64;
                 note(Look::DIM, format!("{} withdrawn", format::count(count, "input")))
             }),
             Command::Fork(name) => {
@@ -139,17 +143,26 @@ impl TerminalChat {
                         .collect())
                 });
             }
-            Command::Branch(Branching { entry: None, summary, .. }) => {
+            Command::Branch(Branching { place: Place::Choose, summary, .. }) => {
                 self.spawn(async move { places(&backend, summary).await });
             }
-            Command::Branch(Branching { entry: Some(entry), summary, back }) => {
-                self.spawn(async move { going_back::to(&backend, entry, summary, back, width).await });
+            Command::Branch(how) => {
+                self.spawn(async move { going_back::to(&backend, how, width).await });
             }
             Command::Undo(back) => {
                 self.spawn(async move { going_back::undo(&backend, back, width).await });
             }
             Command::Tree => self.spawn(async move { show_tree(&backend, width).await }),
-            Command::Export(path) => {
+            Command::Export(None) => {
+                let picker = export_places(&backend, &self.folder, self.local.data_dir());
+                self.spawn(async move {
+                    match backend.summary().await? {
+                        Some(_) => Ok(vec![Done::Pick(picker)]),
+                        None => note(Look::DIM, "No messages yet"),
+                    }
+                });
+            }
+            Command::Export(Some(path)) => {
                 let folder = self.folder.clone();
                 self.spawn(async move { export(&backend, folder, path).await });
             }
@@ -158,10 +171,22 @@ impl TerminalChat {
             Command::Permissions(change) => {
                 self.spawn(async move { permissions(&backend, change, width).await })
             }
-            Command::Title(title) => self.spawn(async move {
-                backend.set_title(title.clone()).await?;
-                note(Look::DIM, format!("this session is called {title}"))
-            }),
+            Command::Skills => {
+                let rows = self.skills(width);
+                self.model.show(rows);
+            }
+            Command::Theme(name) => self.theme(name),
+            Command::Keys => {
+                let rows = keys(width);
+                self.model.show(rows);
+            }
+            Command::Title(title) => {
+                self.title.clone_from(&title);
+                self.spawn(async move {
+                    backend.set_title(title.clone()).await?;
+                    note(Look::DIM, format!("Session renamed to {title}"))
+                });
+            }
             Command::Help => {
                 let rows = help(self.model.custom(), width);
                 self.model.show(rows);
@@ -178,6 +203,25 @@ impl TerminalChat {
             for result in results {
                 // A chat that is over shows nothing more.
                 let _ = done.send(result);
+            }
+        });
+    }
+
+    /// Reads the summaries of these compactions, for the viewer.
+    pub(super) fn read_summaries(&self, entries: Vec<greenroom::EntryId>) {
+        let (backend, done) = (self.backend.clone(), self.done.clone());
+        tokio::spawn(async move {
+            let known = backend.compactions().await.unwrap_or_default();
+            for entry in entries {
+                let number = known.iter().find(|record| record.entry_id == entry).map(|record| record.number);
+                let text = match number {
+                    None => "this compaction is not in the session's log any more".to_owned(),
+                    Some(number) => match backend.compaction(Some(number)).await {
+                        Ok(details) => texts::details(&details).join("\n"),
+                        Err(error) => error.to_string(),
+                    },
+                };
+                let _ = done.send(Done::Summary(entry, text));
             }
         });
     }
@@ -231,32 +275,17 @@ impl TerminalChat {
         self.prompt_settings.reasoning_effort = effort;
         self.program.keep(self.backend.id(), Chosen::Effort(effort));
         self.model.status.effort = effort.map(|effort| effort.as_str().to_owned());
-        self.model.note(Look::DIM, &format!("from the next prompt on: effort {level}"));
+        self.model.note(Look::DIM, &format!("Effort {level} from the next prompt on"));
     }
 
     fn model_command(&mut self, name: Option<String>) {
         let backend = self.backend.clone();
         let now = self.model.status.model.clone();
         match name {
-            None => self.spawn(async move {
-                let listed = backend.models().await?;
-                let item = |model: ModelSummary| Item {
-                    detail: match (model.window, model.id == now) {
-                        (window, true) => format!("{}now", window.map(sized).unwrap_or_default()),
-                        (Some(window), false) => sized(window),
-                        (None, false) => String::new(),
-                    },
-                    label: model.id.clone(),
-                    value: model.id,
-                };
-                let items: Vec<Item> = listed.models.into_iter().map(item).collect();
-                let mut out = Vec::new();
-                if let Some(problem) = listed.problem {
-                    out.push(Done::Note(Look::WARN, problem));
-                }
-                out.push(Done::Pick(Picker::new(Purpose::Model, "Which model answers", items)));
-                Ok(out)
-            }),
+            None => {
+                let others = self.program.other_models();
+                self.spawn(async move { models(&backend, &now, others).await });
+            }
             Some(name) => self.set_model(&name),
         }
     }
@@ -264,7 +293,7 @@ impl TerminalChat {
     /// Sets the model for the next prompts.
     fn set_model(&mut self, name: &str) {
         if self.model.is_busy() {
-            return self.model.note(Look::WARN, "the model can be changed when the run is over");
+            return self.model.note(Look::WARN, "The model can be changed when the run is over");
         }
         let program = Arc::clone(&self.program);
         let (name, id) = (name.to_owned(), self.backend.id().to_owned());
@@ -279,7 +308,7 @@ impl TerminalChat {
     fn copy(&mut self) {
         let text = self.model.last_answer();
         if text.is_empty() {
-            return self.model.note(Look::DIM, "there is no answer yet");
+            return self.model.note(Look::DIM, "No answer yet");
         }
         if text.len() > COPY_BYTES_MAX {
             return self
@@ -295,6 +324,32 @@ impl TerminalChat {
             Err(error) => self.model.note(Look::BAD, &error.to_string()),
         }
     }
+}
+
+/// Lists the provider's models, then those of other providers that the user has keys for.
+async fn models(backend: &Backend, now: &str, others: Vec<OtherModel>) -> Outcome {
+    let listed = backend.models().await?;
+    let item = |model: ModelSummary| Item {
+        detail: match (model.window, model.id == now) {
+            (window, true) => format!("{}now", window.map(sized).unwrap_or_default()),
+            (Some(window), false) => sized(window),
+            (None, false) => String::new(),
+        },
+        label: model.id.clone(),
+        value: model.id,
+    };
+    let other = |model: OtherModel| Item {
+        detail: model.window.map(sized).unwrap_or_default(),
+        label: model.name.clone(),
+        value: model.name,
+    };
+    let items = listed.models.into_iter().map(item).chain(others.into_iter().map(other)).collect();
+    let mut out = Vec::new();
+    if let Some(problem) = listed.problem {
+        out.push(Done::Note(Look::WARN, problem));
+    }
+    out.push(Done::Pick(Picker::new(Purpose::Model, "Which model answers", items)));
+    Ok(out)
 }
 
 /// Returns a name that no session has yet.
@@ -331,6 +386,10 @@ async fn compact(backend: &Backend, how: HowToCompact) -> Outcome {
     if compacted.started.is_some() {
         return Ok(Vec::new());
     }
+    if let CompactionOutcome::Nothing { reason } = &compacted.outcome {
+        let context = backend.state().await?.context;
+        return note(Look::DIM, figures::nothing_to_compact(reason, &context));
+    }
     note(Look::DIM, format::compaction(&compacted))
 }
 
@@ -359,7 +418,7 @@ async fn compactions(backend: &Backend, number: Option<u64>, width: usize) -> Ou
     let details = backend.compaction(number).await?;
     let indent = Row::plain("    ");
     let row = |line: &String| Row::new(line, Look::DIM).wrap(width, &Row::plain("  "), &indent);
-    rows(greenroom_terminal::compactions::details(&details).iter().flat_map(row).collect())
+    rows(texts::details(&details).iter().flat_map(row).collect())
 }
 
 /// Pins an entry, or the last prompt.
@@ -395,30 +454,38 @@ async fn sessions(backend: &Backend) -> Outcome {
     Ok(vec![Done::Pick(Picker::new(Purpose::Resume, "Resume session", items.collect()))])
 }
 
-/// Lists the prompts of the conversation, the newest first: it can continue before each of them.
+/// Lists the prompts of the conversation, the newest first: each can be taken back and changed.
 async fn places(backend: &Backend, summary: bool) -> Outcome {
     let said = backend.show().await?.conversation;
+    let now = time::now_ms();
     let mut items = Vec::new();
     let mut before = None;
     for said in &said {
-        if let (Speech::User { text, .. }, Some(before)) = (&said.speech, before) {
-            let label = format!("before: {}", screen::one_line(text, 60));
-            items.push(Item { value: format!("{before}"), label, detail: format!("after entry {before}") });
+        if let Speech::User { text, is_steer: false } = &said.speech {
+            let text = attached::typed(text);
+            let after =
+                before.map_or_else(|| "start".to_owned(), |before: greenroom::EntryId| before.to_string());
+            items.push(Item {
+                value: format!("{} {after}", said.entry_id),
+                label: screen::one_line(text, 60),
+                detail: time::ago(said.at_ms, now),
+            });
         }
         before = Some(said.entry_id);
     }
     items.reverse();
     items.truncate(OFFERED_MAX);
     if items.is_empty() {
-        return note(Look::DIM, "there is no earlier prompt yet");
+        return note(Look::DIM, "No earlier prompt yet");
     }
-    Ok(vec![Done::Pick(Picker::new(Purpose::Branch { summary }, "Continue from", items))])
+    let title = "Go back to a prompt, to edit and send it again";
+    Ok(vec![Done::Pick(Picker::new(Purpose::Branch { summary }, title, items))])
 }
 
 async fn show_tree(backend: &Backend, width: usize) -> Outcome {
     let branches = backend.tree().await?.branches;
     if branches.is_empty() {
-        return note(Look::DIM, "no messages yet");
+        return note(Look::DIM, "No messages yet");
     }
     let row = |branch: &Branch| {
         let look = if branch.is_current { Look::BOLD } else { Look::DIM };
@@ -435,12 +502,37 @@ async fn show_tree(backend: &Backend, width: usize) -> Outcome {
     rows(out)
 }
 
-async fn export(backend: &Backend, folder: PathBuf, path: Option<String>) -> Outcome {
-    let text = backend.export().await?;
-    let path = folder.join(path.unwrap_or_else(|| format!("{}.jsonl", backend.id())));
+/// Lists the files that the session could be written to. The working folder comes last: a file there becomes a part of
+/// the project.
+fn export_places(backend: &Backend, folder: &Path, data_dir: &Path) -> Picker {
+    let id = backend.id();
+    let mut items = Vec::new();
+    let home = screen::variable("HOME").map(PathBuf::from);
+    let exports = Some(data_dir.join(EXPORTS));
+    for (place, what) in [(exports, ""), (home, ""), (Some(folder.to_owned()), "in the working folder; ")] {
+        let Some(place) = place else { continue };
+        for (ending, kind) in [("md", "Markdown"), ("jsonl", "JSON Lines, for import")] {
+            let path = place.join(format!("{id}.{ending}")).display().to_string();
+            items.push(Item { value: path.clone(), label: path, detail: format!("{what}{kind}") });
+        }
+    }
+    Picker::new(Purpose::Export, "Export to (or /export FILE)", items)
+}
+
+async fn export(backend: &Backend, folder: PathBuf, path: String) -> Outcome {
+    let path = match (path.strip_prefix("~/"), screen::variable("HOME")) {
+        (Some(rest), Some(home)) => PathBuf::from(home).join(rest),
+        (Some(_), None) | (None, _) => folder.join(path),
+    };
+    let is_markdown = path.extension().is_some_and(|ending| ending == "md" || ending == "markdown");
+    let text = backend.export(if is_markdown { ExportFormat::Markdown } else { ExportFormat::Pi }).await?;
     let written = tokio::task::spawn_blocking(move || {
+        if let Some(parent) = path.parent().filter(|parent| parent.ends_with(EXPORTS)) {
+            std::fs::create_dir_all(parent)
+                .map_err(|error| format!("write {}: {error}", parent.display()))?;
+        }
         let mut open = std::fs::OpenOptions::new();
-        let file = open.write(true).create_new(true).open(&path);
+        let file = open.write(true).create_new(true).mode(0o600).open(&path);
         let written = file.and_then(|mut file| std::io::Write::write_all(&mut file, text.as_bytes()));
         written.map(|()| path.display().to_string()).map_err(|error| {
             if error.kind() == std::io::ErrorKind::AlreadyExists {
@@ -451,7 +543,7 @@ async fn export(backend: &Backend, folder: PathBuf, path: Option<String>) -> Out
         })
     });
     let path = written.await.map_err(|error| error.to_string())??;
-    note(Look::DIM, format!("written to {path}"))
+    note(Look::DIM, format!("Exported to {path}"))
 }
 
 async fn tools(backend: &Backend, width: usize) -> Outcome {
@@ -526,19 +618,26 @@ fn permission_rows(permissions: &SessionPermissions, width: usize) -> Vec<Row> {
     out
 }
 
+/// Describes a command or a key.
+fn described(head: &str, description: &str, width: usize) -> Vec<Row> {
+    let row = Row::plain("  ").and(&format!("{head:<26} "), Look::BOLD).and(description, Look::PLAIN);
+    row.wrap(width, &Row::default(), &Row::plain("    "))
+}
+
+fn keys(width: usize) -> Vec<Row> {
+    KEYS.iter().flat_map(|(keys, description)| described(keys, description, width)).collect()
+}
+
 fn help(custom: &[Custom], width: usize) -> Vec<Row> {
-    let line = |head: &str, description: &str| {
-        let row = Row::plain("  ").and(&format!("{head:<26} "), Look::BOLD).and(description, Look::PLAIN);
-        row.wrap(width, &Row::default(), &Row::plain("    "))
-    };
+    let line = |head: &str, description: &str| described(head, description, width);
     let of_spec = |spec: &Spec| line(&format!("/{} {}", spec.name, spec.arguments), spec.description);
     let mut out: Vec<Row> = COMMANDS.iter().flat_map(of_spec).collect();
     out.extend(custom.iter().flat_map(|own| line(&format!("/{}", own.name), &own.description)));
     out.push(Row::default());
-    out.extend(KEYS.iter().flat_map(|(keys, description)| line(keys, description)));
+    out.extend(keys(width));
     const MORE: [&str; 3] = [
         "@file attaches a file, @picture.png a picture",
-        "!command runs a command and tells the model, !!command does not (with --allow-shell)",
+        "!command runs a command and tells the model, !!command does not",
         "your own commands: commands/NAME.md beside your greenroom.yaml, or .greenroom/commands/NAME.md",
     ];
     out.push(Row::default());

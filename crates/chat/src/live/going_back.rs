@@ -6,14 +6,15 @@
 
 use greenroom::EntryId;
 use greenroom_server::ProblemKind;
-use greenroom_server::operations::{RewindScope, RewoundAction, SessionRewound, Speech};
+use greenroom_server::operations::{RewindScope, RewoundAction, Said, SessionRewound, Speech};
 use greenroom_terminal::format;
 use greenroom_terminal::row::{Look, Row};
 
 use super::Done;
 use super::does::{Outcome, Problem, note};
+use crate::attached;
 use crate::backend::Backend;
-use crate::commands::GoingBack;
+use crate::commands::{Branching, GoingBack, Place};
 use crate::figures;
 use crate::picker::{Item, Picker, Purpose};
 
@@ -25,7 +26,7 @@ pub(super) async fn undo(backend: &Backend, back: GoingBack, width: usize) -> Ou
             return note(Look::DIM, "there is no prompt to take back yet");
         }
         if !planned.files.is_empty() {
-            return Ok(vec![Done::Pick(choice(None, false, &planned))]);
+            return Ok(vec![Done::Pick(choice(None, &planned))]);
         }
         return take_back(backend, RewindScope::Both, back.overwrite, width).await;
     };
@@ -38,50 +39,66 @@ async fn take_back(backend: &Backend, scope: RewindScope, overwrite: bool, width
     let Some(prompt) = rewound.prompt_id else {
         return note(Look::DIM, "there is no prompt to take back yet");
     };
-    let text = said.into_iter().find(|said| said.entry_id == prompt).and_then(|said| match said.speech {
-        Speech::User { text, .. } => Some(text),
-        Speech::Assistant { .. }
-        | Speech::Tool { .. }
-        | Speech::Shell { .. }
-        | Speech::Custom { .. }
-        | Speech::BranchSummary { .. }
-        | Speech::Summary { .. } => None,
-    });
+    let text = typed(&said, prompt);
     let mut done = told(&rewound, width);
     // The user can change and send it again.
     done.extend(text.filter(|_| rewound.conversation).map(Done::Write));
     Ok(done)
 }
 
-/// Continues after an entry.
-pub(super) async fn to(
-    backend: &Backend,
-    entry: u64,
-    summary: bool,
-    back: GoingBack,
-    width: usize,
-) -> Outcome {
-    let id = EntryId(entry);
-    let Some(scope) = back.scope else {
-        let planned = backend.rewind(Some(id), RewindScope::Both, false, true).await?;
-        if !planned.files.is_empty() {
-            return Ok(vec![Done::Pick(choice(Some(entry), summary, &planned))]);
-        }
-        return branch(backend, id, summary).await;
-    };
-    if scope == RewindScope::Conversation {
-        return branch(backend, id, summary).await;
+/// Returns what the user typed of a prompt.
+pub(super) fn typed(said: &[Said], prompt: EntryId) -> Option<String> {
+    let said = said.iter().find(|said| said.entry_id == prompt)?;
+    match &said.speech {
+        Speech::User { text, .. } => Some(attached::typed(text).to_owned()),
+        Speech::Assistant { .. }
+        | Speech::Tool { .. }
+        | Speech::Shell { .. }
+        | Speech::Custom { .. }
+        | Speech::BranchSummary { .. }
+        | Speech::Summary { .. } => None,
     }
-    let rewound = backend.rewind(Some(id), RewindScope::Files, back.overwrite, false).await?;
-    let mut done = told(&rewound, width);
-    if scope == RewindScope::Both {
-        done.extend(branch(backend, id, summary).await?);
+}
+
+/// Continues at an earlier place. The prompt that was chosen returns to the editor.
+pub(super) async fn to(backend: &Backend, how: Branching, width: usize) -> Outcome {
+    let prompt = how.prompt.map(EntryId);
+    let after = match how.place {
+        Place::Choose | Place::Start => None,
+        Place::After(entry) => Some(EntryId(entry)),
+    };
+    // When the prompt was the newest entry, its run had changed no file.
+    let moment = after.or(prompt);
+    let text = match prompt {
+        Some(prompt) => typed(&backend.show().await?.conversation, prompt),
+        None => None,
+    };
+    let back = || text.into_iter().map(Done::Write);
+    let Some(scope) = how.back.scope else {
+        if moment.is_some() {
+            let planned = backend.rewind(moment, RewindScope::Both, false, true).await?;
+            if !planned.files.is_empty() {
+                return Ok(vec![Done::Pick(choice(Some(how), &planned))]);
+            }
+        }
+        let mut done = branch(backend, after, how.summary).await?;
+        done.extend(back());
+        return Ok(done);
+    };
+    let mut done = Vec::new();
+    if scope != RewindScope::Conversation && moment.is_some() {
+        let rewound = backend.rewind(moment, RewindScope::Files, how.back.overwrite, false).await?;
+        done.extend(told(&rewound, width));
+    }
+    if scope != RewindScope::Files {
+        done.extend(branch(backend, after, how.summary).await?);
+        done.extend(back());
     }
     Ok(done)
 }
 
-async fn branch(backend: &Backend, entry: EntryId, summary: bool) -> Outcome {
-    match backend.branch(entry, summary).await {
+async fn branch(backend: &Backend, after: Option<EntryId>, summary: bool) -> Outcome {
+    match backend.branch(after, summary).await {
         // Events report both outcomes, here and in all other chats.
         Err(error) if error.kind() == Some(ProblemKind::BranchSummary) => Ok(Vec::new()),
         done => done.map(|()| Vec::new()).map_err(Problem::from),
@@ -89,7 +106,7 @@ async fn branch(backend: &Backend, entry: EntryId, summary: bool) -> Outcome {
 }
 
 /// What the user can choose.
-fn choice(entry: Option<u64>, summary: bool, planned: &SessionRewound) -> Picker {
+fn choice(branch: Option<Branching>, planned: &SessionRewound) -> Picker {
     let count =
         |is: fn(RewoundAction) -> bool| planned.files.iter().filter(|file| is(file.action)).count() as u64;
     let done = count(RewoundAction::is_done);
@@ -113,7 +130,7 @@ fn choice(entry: Option<u64>, summary: bool, planned: &SessionRewound) -> Picker
         let label = "the conversation and all of these files".to_owned();
         items.push(item("--both --overwrite", label, detail));
     }
-    Picker::new(Purpose::GoBack { entry, summary }, "What goes back", items)
+    Picker::new(Purpose::GoBack(branch), "What goes back", items)
 }
 
 fn told(rewound: &SessionRewound, width: usize) -> Vec<Done> {

@@ -43,6 +43,8 @@ pub(crate) struct Local {
     trusts_project: bool,
     /// The user's configuration folder.
     own_folder: Option<PathBuf>,
+    /// The folder of the user's data.
+    data_dir: PathBuf,
     /// The workspace's files, and when they were listed.
     known: tokio::sync::Mutex<Option<(Instant, Arc<Vec<String>>)>>,
 }
@@ -61,7 +63,8 @@ impl Local {
     pub(crate) fn new(place: &Place) -> Self {
         let (folder, own_folder) = (place.folder.clone(), place.own_folder.clone());
         let trusts_project = place.trusts_project;
-        Self { folder, own_folder, trusts_project, ..Self::of(place.workspace.clone()) }
+        let data_dir = place.data_dir.clone();
+        Self { folder, own_folder, data_dir, trusts_project, ..Self::of(place.workspace.clone()) }
     }
 
     /// Creates the access for a workspace.
@@ -73,8 +76,14 @@ impl Local {
             files,
             trusts_project: false,
             own_folder: None,
+            data_dir: PathBuf::new(),
             known: Default::default(),
         }
+    }
+
+    /// Returns the folder of the user's data.
+    pub(crate) fn data_dir(&self) -> &Path {
+        &self.data_dir
     }
 
     /// Returns the folders of custom commands; the user's own comes first. Those of a project are texts of others.

@@ -60,12 +60,12 @@ fn code_in_a_language_has_colours_and_its_text_unchanged() {
     let mut markdown = Markdown::new(60);
     let rows = markdown.push("```rust\nlet text = \"a\"; // why\n```\n");
     let mut out = String::new();
-    rows[0].render(true, &mut out);
+    rows[0].render(Some(greenroom_terminal::theme::Theme::Dark), &mut out);
     assert_eq!(rows[0].text(), "  let text = \"a\"; // why");
     assert!(out.contains("\x1b[32m") && out.contains("\x1b[35m"), "a string and a keyword: {out:?}");
     let rows = markdown.push("```nosuchlanguage\nlet text\n```\n");
     let mut out = String::new();
-    rows.last().unwrap().render(true, &mut out);
+    rows.last().unwrap().render(Some(greenroom_terminal::theme::Theme::Dark), &mut out);
     assert_eq!(out, "  let text");
 }
 
@@ -131,7 +131,7 @@ fn what_a_model_says_steers_no_terminal() {
     rows.extend(markdown.finish());
     for row in rows {
         let mut out = String::new();
-        row.render(false, &mut out);
+        row.render(None, &mut out);
         assert!(!out.contains(char::is_control), "{out:?}");
     }
 }

@@ -7,7 +7,7 @@ use greenroom_kernel::usage::ContextUsage;
 use greenroom_kernel::{FailureClass, RunOutcome};
 use greenroom_terminal::format;
 
-use super::{Ask, Kind, Last, Look, Markdown, Model, Pending, Row, SAID_MAX};
+use super::{Ask, Kind, Last, Look, Markdown, Model, Pending, Purpose, Row, SAID_MAX};
 use crate::status::{FILLING, NEARLY_FULL, look_of};
 use crate::{attached, markdown};
 
@@ -15,6 +15,9 @@ impl Model {
     /// Handles an event.
     #[expect(clippy::wildcard_enum_match_arm, reason = "events are open-ended")]
     pub(crate) fn event(&mut self, event: &Event) {
+        if moves(&event.kind) {
+            self.waits_since = self.now_ms;
+        }
         match &event.kind {
             EventKind::RunStart => {
                 self.busy_since = Some(self.now_ms);
@@ -34,8 +37,7 @@ impl Model {
             }
             EventKind::ToolUpdate { call_id, line, .. } => self.calls.update(call_id, line),
             EventKind::ToolEnd { call_id, name, status, duration_ms } => {
-                let rows = self.calls.end(call_id, name, *status, Some(*duration_ms), self.size.width());
-                self.put(Last::Call, rows);
+                self.calls.end(call_id, name, *status, *duration_ms);
             }
             EventKind::UsageUpdate { context, cost_microdollars, estimated_tokens, .. } => {
                 self.status.cost_microdollars = *cost_microdollars;
@@ -52,19 +54,24 @@ impl Model {
             }
             EventKind::CompactionEnd(end) => {
                 self.compacting = None;
-                let undo = if end.is_installed() && end.trigger != Trigger::Branch {
-                    " · /undo-compact"
-                } else {
-                    ""
+                let what = format::compaction(end);
+                let is_summary = end.is_installed() && end.messages_removed > 0;
+                if let Some(entry) = end.entry_id.filter(|_| is_summary) {
+                    self.calls.compacted(entry, &what);
+                }
+                let more = match (end.is_installed(), end.trigger) {
+                    (false, _) | (true, Trigger::Branch) => "",
+                    (true, _) if is_summary => " · Ctrl-O shows the summary · /undo-compact",
+                    (true, _) => " · /undo-compact",
                 };
-                self.note(Look::NOTE, &format!("{}{undo}", format::compaction(end)));
+                self.note(Look::NOTE, &format!("{what}{more}"));
                 if end.is_installed() {
                     let tokens = end.tokens_after;
                     let context = ContextUsage { tokens, ..self.status.context };
                     self.context(context);
                 }
             }
-            EventKind::CompactionUndone { .. } => self.note(Look::NOTE, "the compaction was undone"),
+            EventKind::CompactionUndone { .. } => self.note(Look::NOTE, "Compaction undone"),
             EventKind::InputQueued { entry_id, .. } => self.queued.push(*entry_id),
             EventKind::QuestionAsked { entry_id, tool, question, .. } => {
                 let details = question.details.as_deref();
@@ -83,19 +90,19 @@ impl Model {
             EventKind::Retry { delay_ms, failure, .. } => {
                 self.discard();
                 let text = match failure.class {
-                    FailureClass::Loading => format!("waiting for the server: {failure}"),
-                    _ => format!("trying again in {}: {failure}", format::duration(*delay_ms)),
+                    FailureClass::Loading => format!("Waiting for the server: {failure}"),
+                    _ => format!("Trying again in {}: {failure}", format::duration(*delay_ms)),
                 };
                 self.note(Look::WARN, &text);
             }
             EventKind::Fallback { provider, model, failure } => {
                 self.discard();
-                self.note(Look::WARN, &format!("continuing with {model} of {provider}: {failure}"));
+                self.note(Look::WARN, &format!("Continuing with {model} of {provider}: {failure}"));
             }
             EventKind::OverflowDetected => {
                 self.note(
                     Look::WARN,
-                    "the request was larger than the model's window, and the server truncated it silently",
+                    "The request was larger than the model's window, and the server truncated it silently",
                 );
             }
             EventKind::Warning { message } => self.note(Look::WARN, message),
@@ -103,11 +110,11 @@ impl Model {
                 self.note(Look::DIM, &format!("{from} hands over to {to}"))
             }
             EventKind::SessionRestarted { reason } => {
-                self.note(Look::WARN, &format!("the session was restarted: {reason}"));
+                self.note(Look::WARN, &format!("The session was restarted: {reason}"));
             }
             EventKind::SessionFailed { reason } => {
                 self.busy_since = None;
-                self.note(Look::BAD, &format!("the session failed: {reason}"));
+                self.note(Look::BAD, &format!("Error: the session failed: {reason}"));
             }
             EventKind::SessionDeleted { .. } => self.deleted(),
             EventKind::Recorded { record, .. } => {
@@ -125,7 +132,7 @@ impl Model {
         self.past_ends();
         self.is_interrupting = false;
         self.give_back(|_| true);
-        self.note(Look::BAD, "this session was deleted; /new starts another one");
+        self.note(Look::BAD, "This session was deleted; /new starts another one");
     }
 
     /// Shows an event from before this chat. Tool calls are taken from the messages alone.
@@ -137,32 +144,26 @@ impl Model {
                 for call in &message.tool_calls {
                     self.calls.start(&call.id, &call.name, &call.arguments, self.now_ms);
                 }
-                if let (Role::Tool, Some(call_id)) = (message.role, &message.call_id) {
-                    let name = message.tool_name.as_deref().unwrap_or_default();
-                    let status = message.status.unwrap_or(greenroom_kernel::ToolStatus::Ok);
-                    let width = self.size.width();
-                    let mut rows = self.calls.end(call_id, name, status, None, width);
-                    rows.extend(self.calls.result(call_id, &message.text, width));
-                    self.put(Last::Call, rows);
-                }
             }
             EventKind::CompactionStart { .. } | EventKind::QuestionAsked { .. } => {}
             EventKind::Warning { .. } => {}
             EventKind::Recorded { record, .. } => self.recorded(record),
-            EventKind::RunEnd { outcome, context, .. } => {
-                self.calls.clear();
-                self.run_end(outcome, *context);
-            }
             _ => self.event(event),
         }
     }
 
     /// Ends the past.
     pub(crate) fn past_ends(&mut self) {
-        self.calls.clear();
+        self.end_calls();
         self.asks.clear();
         (self.busy_since, self.starts) = (None, None);
         self.compacting = None;
+    }
+
+    /// Ends the calls whose results do not come any more.
+    fn end_calls(&mut self) {
+        let rows = self.calls.clear(self.size.width());
+        self.put(Last::Call, rows);
     }
 
     /// Keeps only the newest rows, below a line that says that there are more.
@@ -200,7 +201,7 @@ impl Model {
                 (_, 0) => "automatic compaction is off; /compact makes room".to_owned(),
                 _ => "/compact makes room".to_owned(),
             };
-            self.note(look_of(percent), &format!("the context is {percent:.0} % full; {when}"));
+            self.note(look_of(percent), &format!("The context is {percent:.0} % full; {when}"));
         }
         self.announced = step;
     }
@@ -250,7 +251,7 @@ impl Model {
             self.put(Last::Answer, rows);
             self.note(
                 Look::WARN,
-                "✗ the answer broke off: the text above is discarded, and the model is asked again",
+                "✗ The answer broke off: the text above is discarded, and the model is asked again",
             );
         }
     }
@@ -285,13 +286,15 @@ impl Model {
             }
             Role::Tool => {
                 if let Some(call_id) = &message.call_id {
-                    let reason = self.calls.result(call_id, &message.text, self.size.width());
-                    self.put(Last::Call, reason.into_iter().collect());
+                    let name = message.tool_name.as_deref().unwrap_or_default();
+                    let status = message.status.unwrap_or(greenroom_kernel::ToolStatus::Ok);
+                    let rows = self.calls.result(call_id, name, status, &message.text, self.size.width());
+                    self.put(Last::Call, rows);
                 }
             }
             Role::Shell | Role::Custom => self.said(&message.text, 0, entry),
             Role::BranchSummary => {
-                self.note(Look::DIM, "summary of the abandoned branch:");
+                self.note(Look::DIM, "Summary of the abandoned branch:");
                 let rows = markdown::blocks(&message.text, self.size.width());
                 self.put(Last::Answer, rows);
             }
@@ -349,17 +352,24 @@ impl Model {
             self.put(Last::Answer, rows);
         }
         self.end_thinking();
-        self.calls.clear();
+        self.end_calls();
         (self.busy_since, self.writing, self.starts) = (None, None, None);
         self.is_interrupting = false;
+        if self.picker.as_ref().is_some_and(|picker| picker.purpose == Purpose::Leave) {
+            // There is nothing to ask about any more.
+            self.picker = None;
+        }
         match outcome {
             RunOutcome::Aborted => {
-                self.note(Look::WARN, "interrupted; partial output is kept. /continue resumes it");
+                self.note(Look::WARN, "Interrupted. Partial answer kept; /continue to resume");
             }
-            RunOutcome::Failed(failure) => self.note(Look::BAD, &format!("it failed: {failure}")),
-            RunOutcome::Interrupted => self.note(Look::WARN, "the run was cut off; /continue resumes it"),
+            RunOutcome::Failed(failure) => self.note(Look::BAD, &format!("Error: {failure}")),
+            RunOutcome::Interrupted => self.note(
+                Look::WARN,
+                "The run was cut off when its process ended. Partial answer kept; /continue to resume",
+            ),
             RunOutcome::Stopped { reason } => {
-                self.note(Look::WARN, &format!("stopped: {reason}. /continue resumes it"));
+                self.note(Look::WARN, &format!("Stopped: {reason}. /continue to resume"));
             }
             RunOutcome::Completed | RunOutcome::Unknown | _ => {}
         }
@@ -378,6 +388,23 @@ impl Model {
             _ => {}
         }
     }
+}
+
+/// Whether the run has advanced with this event, so that it waits for something new.
+fn moves(event: &EventKind) -> bool {
+    matches!(
+        event,
+        EventKind::RunStart
+            | EventKind::StepStart { .. }
+            | EventKind::MessageStart
+            | EventKind::MessageDelta { .. }
+            | EventKind::MessageEnd { .. }
+            | EventKind::ToolEnd { .. }
+            | EventKind::QuestionEnded { .. }
+            | EventKind::CompactionEnd(_)
+            | EventKind::Retry { .. }
+            | EventKind::Fallback { .. }
+    )
 }
 
 /// Returns the highest announced percentage up to this one.

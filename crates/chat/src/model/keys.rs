@@ -9,18 +9,32 @@ use super::{
     Asked, Branching, COMMANDS, Command, Completion, Edit, Effect, GoingBack, KeyCode, KeyEvent,
     KeyModifiers, Kind, Look, Model, Pending, Picked, Picker, Purpose, commands,
 };
-use crate::commands::Permitting;
+use crate::commands::{Permitting, Place};
 use crate::picker::Item;
+use crate::viewer::{Viewed, Viewer};
 
 /// The most prompts of the history offered.
 const HISTORY_OFFERED_MAX: usize = 1_000;
 /// The hint after the first Ctrl-C at an empty line.
-const LEAVES: &str = "  Ctrl-C again leaves; the session stays";
+const LEAVES: &str = "  Press Ctrl-C again to exit; the session is kept";
+/// The values of the choices when the chat is left while work is in progress.
+const STOP: &str = "stop";
+const LEAVE: &str = "leave";
+const STAY: &str = "stay";
+/// The hint after the first Esc at an empty line.
+const GOES_BACK: &str = "  Press Esc again to go back to an earlier prompt";
 
 impl Model {
     /// Handles a key.
     pub(crate) fn key(&mut self, key: KeyEvent) -> Vec<Effect> {
         let hint = self.hint.take();
+        let had_sheet = std::mem::take(&mut self.has_sheet);
+        if let Some(viewer) = &mut self.viewer {
+            if viewer.key(key, &self.calls, self.size) == Viewed::Closes {
+                self.viewer = None;
+            }
+            return Vec::new();
+        }
         if let Some(picker) = &mut self.picker {
             let purpose = picker.purpose;
             return match picker.key(key) {
@@ -51,7 +65,14 @@ impl Model {
         if let Some(effects) = self.completion_key(key) {
             return effects;
         }
-        self.command_key(key, hint.as_deref() == Some(LEAVES))
+        if key.code == KeyCode::Char('?') && self.editor.is_empty() && !had_sheet {
+            self.has_sheet = true;
+            return Vec::new();
+        }
+        if had_sheet && key.code == KeyCode::Esc {
+            return Vec::new();
+        }
+        self.command_key(key, hint.as_deref())
     }
 
     /// Handles a paste, as one unit.
@@ -63,7 +84,7 @@ impl Model {
             ask.paste(text);
             return Vec::new();
         }
-        if self.picker.is_none() {
+        if self.picker.is_none() && self.viewer.is_none() {
             // Terminals paste the path of an image that is dropped on them.
             let path = text.trim().trim_matches(['\'', '"']).replace("\\ ", " ");
             let ending = path.rsplit('.').next().unwrap_or_default().to_ascii_lowercase();
@@ -88,19 +109,34 @@ impl Model {
                 return Vec::new();
             }
             Purpose::Resume => Command::Resume(Some(value)),
-            Purpose::Model => Command::Model(Some(value)),
-            Purpose::Effort => Command::Effort(Some(value)),
-            Purpose::GoBack { entry, summary } => match GoingBack::parse("undo", &value) {
-                Ok(back) if entry.is_none() => Command::Undo(back),
-                Ok(back) => Command::Branch(Branching { entry, summary, back }),
-                Err(_) => return Vec::new(),
+            Purpose::Model => {
+                self.note(Look::DIM, &format!("/model {value}"));
+                Command::Model(Some(value))
+            }
+            Purpose::Effort => {
+                self.note(Look::DIM, &format!("/effort {value}"));
+                Command::Effort(Some(value))
+            }
+            Purpose::GoBack(branch) => match (GoingBack::parse("undo", &value), branch) {
+                (Ok(back), None) => Command::Undo(back),
+                (Ok(back), Some(how)) => Command::Branch(Branching { back, ..how }),
+                (Err(_), _) => return Vec::new(),
             },
-            Purpose::Branch { summary } => match value.parse() {
-                Ok(entry) => {
-                    Command::Branch(Branching { entry: Some(entry), summary, ..Branching::default() })
-                }
-                Err(_) => return Vec::new(),
-            },
+            Purpose::Branch { summary } => {
+                let Some((prompt, after)) = value.split_once(' ') else { return Vec::new() };
+                let place = after.parse().map_or(Place::Start, Place::After);
+                let prompt = prompt.parse().ok();
+                Command::Branch(Branching { place, prompt, summary, ..Branching::default() })
+            }
+            Purpose::Theme => Command::Theme(Some(value)),
+            Purpose::Export => Command::Export(Some(value)),
+            Purpose::Leave => {
+                return match value.as_str() {
+                    STOP => vec![Effect::StopAndQuit],
+                    LEAVE => vec![Effect::Quit],
+                    _ => Vec::new(),
+                };
+            }
         })]
     }
 
@@ -166,13 +202,24 @@ impl Model {
     }
 
     #[expect(clippy::wildcard_enum_match_arm, reason = "most keys mean nothing here")]
-    fn command_key(&mut self, key: KeyEvent, is_second: bool) -> Vec<Effect> {
+    fn command_key(&mut self, key: KeyEvent, hint: Option<&str>) -> Vec<Effect> {
         let is_control = key.modifiers.contains(KeyModifiers::CONTROL);
         let is_alt = key.modifiers.contains(KeyModifiers::ALT);
+        let has_prefix = std::mem::take(&mut self.has_prefix);
         let edit = match key.code {
-            KeyCode::Char('c') if is_control => return self.cancel(true, is_second),
-            KeyCode::Esc => return self.cancel(false, is_second),
-            KeyCode::Char('d') if is_control && self.editor.is_empty() => return vec![Effect::Quit],
+            KeyCode::Char('e') if is_control && has_prefix => return self.edit_outside(),
+            KeyCode::Char('x') if is_control => {
+                self.has_prefix = true;
+                return Vec::new();
+            }
+            KeyCode::Char('g') if is_control => return self.edit_outside(),
+            KeyCode::Char('v') if is_control => return vec![Effect::Picture],
+            KeyCode::Char('c') if is_control => return self.cancel(true, hint),
+            KeyCode::Esc => return self.cancel(false, hint),
+            KeyCode::Char('d') if is_control && self.editor.is_empty() => return self.quit(),
+            KeyCode::Up if (is_alt || self.editor.is_empty()) && self.editable().is_some() => {
+                return self.editable().map(Effect::TakeBack).into_iter().collect();
+            }
             KeyCode::Char('z') if is_control => return vec![Effect::Suspend],
             KeyCode::Char('l') if is_control => return vec![Effect::Redraw],
             KeyCode::Char('r') if is_control => {
@@ -184,11 +231,12 @@ impl Model {
                 return Vec::new();
             }
             KeyCode::Char('o') if is_control => {
-                match self.calls.expand(self.size.width()) {
-                    Some(rows) => self.show(rows),
-                    None => self.hint = Some("  there is nothing more to expand".to_owned()),
+                self.viewer = Viewer::new(&self.calls);
+                if self.viewer.is_none() {
+                    self.hint = Some("  no tool call, thought or summary yet".to_owned());
                 }
-                return Vec::new();
+                let unread = self.calls.unread();
+                return if unread.is_empty() { Vec::new() } else { vec![Effect::Summaries(unread)] };
             }
             KeyCode::BackTab => return self.next_mode(),
             KeyCode::Enter if is_alt => return self.submit(true),
@@ -243,6 +291,11 @@ impl Model {
         self.files_effect()
     }
 
+    fn edit_outside(&mut self) -> Vec<Effect> {
+        self.completion = None;
+        vec![Effect::EditOutside(self.editor.text())]
+    }
+
     fn newline(&mut self) -> Vec<Effect> {
         self.completion = None;
         self.editor.insert("\n");
@@ -293,9 +346,18 @@ impl Model {
                     effects.extend(self.say(text.clone(), text, is_follow_up, false));
                     effects
                 }
+                Ok(Command::Quit) => {
+                    let said = self.editor.submit();
+                    let mut effects = vec![Effect::Remember(said)];
+                    effects.extend(self.quit());
+                    effects
+                }
                 Ok(command) => {
                     let said = self.editor.submit();
-                    self.note(Look::DIM, said.trim());
+                    // A list that is left leaves nothing.
+                    if !command.picks() {
+                        self.note(Look::DIM, said.trim());
+                    }
                     vec![Effect::Remember(said), Effect::Command(command)]
                 }
                 // The text is kept, so it can be corrected.
@@ -334,24 +396,54 @@ impl Model {
 
     /// Handles Esc and Ctrl-C: clears a half-typed line, or else interrupts the work, or else leaves the
     /// chat.
-    fn cancel(&mut self, is_ctrl_c: bool, is_second: bool) -> Vec<Effect> {
+    fn cancel(&mut self, is_ctrl_c: bool, hint: Option<&str>) -> Vec<Effect> {
         self.completion = None;
         if !self.editor.is_empty() {
             self.editor.clear();
             self.hint = Some("  cleared; ↑ brings it back".to_owned());
             return Vec::new();
         }
-        if self.is_busy() || self.compacting.is_some() || self.working.is_some() || !self.pending.is_empty() {
+        if self.works_on() {
+            if is_ctrl_c && self.is_interrupting {
+                self.quit();
+            }
             self.is_interrupting = self.is_busy();
             return vec![Effect::Interrupt];
         }
-        if !is_ctrl_c {
-            return Vec::new();
+        let (first, effect) = match is_ctrl_c {
+            true => (LEAVES, Effect::Quit),
+            false => (GOES_BACK, Effect::Command(Command::Branch(Branching::default()))),
+        };
+        if hint == Some(first) {
+            return vec![effect];
         }
-        if is_second {
+        self.hint = Some(first.to_owned());
+        Vec::new()
+    }
+
+    /// Whether work is in progress that an interrupt ends.
+    fn works_on(&self) -> bool {
+        self.is_busy() || self.compacting.is_some() || self.working.is_some() || !self.pending.is_empty()
+    }
+
+    /// Leaves the chat. If work is in progress, the user is asked what happens to it.
+    fn quit(&mut self) -> Vec<Effect> {
+        if !self.works_on() {
             return vec![Effect::Quit];
         }
-        self.hint = Some(LEAVES.to_owned());
+        let item = |value: &str, label: &str, detail: &str| Item {
+            value: value.to_owned(),
+            label: label.to_owned(),
+            detail: detail.to_owned(),
+        };
+        let mut items = vec![item(STOP, "Stop it and leave", "what it has done so far is kept")];
+        // A command of the user's own runs in this process.
+        if self.outlives && self.working.is_none() {
+            items.push(item(LEAVE, "Leave it running", "it works on in the background; resume joins it"));
+        }
+        items.push(item(STAY, "Stay", ""));
+        let what = if self.working.is_some() && !self.is_busy() { "Your command" } else { "The agent" };
+        self.pick(Picker::new(Purpose::Leave, &format!("{what} is still working"), items));
         Vec::new()
     }
 

@@ -169,7 +169,7 @@ fn at_an_empty_line_the_second_ctrl_c_leaves() {
     chat.types("typed");
     assert_eq!(chat.control('c'), []);
     assert_eq!(chat.control('c'), []);
-    assert!(chat.region().join("\n").contains("Ctrl-C again leaves"));
+    assert!(chat.region().join("\n").contains("Press Ctrl-C again to exit"));
     chat.types("x");
     chat.press(KeyCode::Backspace);
     assert_eq!(chat.control('c'), [], "another key came between");
@@ -219,8 +219,17 @@ fn thinking_is_folded() {
     chat.streams("Done.");
     let above = chat.above();
     assert_eq!(above, ["  ∴ thought for 2.1 s, 6 words · Ctrl-O shows it"]);
+    assert!(chat.model.viewed().is_none());
     chat.control('o');
-    assert_eq!(chat.above(), ["  ▾ thought for 2.1 s, 6 words", "    let me see what there is"]);
+    let screen: Vec<String> =
+        chat.model.viewed().unwrap().region.iter().map(|row| row.text().trim_end().to_owned()).collect();
+    assert_eq!(screen[..2], ["❯▾  ∴ thought for 2.1 s, 6 words", "    let me see what there is"]);
+    // What comes meanwhile is shown when the viewer is closed.
+    chat.streams(" More.\n\n");
+    assert!(chat.model.viewed().is_some());
+    chat.control('o');
+    assert!(chat.model.viewed().is_none());
+    assert_eq!(chat.above(), ["", "Done. More."]);
 }
 
 #[test]
@@ -505,4 +514,201 @@ fn a_command_that_is_written_out_is_run_although_others_begin_like_it() {
         checked += 1;
     }
     assert!(checked >= 2, "{checked}");
+}
+
+/// The choices of an open list, and the effects of choosing the one with this number.
+fn chosen(chat: &mut Chat, number: usize) -> (Vec<String>, Vec<Effect>) {
+    let rows = chat.region();
+    let items = rows.iter().filter_map(|row| row.strip_prefix("  ❯ ").or_else(|| row.strip_prefix("    ")));
+    let items = items.filter(|row| !row.contains("Esc to cancel")).map(str::to_owned).collect();
+    for _ in 1..number {
+        chat.press(KeyCode::Down);
+    }
+    (items, chat.press(KeyCode::Enter))
+}
+
+#[test]
+fn who_leaves_while_it_works_is_asked_what_happens_to_the_work() {
+    type Leaves = fn(&mut Chat) -> Vec<Effect>;
+    let ways: [(&str, Leaves); 3] = [
+        ("Ctrl-D", |chat| chat.control('d')),
+        ("/quit", |chat| {
+            chat.says("/quit").into_iter().filter(|effect| !matches!(effect, Effect::Remember(_))).collect()
+        }),
+        ("Ctrl-C twice", |chat| {
+            assert_eq!(chat.control('c'), [Effect::Interrupt]);
+            assert_eq!(chat.control('c'), [Effect::Interrupt], "the first one may have come too early");
+            Vec::new()
+        }),
+    ];
+    for (way, leaves) in ways {
+        for (number, wanted) in [(1, vec![Effect::StopAndQuit]), (2, vec![Effect::Quit]), (3, vec![])] {
+            let mut chat = Chat::new();
+            chat.model.set_outlives(true);
+            chat.says("hello");
+            chat.joins("hello", 1);
+            chat.hears(EventKind::RunStart);
+            assert_eq!(leaves(&mut chat), [], "{way}");
+            let (items, effects) = chosen(&mut chat, number);
+            let starts = ["Stop it and leave", "Leave it running", "Stay"];
+            assert!(
+                items.len() == 3 && items.iter().zip(starts).all(|(item, start)| item.starts_with(start)),
+                "{items:?}"
+            );
+            assert_eq!(effects, wanted, "{way}, {number}");
+            assert_eq!(chat.above().join("\n").contains("/quit"), false, "{way}");
+        }
+        // Esc stays, and with the runtime in this process nothing can be left running.
+        let mut chat = Chat::new();
+        chat.says("hello");
+        leaves(&mut chat);
+        assert!(!chat.region().join("\n").contains("Leave it running"), "{way}");
+        assert_eq!(
+            (chat.press(KeyCode::Esc), chat.region().join("\n").contains("Stay")),
+            (vec![], false),
+            "{way}"
+        );
+    }
+    // The question goes when the work ends.
+    let mut chat = Chat::new();
+    chat.says("hello");
+    chat.control('d');
+    chat.ends(RunOutcome::Completed);
+    assert!(!chat.region().join("\n").contains("Stay"));
+    // Nothing is asked where nothing is lost.
+    let mut chat = Chat::new();
+    assert_eq!(chat.says("/quit").last(), Some(&Effect::Quit));
+}
+
+#[test]
+fn what_is_queued_is_taken_back_by_an_arrow_and_edited() {
+    let mut chat = Chat::new();
+    chat.says("hello");
+    chat.joins("hello", 1);
+    chat.hears(EventKind::RunStart);
+    assert_eq!(chat.press(KeyCode::Up), [], "there is nothing: it is the history");
+    assert!(chat.region().contains(&"› hello".to_owned()));
+    chat.press(KeyCode::Esc);
+    for (text, entry) in [("one", 5), ("two", 6)] {
+        chat.types(text);
+        let effects = chat.model.key(KeyEvent::new(KeyCode::Enter, KeyModifiers::ALT));
+        let Some(&Effect::Send { ticket, .. }) = effects.last() else { panic!("{effects:?}") };
+        assert_eq!(chat.press(KeyCode::Up), [], "what is on its way stays");
+        chat.press(KeyCode::Esc);
+        chat.model.sent(ticket, taken_on(entry));
+    }
+    chat.press(KeyCode::Left);
+    assert!(chat.region().join("\n").contains("↑ takes back what is queued"));
+    assert_eq!(chat.press(KeyCode::Up), [Effect::TakeBack(EntryId(6))], "the newest one");
+    let items = vec![EntryId(6)];
+    chat.hears(EventKind::Recorded { entry_id: EntryId(7), record: Record::InboxCleared { items } });
+    let region = chat.region();
+    assert!(region.contains(&"› two".to_owned()) && region.join("\n").contains("⧗ next: one"), "{region:?}");
+    // With text in the editor, Up moves in it; Alt+Up takes back anyway.
+    assert_eq!(chat.press(KeyCode::Up), []);
+    let effects = chat.model.key(KeyEvent::new(KeyCode::Up, KeyModifiers::ALT));
+    assert_eq!(effects, [Effect::TakeBack(EntryId(5))]);
+}
+
+#[test]
+fn esc_twice_goes_back_to_an_earlier_prompt() {
+    let mut chat = Chat::new();
+    assert_eq!(chat.press(KeyCode::Esc), []);
+    assert!(chat.region().join("\n").contains("Press Esc again to go back"));
+    chat.types("x");
+    chat.press(KeyCode::Backspace);
+    assert_eq!(chat.press(KeyCode::Esc), [], "another key came between");
+    assert_eq!(chat.press(KeyCode::Esc), [Effect::Command(Command::Branch(Branching::default()))]);
+    // While it works, the first Esc interrupts, and so does the second.
+    chat.says("hello");
+    assert_eq!(chat.press(KeyCode::Esc), [Effect::Interrupt]);
+    assert_eq!(chat.press(KeyCode::Esc), [Effect::Interrupt]);
+}
+
+#[test]
+fn undo_and_enter_never_undo_a_compaction() {
+    let undone = |effects: &[Effect]| {
+        let is_it = |effect: &Effect| matches!(effect, Effect::Command(Command::UndoCompact(_)));
+        effects.iter().any(is_it)
+    };
+    for keys in
+        [vec![KeyCode::Enter], vec![KeyCode::Enter, KeyCode::Enter], vec![KeyCode::Tab, KeyCode::Enter]]
+    {
+        let mut chat = Chat::new();
+        chat.types("/undo");
+        let effects: Vec<Effect> = keys.iter().flat_map(|key| chat.press(*key)).collect();
+        assert!(!undone(&effects), "{keys:?}: {effects:?}");
+        assert!(
+            effects.contains(&Effect::Command(Command::Undo(GoingBack::default()))),
+            "{keys:?}: {effects:?}"
+        );
+    }
+    let mut chat = Chat::new();
+    assert!(undone(&chat.says("/undo-compact")));
+}
+
+#[test]
+fn a_list_that_is_left_leaves_nothing_above() {
+    for command in ["/model", "/effort", "/resume", "/branch", "/undo", "/export"] {
+        let mut chat = Chat::new();
+        assert_eq!(chat.says(command).len(), 2, "{command}");
+        assert_eq!(chat.above(), Vec::<String>::new(), "{command}");
+    }
+    let mut chat = Chat::new();
+    chat.says("/status");
+    assert_eq!(chat.above(), ["  /status"]);
+}
+
+#[test]
+fn the_timer_counts_the_current_wait_and_not_the_run() {
+    let mut chat = Chat::new();
+    let at = |chat: &mut Chat, second: u64| {
+        chat.model.set_now(second * 1_000);
+        chat.region().into_iter().find(|row| row.contains(wheel(second * 1_000))).unwrap_or_default()
+    };
+    chat.model.set_now(100_000);
+    chat.says("hello");
+    chat.joins("hello", 1);
+    chat.hears(EventKind::RunStart);
+    assert!(at(&mut chat, 105).ends_with("waiting for the model 5 s"));
+    chat.hears(EventKind::MessageStart);
+    chat.streams("A paragraph.\n\n");
+    assert!(at(&mut chat, 105).ends_with("writing"), "half an answer is there");
+    assert!(at(&mut chat, 108).ends_with("writing 3 s"));
+    let message = said(Role::Assistant, "A paragraph.\n\n");
+    chat.hears(EventKind::MessageEnd { entry_id: EntryId(2), message, queued: None });
+    assert!(at(&mut chat, 110).ends_with("waiting for the model 2 s"));
+}
+
+#[test]
+fn question_marks_show_the_keys_in_an_empty_editor_alone() {
+    let mut chat = Chat::new();
+    let is_shown = |chat: &mut Chat| chat.region().join("\n").contains("edit the text in $EDITOR");
+    chat.types("?");
+    assert!(is_shown(&mut chat));
+    assert_eq!(chat.press(KeyCode::Esc), []);
+    assert!(!is_shown(&mut chat));
+    chat.types("??");
+    assert!(!is_shown(&mut chat) && chat.region().contains(&"› ?".to_owned()));
+    chat.types("?");
+    assert!(!is_shown(&mut chat) && chat.region().contains(&"› ??".to_owned()));
+    // A blank line and a rule separate the conversation from the editor, where there is room.
+    let rule = "─".repeat(SIZE.width());
+    assert_eq!(chat.region()[0], rule, "there is no conversation yet");
+    chat.model.note(Look::DIM, "said");
+    chat.above();
+    assert_eq!(chat.region()[..2], [String::new(), rule.clone()]);
+    chat.model.resize(Size { columns: 61, rows: 11 });
+    assert!(!chat.region().contains(&rule));
+}
+
+#[test]
+fn the_editor_and_the_clipboard_are_a_key_away() {
+    let mut chat = Chat::new();
+    chat.types("typed");
+    assert_eq!(chat.control('g'), [Effect::EditOutside("typed".to_owned())]);
+    assert_eq!(chat.control('x'), []);
+    assert_eq!(chat.control('e'), [Effect::EditOutside("typed".to_owned())]);
+    assert_eq!(chat.control('e'), [], "alone, it goes to the end of the line");
+    assert_eq!(chat.control('v'), [Effect::Picture]);
 }

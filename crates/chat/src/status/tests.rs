@@ -41,7 +41,7 @@ fn it_shows_everything_where_there_is_room_and_what_matters_most_where_there_is_
 fn its_colour_changes_at_75_90_and_95_percent() {
     let codes = [74_000, 75_000, 89_000, 90_000, 94_000, 95_000].map(|tokens| {
         let mut out = String::new();
-        status(tokens).row(100).render(true, &mut out);
+        status(tokens).row(100).render(Some(greenroom_terminal::theme::Theme::Dark), &mut out);
         out.split("\x1b[").nth(1).unwrap().split('m').next().unwrap().to_owned()
     });
     assert_eq!(codes, ["32", "33", "33", "31", "31", "1;7;31"]);

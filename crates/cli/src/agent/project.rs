@@ -82,6 +82,16 @@ impl ProjectFiles {
         instructions
     }
 
+    /// Returns the files that are read, relative to the project's root; none if the user does not trust the project.
+    pub(crate) fn names(&self) -> Vec<String> {
+        if !self.trust.is_given() {
+            return Vec::new();
+        }
+        let shown = |path: PathBuf| path.strip_prefix(&self.root).unwrap_or(&path).display().to_string();
+        let files = self.folders.iter().filter_map(|folder| self.of_folder(folder, &mut Vec::new()));
+        files.map(|(path, _)| shown(path)).collect()
+    }
+
     fn read_anew(&self) -> Instructions {
         let mut warnings = Vec::new();
         let mut room = BYTES_MAX;

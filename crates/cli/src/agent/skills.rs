@@ -161,6 +161,11 @@ impl Skills {
         Ok(format!("{}{cut}\n\nThe skill's folder is {}.", text.trim(), folder.display()))
     }
 
+    /// Returns the skills with their descriptions, by name.
+    pub(crate) fn listed(&self) -> Vec<(String, String)> {
+        self.found().into_iter().map(|(name, skill)| (name, skill.description)).collect()
+    }
+
     /// Returns why folders that look like skills are not in the list: a line each.
     pub(crate) fn warnings(&self) -> Vec<String> {
         let mut warnings = self.look(|known| known.warnings.clone());

@@ -377,7 +377,8 @@ pub(crate) struct ExportArgs {
     /// The session's id or a prefix
     #[arg(value_name = "ID")]
     pub(crate) session: String,
-    /// The format: pi (JSON Lines as pi writes them, version 3, with a line for each compaction)
+    /// The format: pi (JSON Lines as pi writes them, version 3, with a line for each compaction), or markdown (the
+    /// current branch, for people)
     #[arg(long, value_enum, default_value_t = ExportFormat::Pi, value_name = "FORMAT", hide_possible_values = true)]
     pub(crate) format: ExportFormat,
     /// Output file, instead of standard output
@@ -394,4 +395,7 @@ pub(crate) enum ExportFormat {
     /// pi's session file, version 3.
     #[value(alias = "jsonl")]
     Pi,
+    /// Markdown, for people.
+    #[value(alias = "md")]
+    Markdown,
 }

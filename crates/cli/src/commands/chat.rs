@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use greenroom::permissions::Mode;
-use greenroom_chat::{Backend, Ended, Opened, Place, SILENCE_MAX, Typed};
+use greenroom_chat::{Backend, Ended, Opened, Place, SILENCE_MAX, Skill, Typed};
 use greenroom_server::operations::ClientKind;
 use greenroom_terminal::input::{self, Input, KeyCode, KeyEvent, KeyModifiers, Raw};
 use greenroom_terminal::screen::variable;
@@ -18,6 +18,7 @@ use tokio::sync::mpsc;
 use self::begin::Which;
 use self::program::Around;
 use crate::agent::kept::{self, Kept};
+use crate::agent::project::ProjectFiles;
 use crate::args::{Answers, ChatArgs, Global, InitArgs, ModelArgs, ResumeArgs};
 use crate::config::surroundings::Surroundings;
 use crate::config::trusted::FolderTrust;
@@ -167,8 +168,18 @@ async fn draw_it(
 fn place(global: &Global, args: &ModelArgs, link: &Link) -> Result<Place> {
     let here = Surroundings::here();
     let config = agent::load_config(global, &here)?.config;
+    let trust = FolderTrust::of(&config, &link.folder, &here);
+    let instructions = (config.project_instructions && !args.no_tools)
+        .then(|| ProjectFiles::around(&link.folder, trust.clone()).names())
+        .unwrap_or_default();
+    let skills = agent::skills(&config, args, Some(&link.folder), &here);
+    let skills = skills.map(|skills| skills.listed()).unwrap_or_default();
     Ok(Place {
-        trusts_project: FolderTrust::of(&config, &link.folder, &here).is_given(),
+        trusts_project: trust.is_given(),
+        theme: config.theme.theme(),
+        notify: config.notify.notify(),
+        instructions,
+        skills: skills.into_iter().map(|(name, description)| Skill { name, description }).collect(),
         folder: link.folder.clone(),
         data_dir: agent::data_dir(global)?,
         workspace: agent::workspace(global, &args.workspace, &here)?,

@@ -7,10 +7,11 @@ use std::io::Write as _;
 
 use anyhow::{Context as _, Result};
 use greenroom_formats::export_pi;
+use greenroom_server::markdown::markdown;
 use greenroom_terminal::Screen;
 use greenroom_terminal::progress::Progress;
 
-use crate::args::{ExportArgs, Global};
+use crate::args::{ExportArgs, ExportFormat, Global};
 use crate::error::{self, secrets};
 use crate::host::source::Stored;
 
@@ -21,12 +22,21 @@ pub(crate) async fn run(global: &Global, args: &ExportArgs) -> Result<u8> {
     let stored = Stored::read(global, &args.session).await;
     progress.end().await;
     let stored = stored?;
-    let cwd = std::env::current_dir().unwrap_or_default();
-    let entries = stored.entries.iter().map(|entry| &**entry);
-    let text = export_pi(&stored.summary.id, stored.summary.created_at_ms, &cwd.to_string_lossy(), entries);
+    let text = match args.format {
+        ExportFormat::Pi => {
+            let cwd = std::env::current_dir().unwrap_or_default();
+            let entries = stored.entries.iter().map(|entry| &**entry);
+            export_pi(&stored.summary.id, stored.summary.created_at_ms, &cwd.to_string_lossy(), entries)
+        }
+        ExportFormat::Markdown => markdown(&stored.summary, &stored.conversation()),
+    };
     let text = secrets::redactor().all(&text);
     let Some(path) = &args.output else {
-        Screen::stdout(global.color).json_text(&text)?;
+        let mut screen = Screen::stdout(global.color);
+        match args.format {
+            ExportFormat::Pi => screen.json_text(&text)?,
+            ExportFormat::Markdown => screen.text(&text)?,
+        }
         return say_what_is_missing(global, &stored);
     };
     let mut open = std::fs::OpenOptions::new();

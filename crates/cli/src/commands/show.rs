@@ -57,7 +57,7 @@ impl Stored {
 
     /// Returns the path to the leaf, oldest first: messages, calls, and the compactions that replaced older
     /// parts in the model's view.
-    fn conversation(&self) -> Vec<Said> {
+    pub(crate) fn conversation(&self) -> Vec<Said> {
         self.path().iter().filter_map(|entry| Said::of(entry)).collect()
     }
 

@@ -133,7 +133,7 @@ async fn watch(global: &Global, client: Client, mut model: Model, color: bool) -
             () = interrupts.next() => Some(Action::Quit),
             input = inputs.recv() => match input {
                 Some(Input::Key(key)) => model.key(key),
-                Some(Input::Paste(_) | Input::Resized) => None,
+                Some(Input::Paste(_) | Input::Focus(_) | Input::Resized) => None,
                 Some(Input::Ended(_)) | None => Some(Action::Quit),
             },
             Some(notice) = news.recv() => {

@@ -221,12 +221,14 @@ impl Watched {
             ("limits.labels", is_news(&|a, b| a.limits.labels == b.limits.labels)),
             ("limits.fair_by", is_news(&|a, b| a.limits.fair_by == b.limits.fair_by)),
             ("limits.spending_by", is_news(&|a, b| a.limits.spending_by == b.limits.spending_by)),
+            ("notify", is_news(&|a, b| a.notify == b.notify)),
             ("permissions", is_news(&|a, b| a.permissions == b.permissions)),
             ("retention", is_news(&|a, b| a.retention == b.retention)),
             ("rewind", is_news(&|a, b| a.rewind == b.rewind)),
             ("sandbox", is_news(&|a, b| a.sandbox == b.sandbox)),
             ("serve", is_news(&|a, b| a.serve == b.serve)),
             ("telemetry", is_news(&|a, b| a.telemetry == b.telemetry)),
+            ("theme", is_news(&|a, b| a.theme == b.theme)),
             ("trusted_folders", is_news(&|a, b| a.trusted_folders == b.trusted_folders)),
         ];
         let keys: Vec<&str> = changed.iter().filter(|(_, changed)| *changed).map(|(key, _)| *key).collect();

@@ -136,6 +136,7 @@ fn every_setting_has_a_rule_for_files_of_projects() {
         "model_may_compact",
         "model_settings",
         "models",
+        "notify",
         "project_instructions",
         "providers",
         "redact",
@@ -144,6 +145,7 @@ fn every_setting_has_a_rule_for_files_of_projects() {
         "serve",
         "skills",
         "telemetry",
+        "theme",
         "trusted_folders",
     ];
     // They apply to all sessions of a process, in other folders too.

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Result;
-use greenroom::{Order, State, Status};
+use greenroom::{Order, SessionSummary, State, Status};
 use greenroom_server::operations::{
     ClientKind, FindSession, GetSession, ListSessions, SessionState, SetLabel,
 };
@@ -240,6 +240,22 @@ impl Link {
             let _ = self.client.call(label).await;
         }
         Ok(true)
+    }
+
+    /// Returns the other sessions that were started in the folder and work right now.
+    pub(crate) async fn at_work(&self, session_id: &str) -> Vec<SessionSummary> {
+        let labels = [(FOLDER.to_owned(), self.folder.display().to_string())].into();
+        let list = ListSessions { labels, unfinished: true, working: true, ..ListSessions::default() };
+        // Nothing depends on it, so an error is not worth a message.
+        let listed = self.client.call(list).await.map(|page| page.sessions).unwrap_or_default();
+        let mut found = Vec::new();
+        for session in listed.into_iter().filter(|session| session.has_open_run && session.id != session_id) {
+            let state = self.client.call(SessionState { session_id: session.id.clone() }).await;
+            if state.is_ok_and(|state| state.status == Status::Working) {
+                found.push(session);
+            }
+        }
+        found
     }
 
     /// Opens a connection with the same agent and another model.

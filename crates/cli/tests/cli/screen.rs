@@ -98,6 +98,17 @@ impl Terminal {
         self.captured(&["capture-pane", "-p"])
     }
 
+    /// What tmux says of this format, such as `#{pane_title}`.
+    pub(crate) fn told(&self, format: &str) -> String {
+        self.captured(&["display-message", "-p", format]).trim_end().to_owned()
+    }
+
+    /// Asks tmux until this format is as wanted.
+    #[track_caller]
+    pub(crate) fn tells(&self, format: &str, wanted: &str) {
+        self.until(&format!("{format} is {wanted:?}"), |_| self.told(format) == wanted);
+    }
+
     /// The screen, and all that was scrolled out of it; rows that the terminal wrapped are joined.
     pub(crate) fn all(&self) -> String {
         self.captured(&["capture-pane", "-p", "-J", "-S", "-"])

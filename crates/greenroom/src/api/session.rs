@@ -142,7 +142,16 @@ impl SessionHandle {
     /// # Errors
     /// [`Error::Deleted`], [`Error::Store`], [`Error::SessionFailed`].
     pub async fn clear_inbox(&self) -> Result<usize> {
-        self.door.amend(Amendment::ClearInbox).await
+        self.door.amend(Amendment::ClearInbox { only: None }).await
+    }
+
+    /// Withdraws one input, by the entry with which it was accepted, as [`Self::clear_inbox`] withdraws all. Returns
+    /// false if it does not wait: it has joined a run, or was withdrawn before.
+    ///
+    /// # Errors
+    /// [`Error::Deleted`], [`Error::Store`], [`Error::SessionFailed`].
+    pub async fn withdraw(&self, entry: EntryId) -> Result<bool> {
+        Ok(self.door.amend(Amendment::ClearInbox { only: Some(entry) }).await? > 0)
     }
 
     /// Returns the questions that wait for a person's answer, oldest first. This starts nothing.

@@ -14,8 +14,11 @@ pub const LABELS_MAX: usize = 16;
 /// A change to a session.
 #[derive(Debug, Clone)]
 pub enum Amendment {
-    /// Withdraw all input in the inbox.
-    ClearInbox,
+    /// Withdraw the input in the inbox.
+    ClearInbox {
+        /// Only this input, if it still waits; `None` for all.
+        only: Option<EntryId>,
+    },
     /// Set the title or labels.
     Set(Metadata),
     /// Withdraw the open questions, because nobody waits for the session's work any more.
@@ -29,6 +32,16 @@ pub enum Amendment {
     },
 }
 
+impl Amendment {
+    /// Whether the change withdraws this input, which waits.
+    pub fn withdraws(&self, item: EntryId) -> bool {
+        match self {
+            Self::ClearInbox { only } => only.is_none_or(|only| only == item),
+            Self::Set(_) | Self::WithdrawQuestions | Self::Answer { .. } => false,
+        }
+    }
+}
+
 /// Why a change is refused.
 #[derive(Debug, Clone, PartialEq)]
 pub enum AmendError {
@@ -39,7 +52,8 @@ pub enum AmendError {
 }
 
 impl Draft {
-    /// Applies a change. `waiting` is the session's inbox; returns how many of these items were withdrawn.
+    /// Applies a change. `waiting` is the input that the change [withdraws](Amendment::withdraws); returns how many
+    /// items were withdrawn.
     /// `fits` checks a value against a JSON schema.
     ///
     /// # Errors
@@ -63,8 +77,8 @@ impl Draft {
                     return Err(AmendError::TooManyLabels);
                 }
             }
-            Amendment::ClearInbox if waiting.is_empty() => {}
-            Amendment::ClearInbox => {
+            Amendment::ClearInbox { .. } if waiting.is_empty() => {}
+            Amendment::ClearInbox { .. } => {
                 let withdrawn = waiting.len();
                 self.push(EntryKind::InboxCleared { items: waiting });
                 return Ok(withdrawn);

@@ -75,7 +75,9 @@ impl Life {
             "deliver" => self.append(|log, draft| _ = draft.deliver(&log.inbox()[0], false)),
             "clear" => self.append(|log, draft| {
                 let waiting = log.inbox().iter().map(|item| item.id).collect();
-                draft.amend(Amendment::ClearInbox, waiting, fits).expect("nothing is said against it");
+                draft
+                    .amend(Amendment::ClearInbox { only: None }, waiting, fits)
+                    .expect("nothing is said against it");
             }),
             "begin" => self.begin(None),
             "begin!" => self.begin(Some(terms(5))),

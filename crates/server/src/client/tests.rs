@@ -12,8 +12,8 @@ use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, DuplexStrea
 
 use super::{Client, ClientError, LINE_BYTES_MAX, Received};
 use crate::operations::{
-    Abort, ExportSession, FollowUp, ImageData, ImportSession, ListQuestions, ListSessions, PlanSession,
-    PromptSession, SessionState, ShowSession, StartSession, Steer,
+    Abort, ExportFormat, ExportSession, FollowUp, ImageData, ImportSession, ListQuestions, ListSessions,
+    PlanSession, PromptSession, SessionState, ShowSession, StartSession, Steer,
 };
 use crate::problem::ProblemKind;
 
@@ -132,7 +132,8 @@ async fn a_session_of_many_mebibytes_comes_whole() {
         let plan = client.call(PlanSession { session_id: "a".into(), keep_recent: None }).await;
         assert!(plan.is_ok(), "{run}: {plan:?}");
     }
-    let exported = client.call(ExportSession { session_id: "a".into() }).await.unwrap();
+    let exported =
+        client.call(ExportSession { session_id: "a".into(), format: ExportFormat::Pi }).await.unwrap();
     assert!(exported.text.len() > 8 << 20, "{}", exported.text.len());
     let import = ImportSession { session_id: "b".into(), text: "no such format".into() };
     assert!(matches!(client.call(import).await, Err(ClientError::Parameters(_))));

@@ -360,7 +360,7 @@ async fn who_looks_on_changes_nothing() {
     refused(&watcher, SetTitle { session_id: id(), title }).await;
     refused(&watcher, SetLabel { session_id: id(), name: "x".to_owned(), value: None }).await;
     refused(&watcher, ForkSession { session_id: id(), to: "b".to_owned(), entry_id: None, goal: None }).await;
-    refused(&watcher, ClearInbox { session_id: id() }).await;
+    refused(&watcher, ClearInbox { session_id: id(), entry_id: None }).await;
     refused(&watcher, BranchSession { session_id: id(), entry_id: None, summary: false }).await;
     refused(&watcher, DeleteSession { session_id: id() }).await;
     refused(&watcher, StopHost { force: true }).await;

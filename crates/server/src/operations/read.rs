@@ -14,6 +14,8 @@ use greenroom_kernel::usage::WindowSource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::markdown::markdown;
+
 use super::query::{self, take_labels};
 use super::{
     Answer, Asked, Nothing, Operation, Pairs, Performed, Reach, Refused, Route, Said, SessionNamed,
@@ -348,14 +350,28 @@ impl Operation for RecallEntries {
 pub struct ExportSession {
     /// The session.
     pub session_id: String,
+    /// The format.
+    #[serde(default)]
+    pub format: ExportFormat,
+}
+
+/// The format of an export.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ExportFormat {
+    /// JSON Lines as pi writes them, with all branches.
+    #[default]
+    Pi,
+    /// Markdown, for people: the current branch.
+    Markdown,
 }
 
 /// A file's text.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct Exported {
-    /// The format: `pi`.
-    pub format: String,
-    /// The text: JSON Lines.
+    /// The format: `pi` or `markdown`.
+    pub format: ExportFormat,
+    /// The text.
     pub text: String,
 }
 
@@ -372,11 +388,20 @@ impl Operation for ExportSession {
     async fn perform(self, asked: Asked) -> Performed<Self> {
         Ok(Answer::Later(Box::pin(async move {
             let (session, entries) = stored(&asked, &self.session_id).await?;
-            let folder = session.labels.get("folder").map_or("", String::as_str);
-            let entries = entries.iter().map(|entry| &**entry);
-            let text = export_pi(&self.session_id, session.created_at_ms, folder, entries);
+            let text = match self.format {
+                ExportFormat::Pi => {
+                    let folder = session.labels.get("folder").map_or("", String::as_str);
+                    let entries = entries.iter().map(|entry| &**entry);
+                    export_pi(&self.session_id, session.created_at_ms, folder, entries)
+                }
+                ExportFormat::Markdown => {
+                    let path = path_to(&entries, session.leaf).unwrap_or(entries);
+                    let conversation: Vec<Said> = path.iter().filter_map(|entry| Said::of(entry)).collect();
+                    markdown(&session, &conversation)
+                }
+            };
             let text = asked.runtime.redactor().all(&text).into_owned();
-            Ok(Exported { format: "pi".to_owned(), text })
+            Ok(Exported { format: self.format, text })
         })))
     }
 }

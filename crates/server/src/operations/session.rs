@@ -83,12 +83,15 @@ impl Operation for Abort {
     }
 }
 
-/// Withdraws all input that waits.
+/// Withdraws all input that waits, or one of it.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ClearInbox {
     /// The session.
     pub session_id: String,
+    /// Only the input with this entry. Input that does not wait any more is not withdrawn.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub entry_id: Option<EntryId>,
 }
 
 /// The number of withdrawn inputs.
@@ -103,7 +106,11 @@ impl Operation for ClearInbox {
     const ROUTE: Option<Route> = Route::prompt(Verb::Delete, "/sessions/{session_id}/inbox");
 
     async fn perform(self, asked: Asked) -> Performed<Self> {
-        let withdrawn = asked.runtime.session(&self.session_id).await?.clear_inbox().await?;
+        let session = asked.runtime.session(&self.session_id).await?;
+        let withdrawn = match self.entry_id {
+            None => session.clear_inbox().await?,
+            Some(entry) => usize::from(session.withdraw(entry).await?),
+        };
         Ok(Answer::Now(Withdrawn { withdrawn }))
     }
 }

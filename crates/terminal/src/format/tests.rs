@@ -47,7 +47,7 @@ fn bars_show_the_fill_and_the_trigger() {
 fn calls_say_what_they_are_about() {
     for (name, arguments, expect) in [
         ("read", r#"{"path":"src/lib.rs","offset":200}"#, "read src/lib.rs"),
-        ("grep", r#"{"path":"src","pattern":"fn main"}"#, "grep fn main"),
+        ("grep", r#"{"path":"src","pattern":"fn main"}"#, "grep fn main in src"),
         ("list", "{}", "list"),
         ("bash", r#"{"command":"cargo test\n\u001b[2J"}"#, "bash cargo test \\u{1b}[2J"),
         ("odd", "not json", "odd not json"),

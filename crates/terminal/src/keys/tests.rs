@@ -27,6 +27,7 @@ fn read(given: &[(u64, &[u8])]) -> String {
         told.extend(inputs.into_iter().map(|input| match input {
             Input::Key(key) => format!("{late}{}", name(&key)),
             Input::Paste(text) => format!("{late}<{}>", text.escape_debug()),
+            Input::Focus(is_focused) => format!("{late}{}", if is_focused { "In" } else { "Out" }),
             Input::Resized | Input::Ended(_) => unreachable!("no bytes say so"),
         }));
     };
@@ -66,6 +67,8 @@ fn keys_are_what_terminals_send() {
         ("é€😀".as_bytes(), "é € 😀"),
         ("\u{1b}é\u{1b}b\u{1b}B\u{1b}\r\u{1b}\u{7f}".as_bytes(), "M-é M-b M-B M-Enter M-Backspace"),
         (b"\x1b[A\x1b[B\x1b[C\x1b[D\x1b[H\x1b[F\x1b[Z", "Up Down Right Left Home End S-BackTab"),
+        // The terminal gets and loses the focus.
+        (b"a\x1b[Ib\x1b[Oc\x1b[1O", "a In b Out c"),
         (b"\x1bOA\x1bOB\x1bOC\x1bOD\x1bOH\x1bOF", "Up Down Right Left Home End"),
         (
             b"\x1b[1~\x1b[2~\x1b[3~\x1b[4~\x1b[5~\x1b[6~\x1b[7~\x1b[8~",
@@ -85,7 +88,7 @@ fn keys_are_what_terminals_send() {
         // Keys that have no meaning here.
         (b"\x1bOP\x1b[15~\x1b[24~\x1b[[Ax\x1b[1;5P", "x"),
         // Replies of a terminal.
-        (b"\x1b[?2026;2$yx\x1b[?1u\x1b[?64;1c\x1b[3;4R\x1b[Iy\x1b[<0;1;2My", "x y y"),
+        (b"\x1b[?2026;2$yx\x1b[?1u\x1b[?64;1c\x1b[3;4R\x1b[5Iy\x1b[<0;1;2My", "x y y"),
         // Bytes that are not valid UTF-8.
         (b"a\xffb\xc3(c\xe2\x82d\x80e", "a b ( c d e"),
     ] {

@@ -38,7 +38,7 @@ fn what_is_cut_says_so() {
 fn nothing_in_it_steers_a_terminal() {
     let row = Row::plain("a\x1b[2Jb\tc\nd\u{202e}e");
     let mut out = String::new();
-    row.render(true, &mut out);
+    row.render(Some(Theme::Dark), &mut out);
     assert_eq!(out, r"a\u{1b}[2Jb    c d\u{202e}e");
 }
 
@@ -46,8 +46,8 @@ fn nothing_in_it_steers_a_terminal() {
 fn colours_are_codes_only_where_they_are_wanted() {
     let row = Row::new("bad", Look { bold: true, ..Look::BAD }).and(" plain", Look::PLAIN);
     let (mut with, mut without) = (String::new(), String::new());
-    row.render(true, &mut with);
-    row.render(false, &mut without);
+    row.render(Some(Theme::Dark), &mut with);
+    row.render(None, &mut without);
     assert_eq!(with, "\x1b[1;31mbad\x1b[0m plain");
     assert_eq!(without, "\x1b[1mbad\x1b[0m plain");
 }

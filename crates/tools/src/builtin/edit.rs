@@ -12,7 +12,7 @@ use serde::Deserialize;
 use tokio_util::sync::CancellationToken;
 
 use super::encoding::{self, has_windows_line_ends};
-use super::write::{changes, other_names, preview, text_of};
+use super::write::{COMPARED_BYTES_MAX, changes, other_names, preview, tell_changes, text_of};
 use crate::output::cap_line;
 use crate::workspace::{Expected, Replacement};
 use crate::{FunctionTool, ToolContext, ToolOutput, ToolsError, Workspace, similar};
@@ -77,8 +77,8 @@ fn edit(
         return Err(ToolsError::Refused(text));
     };
     let wrong = |wrong| ToolsError::Refused(format!("`{shown}` was not changed: {wrong}"));
-    let (edited, lines) = replace(&text, arguments).map_err(wrong)?;
-    let edited = encoding.encode(&edited).map_err(|char| {
+    let (after, lines) = replace(&text, arguments).map_err(wrong)?;
+    let edited = encoding.encode(&after).map_err(|char| {
         let encoding = encoding.as_str();
         wrong(format!("it is in {encoding}, which does not have {char:?}; `write` it as a whole for UTF-8"))
     })?;
@@ -88,6 +88,9 @@ fn edit(
     let replacement = Replacement { expected: Expected::Version(version), ..Replacement::new(&edited) };
     let replaced = workspace.replace(&path, &replacement, &context.files)?;
     workspace.saw(&context.session, &path, replaced.version);
+    if after.len() as u64 <= COMPARED_BYTES_MAX {
+        tell_changes(&text, &after, &context.progress);
+    }
     let count = lines.len();
     let mut text = format!("edited `{shown}`: {count} replacement{} at {}", plural(count), at_lines(&lines));
     if let Some(remark) = other_names(replaced.other_names) {

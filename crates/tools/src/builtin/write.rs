@@ -25,7 +25,7 @@ use crate::{FunctionTool, Progress, ToolContext, ToolOutput, ToolsError, Workspa
 /// The form of larger files is not examined; in bytes.
 const TEXT_BYTES_MAX: u64 = 10 * 1024 * 1024;
 /// Larger files are not compared; in bytes.
-const COMPARED_BYTES_MAX: u64 = 256 * 1024;
+pub(super) const COMPARED_BYTES_MAX: u64 = 256 * 1024;
 /// The most diff lines that are reported.
 const TOLD_LINES_MAX: usize = 400;
 /// How many context lines are reported around a change.
@@ -94,8 +94,7 @@ fn write(
     };
     let replaced = workspace.replace(&path, &Replacement::new(&content), &context.files)?;
     workspace.saw(&context.session, &path, replaced.version);
-    let compared = before.filter(|before| replaced.existed && before.bytes <= COMPARED_BYTES_MAX);
-    if let Some(before) = compared {
+    if let Some(before) = before.filter(|before| replaced.existed && before.bytes <= COMPARED_BYTES_MAX) {
         tell_changes(&before.text, &arguments.content, &context.progress);
     }
     let (lines, bytes) = (arguments.content.lines().count(), content.len());
@@ -167,8 +166,10 @@ pub(super) fn text_of(workspace: &Workspace, path: &WorkspacePath) -> Option<Str
     present(workspace, path).filter(|present| present.bytes <= COMPARED_BYTES_MAX).map(|present| present.text)
 }
 
-fn tell_changes(before: &str, after: &str, progress: &Progress) {
-    let lines = changes(before, after);
+/// Reports the changed lines: how many lines follow (`diff 5`), and before each group of them the numbers of its first
+/// line in the old and the new file (`@@ 12 12`).
+pub(super) fn tell_changes(before: &str, after: &str, progress: &Progress) {
+    let lines = compared(before, after, |old, new| Some(format!("@@ {old} {new}")));
     if lines.len() <= TOLD_LINES_MAX {
         progress.report(format!("diff {}", lines.len()));
         lines.into_iter().for_each(|line| progress.report(line));
@@ -177,12 +178,21 @@ fn tell_changes(before: &str, after: &str, progress: &Progress) {
 
 /// Returns the changed lines, with some around them.
 pub(super) fn changes(before: &str, after: &str) -> Vec<String> {
+    let mut is_first = true;
+    compared(before, after, |_, _| (!std::mem::take(&mut is_first)).then(|| " ⋮".to_owned()))
+}
+
+/// Returns the changed lines. `heading` makes the line before a group of them from the numbers of its first line.
+fn compared(
+    before: &str,
+    after: &str,
+    mut heading: impl FnMut(usize, usize) -> Option<String>,
+) -> Vec<String> {
     let diff = TextDiff::configure().timeout(COMPARING).diff_lines(before, after);
     let mut lines = Vec::new();
     for group in diff.grouped_ops(AROUND) {
-        if !lines.is_empty() {
-            lines.push(" ⋮".to_owned());
-        }
+        let first = group.first().map(|first| (first.old_range().start + 1, first.new_range().start + 1));
+        lines.extend(first.and_then(|(old, new)| heading(old, new)));
         for change in group.iter().flat_map(|operation| diff.iter_changes(operation)) {
             let mark = match change.tag() {
                 ChangeTag::Delete => '-',

@@ -331,7 +331,7 @@ impl Chat {
                 self.run(ResumeSession { session_id, settings, output_schema: None }).await?;
             }
             Command::Withdraw => {
-                let count = self.backend.withdraw().await? as u64;
+                let count = self.backend.withdraw(None).await? as u64;
                 let text = format!("  {} withdrawn", format::count(count, "input"));
                 self.output.note(Look::DIM, &text)?;
             }
@@ -350,6 +350,9 @@ impl Chat {
             | Command::Tools
             | Command::Permissions(_)
             | Command::Title(_)
+            | Command::Skills
+            | Command::Theme(_)
+            | Command::Keys
             | Command::Prompt(_) => {
                 let name = one_line(line.split_whitespace().next().unwrap_or_default(), 30);
                 let text = format!("  {name} works in a chat at a terminal; /help lists what works here.");
@@ -415,7 +418,7 @@ impl Chat {
                 return view.note(Look::WARN, text);
             }
             Err(error) if played.is_interrupted && error.kind() == Some(ProblemKind::Aborted) => {
-                let text = "  Interrupted; partial output is kept. /continue resumes it.";
+                let text = "  Interrupted. Partial answer kept; /continue to resume.";
                 view.note(Look::WARN, text)?;
             }
             Err(error) => return Err(error.into()),

@@ -6,10 +6,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::Result;
+use greenroom::SessionSummary;
 use greenroom::futures_util::FutureExt as _;
 use greenroom::futures_util::future::BoxFuture;
 use greenroom::permissions::Mode;
-use greenroom_chat::{Chosen, Opened, Program, Reconnected};
+use greenroom::provider::Catalog;
+use greenroom_chat::{Chosen, Opened, OtherModel, Program, Reconnected};
 use greenroom_server::operations::{ClientKind, GetSession, SetPermissions, StartSession};
 use greenroom_server::{Client, ClientError};
 use parking_lot::Mutex;
@@ -107,7 +109,7 @@ impl Around {
         args.is_workspace_given = now.is_workspace_given;
         kept.complete(&mut global, &mut args, true);
         if !args.is_workspace_given && !args.no_tools {
-            args.workspace = self.folder_of(session_id).await.unwrap_or(args.workspace);
+            args.workspace = self.tools_folder(session_id).await.unwrap_or(args.workspace);
         }
         let mode = kept.chosen_mode(&args);
         let client = if is_same_agent(&args, &now)? || !self.link().is_host() {
@@ -126,7 +128,7 @@ impl Around {
     }
 
     /// Returns the folder of a session's tools, if it is another one than this chat's.
-    async fn folder_of(&self, session_id: &str) -> Option<PathBuf> {
+    async fn tools_folder(&self, session_id: &str) -> Option<PathBuf> {
         let found = self.link().client.call(GetSession { session_id: session_id.to_owned() }).await.ok()?;
         let folder = PathBuf::from(found.session.labels.get(agent::FOLDER)?);
         let here = std::env::current_dir().and_then(|here| here.canonicalize()).ok()?;
@@ -182,6 +184,31 @@ impl Program for Around {
         self.link().is_host().then(|| connecting.boxed())
     }
 
+    fn other_models(&self) -> Vec<OtherModel> {
+        let here = Surroundings::here();
+        let (global, args) = self.flags();
+        let Ok(loaded) = agent::load_config(&global, &here) else { return Vec::new() };
+        // Without a host, the runtime has one provider.
+        if !self.link().is_host() {
+            return Vec::new();
+        }
+        let config = loaded.config;
+        let now = args.server.provider.unwrap_or_else(|| config.provider.clone());
+        let mut found = Vec::new();
+        for (name, provider) in config.providers.iter().filter(|(name, _)| **name != now) {
+            let has_key = provider.key_command.is_some()
+                || provider.api_key_env.as_deref().is_some_and(|key| here.variable(key).is_some());
+            let Some(url) = provider.base_url.as_ref().filter(|_| has_key) else { continue };
+            let catalog = provider.catalog_name(name, url);
+            let models = Catalog::bundled().models().iter().filter(|model| model.provider == catalog);
+            found.extend(models.filter(|model| model.tools).map(|model| OtherModel {
+                name: format!("{name}/{}", model.model),
+                window: model.context_tokens,
+            }));
+        }
+        found
+    }
+
     fn with_model<'a>(&'a self, model: &'a str) -> BoxFuture<'a, Result<Client, String>> {
         let (link, last_valid) = (self.link(), self.last_valid.lock().clone());
         let connecting = async move {
@@ -210,6 +237,25 @@ impl Program for Around {
             }
         }
         .boxed()
+    }
+
+    fn folder_of(&self, session: &SessionSummary) -> Option<String> {
+        let folder = session.labels.get(agent::FOLDER)?;
+        let home = greenroom_terminal::screen::variable("HOME");
+        let rest = home.and_then(|home| folder.strip_prefix(home.trim_end_matches('/')).map(str::to_owned));
+        Some(match rest {
+            Some(rest) if rest.is_empty() || rest.starts_with('/') => format!("~{rest}"),
+            Some(_) | None => folder.clone(),
+        })
+    }
+
+    fn outlives(&self) -> bool {
+        self.link().is_host()
+    }
+
+    fn at_work<'a>(&'a self, session_id: &'a str) -> BoxFuture<'a, Vec<SessionSummary>> {
+        let link = self.link();
+        async move { link.at_work(session_id).await }.boxed()
     }
 
     fn other_folder<'a>(&'a self, session_id: &'a str) -> BoxFuture<'a, Option<String>> {

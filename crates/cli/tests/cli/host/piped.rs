@@ -142,7 +142,7 @@ async fn it_goes_on_with_another_host_where_its_own_dies() {
     // Between two lines.
     hosted.kill_host();
     chat.say("two");
-    chat.wait_for("the host exited; starting another one");
+    chat.wait_for("The host ended; starting another one");
     chat.wait_for("heard two");
     chat.wait_for(" tokens in all");
     chat.say("/quit");
@@ -161,7 +161,7 @@ async fn it_goes_on_with_another_host_where_its_own_dies() {
     );
     let calls = hosted.simulator.calls();
     chat.say("/status");
-    chat.wait_for("Its newest prompt has no complete answer: /continue resumes it.");
+    chat.wait_for("Its newest prompt has no complete answer; /continue to resume.");
     chat.wait_for("Held back: behind it");
     chat.wait_for("session cut, ");
     assert_eq!(hosted.simulator.calls(), calls, "nothing goes on unasked");
@@ -188,7 +188,7 @@ async fn it_goes_on_with_what_was_interrupted() {
     chat.say("slow");
     wait_until("its run is under way", || hosted.simulator.in_flight() == 1);
     chat.signal(rustix::process::Signal::INT);
-    chat.wait_for("Interrupted; partial output is kept. /continue resumes it.");
+    chat.wait_for("Interrupted. Partial answer kept; /continue to resume.");
     let other = hosted.client(ClientKind::Chat, json!({})).await;
     let state = other.call(SessionState { session_id: "mine".to_owned() }).await.unwrap();
     assert_eq!((state.status.to_string().as_str(), state.is_unanswered), ("idle", true));

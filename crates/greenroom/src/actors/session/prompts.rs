@@ -128,7 +128,8 @@ impl SessionState {
     pub(super) async fn amend(&mut self, amendment: Amendment) -> Result<usize> {
         let mut draft = self.log.draft(self.deps.now_ms());
         self.inbox.clear_refused(&mut draft);
-        let waiting: Vec<EntryId> = self.inbox.waiting(&self.log).map(|item| item.id).collect();
+        let waiting = self.inbox.waiting(&self.log).map(|item| item.id);
+        let waiting: Vec<EntryId> = waiting.filter(|item| amendment.withdraws(*item)).collect();
         let withdrawn = match draft.amend(amendment, waiting.clone(), greenroom_tools::fits) {
             Ok(withdrawn) => withdrawn,
             Err(error) => return Err(questions::refused(&self.deps, &self.shared.id, error).await),

@@ -128,7 +128,8 @@ async fn amend_claimed(
 ) -> Result<usize> {
     let log = read_log(deps, &shared.id).await?;
     let mut draft = log.draft(deps.now_ms());
-    let waiting: Vec<EntryId> = log.inbox().iter().map(|item| item.id).collect();
+    let waiting = log.inbox().iter().map(|item| item.id);
+    let waiting: Vec<EntryId> = waiting.filter(|item| amendment.withdraws(*item)).collect();
     let withdrawn = match draft.amend(amendment, waiting.clone(), greenroom_tools::fits) {
         Ok(withdrawn) => withdrawn,
         Err(error) => return Err(questions::refused(deps, &shared.id, error).await),

@@ -284,10 +284,47 @@ async fn a_file_that_is_written_anew_tells_people_what_changed() {
         std::mem::take(&mut *told.lock().expect("whole"))
     };
     assert!(write("one\ntwo\nthree\n").await.is_empty(), "all of it is new");
-    assert_eq!(write("one\nTWO\nthree\n").await, ["diff 4", " one", "-two", "+TWO", " three"]);
+    assert_eq!(write("one\nTWO\nthree\n").await, ["diff 5", "@@ 1 1", " one", "-two", "+TWO", " three"]);
     assert_eq!(write("one\nTWO\nthree\n").await, ["diff 0"]);
     write(&"long line of it\n".repeat(30_000)).await;
     assert!(write("short\n").await.is_empty(), "of a large file nobody is told");
+}
+
+#[tokio::test]
+async fn an_edit_tells_people_what_changed_and_where() {
+    let lines = |changed: &[usize]| {
+        let line = |number: usize| {
+            let text = if changed.contains(&number) { "new" } else { "old" };
+            format!("{text} {number}\n")
+        };
+        (1..=40).map(line).collect::<String>()
+    };
+    let before = lines(&[]);
+    let fixture = Fixture::new(&[("a.txt", &before)]);
+    let told = Arc::new(Mutex::new(Vec::new()));
+    for (old, new, wanted) in [
+        (
+            "old 20\n",
+            "new 20\nmore\n",
+            vec![
+                "diff 8", "@@ 18 18", " old 18", " old 19", "-old 20", "+new 20", "+more", " old 21",
+                " old 22",
+            ],
+        ),
+        (
+            "old 30",
+            "new 30",
+            vec!["diff 7", "@@ 29 29", " old 28", " old 29", "-old 30", "+new 30", " old 31", " old 32"],
+        ),
+    ] {
+        let lines = Arc::clone(&told);
+        let progress = Progress::new(move |line| lines.lock().expect("whole").push(line));
+        fixture.call("read", json!({ "path": "a.txt" })).await;
+        let arguments = json!({ "path": "a.txt", "old": old, "new": new });
+        let result = fixture.call_with("edit", arguments, ToolContext { progress, ..context() }).await;
+        assert_eq!(result.status, ToolStatus::Ok);
+        assert_eq!(std::mem::take(&mut *told.lock().expect("whole")), wanted);
+    }
 }
 
 /// What a file is before, what is done to it, and what it is then and what is said.
