@@ -590,7 +590,6 @@ async fn a_session_of_another_folder_says_where_its_tools_work_when_a_chat_turns
     }
     let shown = format!("~/{}/other", here.file_name().unwrap().display());
     let said = format!("the tools of session away work in {shown}; ! and @ stay in this folder");
-    // Each comes back with the tools that it had.
     for (flags, is_said) in [(&[][..], true), (&["--no-tools"], true)] {
         let chat = [&["chat", "--session", "new", "--window", "100000"], flags].concat();
         let terminal = Terminal::of(&hosted.place, SIZE, &hosted.command(&chat));
