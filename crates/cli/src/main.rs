@@ -23,7 +23,7 @@ use std::io::IsTerminal as _;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
-use greenroom_terminal::{screen, time};
+use greenroom_terminal::{ColorChoice, Screen, screen, time};
 use greenroom_tools::{background, helper, privacy};
 use rustix::process::{Resource, getrlimit};
 
@@ -47,7 +47,8 @@ fn main() -> ExitCode {
         Err(error) => return end(Err(error.into())),
     };
     agent::keep_in_mind(hidden);
-    let is_watched = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
+    let output = Screen::stdout(ColorChoice::Never);
+    let is_watched = std::io::stdin().is_terminal() && output.is_watched();
     let mut options = match front::parse(std::env::args_os().collect(), is_watched) {
         Ok(options) => options,
         Err(Unparsed::Clap(said)) => return end_of_parsing(&said),

@@ -10,7 +10,7 @@ use anyhow::Result;
 use greenroom::provider::Provider as _;
 use greenroom_chat::choose;
 use greenroom_kernel::FailureClass;
-use greenroom_terminal::Screen;
+use greenroom_terminal::{ColorChoice, Screen};
 
 use crate::agent::choice::first_model;
 use crate::agent::server::Server;
@@ -91,7 +91,7 @@ async fn read_key(global: &Global, address: Option<&str>) -> Result<Option<Strin
 }
 
 fn is_terminal() -> bool {
-    std::io::stdin().is_terminal() && std::io::stdout().is_terminal()
+    std::io::stdin().is_terminal() && Screen::stdout(ColorChoice::Never).is_terminal()
 }
 
 /// Returns the address of a provider if a file sets it.

@@ -587,8 +587,8 @@ async fn a_session_of_another_folder_says_where_its_tools_work_when_a_chat_turns
         let mut run = hosted.command(&["run", "--window", "100000", "--session", id, "-p", "one"]);
         assert!(run.current_dir(folder).output().unwrap().status.success());
     }
-    let said = "the tools of session away work in ~/work/other; ! and @ stay in this folder".to_owned();
-    // Each comes back with the tools that it had.
+    let shown = format!("~/{}/other", here.file_name().unwrap().display());
+    let said = format!("the tools of session away work in {shown}; ! and @ stay in this folder");
     for (flags, is_said) in [(&[][..], true), (&["--no-tools"], true)] {
         let chat = [&["chat", "--session", "new", "--window", "100000"], flags].concat();
         let terminal = Terminal::of(&hosted.place, SIZE, &hosted.command(&chat));

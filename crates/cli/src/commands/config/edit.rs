@@ -49,9 +49,7 @@ pub(super) fn open(global: &Global, is_project: bool) -> Result<u8> {
     if let Some(folder) = path.parent() {
         std::fs::create_dir_all(folder).with_context(|| format!("create {}", folder.display()))?;
     }
-    // As a shell would: the variable may contain flags.
-    let command = format!("{editor} \"$1\"");
-    let status = std::process::Command::new("sh").args(["-c", &command, "sh"]).arg(&path).status();
+    let status = greenroom_tools::editor::open(&editor, &path);
     let status = status.with_context(|| format!("start {editor}"))?;
     if !status.success() {
         return Err(usage(format!("{editor} ended with {status}; {} may be unchanged", path.display())));
