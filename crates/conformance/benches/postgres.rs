@@ -43,7 +43,7 @@ async fn main() {
     println!(
         "|----------|------------------|-------------------|-------|----------------------|-----------------------|"
     );
-    for (sessions, each) in [(1, 3_000), (64, 1_000), (1_000, 200)] {
+    for (sessions, each) in [(1, 3_000), (64, 500), (1_000, 70)] {
         let each = scaled(each).div_ceil(ROUNDS);
         let mut rounds = Vec::new();
         for round in 0..ROUNDS {
