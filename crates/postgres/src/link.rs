@@ -44,8 +44,10 @@ pub(crate) struct Link {
 /// The oldest server that has everything that is used.
 const SERVER_VERSION_MIN: i32 = 130_000;
 
-/// Every statement has an index, and rows of tables that were never analysed mislead the planner.
-const SETTINGS: &str = "set jit = off; set enable_seqscan = off; set enable_mergejoin = off; set lock_timeout = 0; \
+/// Every statement has an index, and tables that were never analysed mislead the planner. It plans each statement once: by
+/// itself it would do that at each execution, because it knows the lengths of lists only then.
+const SETTINGS: &str = "set jit = off; set plan_cache_mode = force_generic_plan; set random_page_cost = 0.1; \
+                        set enable_seqscan = off; set enable_mergejoin = off; set lock_timeout = 0; \
                         set idle_in_transaction_session_timeout = 0; set statement_timeout = 0";
 
 impl Link {

@@ -49,7 +49,9 @@ impl Sql {
 
     fn template(self) -> &'static str {
         match self {
-            // The row locks make the comparison a fence: a takeover either committed before and is seen, or waits.
+            // The update compares the newest version of each row, under its lock: that is the fence. Where a takeover commits
+            // between the statement's snapshot and the lock, the comparison is made again. Sessions are given, and so locked,
+            // in the order of their ids.
             Self::Append => {
                 "with want as materialized (
                      select * from unnest($1::text[], $2::int8[], $3::int8[], $4::int8[], $5::int8[], $6::bytea[], \
@@ -57,29 +59,25 @@ impl Sql {
                          $14::int8[])
                      as w(id, owner, epoch, first, next, key, head, title, labels, created_at_ms, updated_at_ms, \
                          is_unfinished, parent, active_from)
-                 ), locked as materialized (
-                     select s.id, s.owner, s.epoch, s.entries from {s}.session s
-                     where s.id = any($1::text[]) order by s.id for no key update
-                 ), ready as materialized (
-                     select w.* from want w
-                     join locked l on l.id = w.id and l.owner = w.owner and l.epoch = w.epoch and l.entries = w.first
-                     where w.key is null
-                         or not exists (select from {s}.key k where k.session = w.id and k.key = w.key)
                  ), moved as (
-                     update {s}.session s set is_there = true, entries = r.next, head = r.head, title = r.title,
-                         labels = r.labels::jsonb, created_at_ms = r.created_at_ms, updated_at_ms = r.updated_at_ms,
-                         is_unfinished = r.is_unfinished, parent = r.parent, active_from = r.active_from
-                     from ready r where s.id = r.id
+                     update {s}.session s set is_there = true, entries = w.next, head = w.head, title = w.title,
+                         labels = w.labels::jsonb, created_at_ms = w.created_at_ms, updated_at_ms = w.updated_at_ms,
+                         is_unfinished = w.is_unfinished, parent = w.parent, active_from = w.active_from
+                     from want w
+                     where s.id = w.id and s.owner = w.owner and s.epoch = w.epoch and s.entries = w.first
+                         and (w.key is null
+                             or not exists (select from {s}.key k where k.session = w.id and k.key = w.key))
+                     returning s.id, s.epoch, w.key, w.first
                  ), keyed as (
                      insert into {s}.key (session, key, first)
-                     select r.id, r.key, r.first from ready r where r.key is not null on conflict do nothing
+                     select m.id, m.key, m.first from moved m where m.key is not null on conflict do nothing
                  ), entered as (
                      insert into {s}.entry (session, id, epoch, body)
-                     select e.session, e.id, r.epoch, e.body
+                     select e.session, e.id, m.epoch, e.body
                      from unnest($15::text[], $16::int8[], $17::bytea[]) as e(session, id, body)
-                     join ready r on r.id = e.session
+                     join moved m on m.id = e.session
                  )
-                 select r.id from ready r"
+                 select m.id from moved m"
             }
             Self::AppendParts => {
                 "with locked as materialized (

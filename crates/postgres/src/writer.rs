@@ -257,6 +257,9 @@ impl Job for Append {
 
 /// Appends a group, and returns the sessions whose batches were written.
 async fn append(link: &Link, group: &[&Append], patience: Duration) -> Result<HashSet<String>, Fault> {
+    // Rows are locked in this order.
+    let mut group = group.to_vec();
+    group.sort_unstable_by(|one, other| one.work.session.cmp(&other.work.session));
     let works = || group.iter().map(|job| job.work.as_ref());
     let sessions: Vec<&str> = works().map(|work| work.session.as_str()).collect();
     let owners: Vec<i64> = group.iter().map(|job| job.owned.incarnation).collect();

@@ -149,6 +149,7 @@ pub async fn reads(fixture: &dyn Fixture) {
     let value = engine.learned_get("w/a").await.expect("it is read");
     assert_eq!(value.as_deref(), Some("3".as_bytes()), "the last value counts");
     assert_eq!(engine.learned_keys("w/").await.expect("they are read"), ["w/a", "w/b", "w/\u{e9}"]);
+    assert_eq!(engine.learned_keys("v").await.expect("they are read"), ["v"]);
     assert_eq!(engine.learned_keys("").await.expect("they are read").len(), 5);
     engine.learned_put("w/a", b"").await.expect("it is removed");
     engine.learned_put("none", b"").await.expect("what is not there is removed, too");

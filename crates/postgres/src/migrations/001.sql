@@ -56,13 +56,12 @@ create table {s}.key (
     key bytea not null,
     first bigint not null,
     primary key (session, key)
-) partition by hash (session);
+);
 
 do $$
 begin
     for part in 0..15 loop
         execute format('create table {s}.entry_%s partition of {s}.entry for values with (modulus 16, remainder %s)', part, part);
-        execute format('create table {s}.key_%s partition of {s}.key for values with (modulus 16, remainder %s)', part, part);
     end loop;
 end $$;
 
