@@ -204,14 +204,14 @@ export class SessionOperations {
   }
 
   /**
-   * Withdraws all input that waits.
+   * Withdraws all input that waits, or one of it.
    *
    * Needs the right `prompt`.
    *
    * @param sessionId The session.
    */
-  clearInbox(sessionId: string, options: RequestOptions = {}): Promise<types.Withdrawn> {
-    return this.#transport.call("DELETE", path("/v1/sessions/{session_id}/inbox", sessionId), { query: {} }, options);
+  clearInbox(sessionId: string, params: types.SessionClearInboxParams = {}, options: RequestOptions = {}): Promise<types.Withdrawn> {
+    return this.#transport.call("DELETE", path("/v1/sessions/{session_id}/inbox", sessionId), { query: params }, options);
   }
 
   /**
@@ -421,8 +421,8 @@ export class SessionOperations {
    *
    * @param sessionId The session.
    */
-  export(sessionId: string, options: RequestOptions = {}): Promise<types.Exported> {
-    return this.#transport.call("GET", path("/v1/sessions/{session_id}/export", sessionId), { query: {} }, options);
+  export(sessionId: string, params: types.SessionExportParams = {}, options: RequestOptions = {}): Promise<types.Exported> {
+    return this.#transport.call("GET", path("/v1/sessions/{session_id}/export", sessionId), { query: params }, options);
   }
 
   /**

@@ -1341,11 +1341,19 @@ export interface EventWarning extends EventFields {
   message: string;
 }
 
+/**
+ * The format of an export.
+ *
+ * - `pi`: JSON Lines as pi writes them, with all branches.
+ * - `markdown`: Markdown, for people: the current branch.
+ */
+export type ExportFormat = "pi" | "markdown";
+
 /** A file's text. */
 export interface Exported {
-  /** The format: `pi`. */
-  format: string;
-  /** The text: JSON Lines. */
+  /** The format: `pi` or `markdown`. */
+  format: ExportFormat;
+  /** The text. */
   text: string;
 }
 
@@ -3190,6 +3198,12 @@ export interface SessionFollowUpParams {
   images?: Array<ImageData>;
 }
 
+/** The parameters of `session_clear_inbox`. */
+export interface SessionClearInboxParams {
+  /** Only the input with this entry. Input that does not wait any more is not withdrawn. */
+  entry_id?: EntryId;
+}
+
 /** The parameters of `session_compact`. */
 export interface SessionCompactParams {
   /** How much to keep, in tokens; by default the settings' value, or a quarter of the conversation. */
@@ -3297,6 +3311,12 @@ export interface SessionSetLabelParams {
 export interface SessionImportParams {
   /** The file's text; its format is detected. */
   text: string;
+}
+
+/** The parameters of `session_export`. */
+export interface SessionExportParams {
+  /** The format. */
+  format?: ExportFormat;
 }
 
 /** The parameters of `session_show`. */

@@ -228,15 +228,16 @@ class SessionOperations:
         answer: types.Sent = self._transport.call("POST", path("/v1/sessions/{session_id}/follow_up", session_id), body={"text": text, **given({"images": images})})
         return answer
 
-    def clear_inbox(self, session_id: str) -> types.Withdrawn:
-        """Withdraws all input that waits.
+    def clear_inbox(self, session_id: str, *, entry_id: t.Optional[types.EntryId] = None) -> types.Withdrawn:
+        """Withdraws all input that waits, or one of it.
 
         Needs the right `prompt`.
 
         Args:
             session_id: The session.
+            entry_id: Only the input with this entry. Input that does not wait any more is not withdrawn.
         """
-        answer: types.Withdrawn = self._transport.call("DELETE", path("/v1/sessions/{session_id}/inbox", session_id), query={})
+        answer: types.Withdrawn = self._transport.call("DELETE", path("/v1/sessions/{session_id}/inbox", session_id), query=given({"entry_id": entry_id}))
         return answer
 
     def inbox(self, session_id: str) -> types.WaitingListed:
@@ -463,15 +464,16 @@ class SessionOperations:
         answer: types.Imported = self._transport.call("POST", path("/v1/sessions/{session_id}/import", session_id), body={"text": text})
         return answer
 
-    def export(self, session_id: str) -> types.Exported:
+    def export(self, session_id: str, *, format: t.Optional[types.ExportFormat] = None) -> types.Exported:
         """A session as a file for other systems.
 
         Needs the right `read`.
 
         Args:
             session_id: The session.
+            format: The format.
         """
-        answer: types.Exported = self._transport.call("GET", path("/v1/sessions/{session_id}/export", session_id), query={})
+        answer: types.Exported = self._transport.call("GET", path("/v1/sessions/{session_id}/export", session_id), query=given({"format": format}))
         return answer
 
     def show(self, session_id: str, *, after: t.Optional[types.EntryId] = None) -> types.Shown:

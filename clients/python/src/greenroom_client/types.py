@@ -702,14 +702,22 @@ EventRecorded = t.Union["EventRecordedInboxCleared", "EventRecordedPin", "EventR
 """A record without an event of its own. Durable."""
 
 
+ExportFormat = t.Literal["pi", "markdown"]
+"""The format of an export.
+
+- `pi`: JSON Lines as pi writes them, with all branches.
+- `markdown`: Markdown, for people: the current branch.
+"""
+
+
 class Exported(t.TypedDict):
     """A file's text."""
 
-    format: str
-    """The format: `pi`."""
+    format: ExportFormat
+    """The format: `pi` or `markdown`."""
 
     text: str
-    """The text: JSON Lines."""
+    """The text."""
 
 
 class Fact(t.TypedDict):

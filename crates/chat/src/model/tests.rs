@@ -556,7 +556,7 @@ fn who_leaves_while_it_works_is_asked_what_happens_to_the_work() {
                 "{items:?}"
             );
             assert_eq!(effects, wanted, "{way}, {number}");
-            assert_eq!(chat.above().join("\n").contains("/quit"), false, "{way}");
+            assert!(!chat.above().join("\n").contains("/quit"), "{way}");
         }
         // Esc stays, and with the runtime in this process nothing can be left running.
         let mut chat = Chat::new();

@@ -169,9 +169,11 @@ fn place(global: &Global, args: &ModelArgs, link: &Link) -> Result<Place> {
     let here = Surroundings::here();
     let config = agent::load_config(global, &here)?.config;
     let trust = FolderTrust::of(&config, &link.folder, &here);
-    let instructions = (config.project_instructions && !args.no_tools)
-        .then(|| ProjectFiles::around(&link.folder, trust.clone()).names())
-        .unwrap_or_default();
+    let instructions = if config.project_instructions && !args.no_tools {
+        ProjectFiles::around(&link.folder, trust.clone()).names()
+    } else {
+        Vec::new()
+    };
     let skills = agent::skills(&config, args, Some(&link.folder), &here);
     let skills = skills.map(|skills| skills.listed()).unwrap_or_default();
     Ok(Place {

@@ -33,7 +33,7 @@ fn a_conversation_is_written_whole_and_no_message_ends_its_block() {
         })),
         said(&json!({ "role": "tool", "call_id": "1", "status": "error", "text": "a\n```\n````\nb\n" })),
         said(
-            json!({ "role": "summary", "first": 1, "last": 2, "text": "Goal", "tokens_before": 9, "tokens_after": 5 }),
+            &json!({ "role": "summary", "first": 1, "last": 2, "text": "Goal", "tokens_before": 9, "tokens_after": 5 }),
         ),
     ];
     let wanted = "# Fix # it\n\n- session: `mine`\n- started: `1970-01-01T00:00:00.000Z`\n- model: `big`\n- folder: \
