@@ -85,9 +85,9 @@ fn only_a_command_that_did_not_start_is_started_again() {
 
 #[test]
 fn what_is_missing_in_a_hidden_folder_needs_no_placeholder() {
-    let folder = tempfile::tempdir().unwrap();
-    let root = folder.path().canonicalize().unwrap();
-    std::fs::create_dir(root.join("config")).unwrap();
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let root = folder.path().canonicalize().expect("a temporary folder");
+    std::fs::create_dir(root.join("config")).expect("a temporary folder");
     let closed = ["config/file.yaml", "config", "data/journal", "data"].map(|name| root.join(name));
     assert_eq!(present_and_missing(&closed), (vec![root.join("config")], vec![root.join("data"); 2]));
 }
