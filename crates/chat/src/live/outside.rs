@@ -7,7 +7,6 @@
 use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
 use std::sync::Arc;
 
 use anyhow::Result;
@@ -17,7 +16,6 @@ use greenroom_terminal::screen::variable;
 use greenroom_terminal::theme::Theme;
 use greenroom_terminal::{files, time};
 use greenroom_tools::Progress;
-use tokio::process::Command;
 use tokio_util::sync::CancellationToken;
 
 use super::{Done, TerminalChat};
@@ -49,8 +47,9 @@ impl TerminalChat {
         let resting = input::rest();
         self.raw.pause();
         // The words of the variable are a shell's: `code --wait`.
-        let status =
-            Command::new("sh").args(["-c", &format!("{editor} \"$1\""), "sh"]).arg(&path).status().await;
+        let opened = (editor.clone(), path.clone());
+        let open = move || greenroom_tools::editor::open(&opened.0, &opened.1);
+        let status = tokio::task::spawn_blocking(open).await.unwrap_or_else(|panic| Err(panic.into()));
         self.raw.go_on()?;
         drop(resting);
         input::report_focus()?;
@@ -185,9 +184,8 @@ async fn picture_with(wayland: bool, x11: bool) -> Result<Vec<u8>, String> {
     ];
     let mut is_there = false;
     for (_, program, arguments) in programs.into_iter().filter(|(is_wanted, ..)| *is_wanted) {
-        let mut command = Command::new(program);
-        command.args(arguments).stdin(Stdio::null()).stderr(Stdio::null()).kill_on_drop(true);
-        let output = tokio::time::timeout(std::time::Duration::from_secs(5), command.output()).await;
+        let printed = greenroom_tools::editor::printed(program, arguments);
+        let output = tokio::time::timeout(std::time::Duration::from_secs(5), printed).await;
         let Ok(Ok(output)) = output else { continue };
         is_there = true;
         if output.stdout.len() > PICTURE_BYTES_MAX {

@@ -368,7 +368,7 @@ can use; `run`, `chat` and `resume` start a host if there is none. Its log is ho
 
 pub(super) const LOGIN_EXAMPLES: &str = "\
 Examples:
-  greenroom login                         asks for the key; its form says whose it is
+  greenroom login                         asks for the key; detects its vendor
   greenroom login anthropic
   pass show openai | greenroom login openai
   greenroom login openai --forget

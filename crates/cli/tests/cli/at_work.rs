@@ -338,7 +338,7 @@ fn the_start_says_what_was_found_and_the_keys_are_a_key_away() {
     let terminal = chat(&place, &model, SIZE, &[]);
     let screen = terminal.shows("? shows the keys");
     for words in
-        ["gpt-5.5 · context", "The agent asks before it changes a file", "AGENTS.md · 1 skill: deploy"]
+        ["simulated · context", "The agent asks before it changes a file", "AGENTS.md · 1 skill: deploy"]
     {
         assert!(screen.contains(words), "{words}: {screen}");
     }

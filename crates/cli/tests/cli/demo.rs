@@ -102,7 +102,7 @@ fn killed_in_the_middle_its_session_goes_on() {
 
     let chat = place.run_with(&["chat", "--session", &id, "--simulate"], "/continue\n/status\n/quit\n");
     assert_eq!(chat.code, Some(0), "{chat:?}");
-    assert!(chat.stdout.contains("no complete answer: /continue"), "{}", chat.stdout);
+    assert!(chat.stdout.contains("no complete answer; /continue"), "{}", chat.stdout);
     let session = place.json(&["sessions", "--json"])[0].clone();
     assert_eq!(session["state"], "idle", "{}", chat.stdout);
 }

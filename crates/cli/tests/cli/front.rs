@@ -58,7 +58,7 @@ fn from_the_first_key_to_the_first_token_it_takes_two_keys() {
     };
     press("Enter");
     terminal.shows("qwen3:8b");
-    terminal.shows("a window of 40,000 tokens");
+    terminal.shows("context 40k");
     // The prompt itself does not count, the key that sends it does.
     terminal.types("hello");
     press("Enter");
@@ -269,7 +269,7 @@ fn the_model_of_a_server_is_one_that_it_lists() {
     assert!(screen.contains("llama3:latest"), "{screen}");
     terminal.types("phi");
     terminal.press("Enter");
-    terminal.shows("phi4, a window");
+    terminal.shows("phi4 · context");
 }
 
 #[test]

@@ -104,7 +104,7 @@ fn what_is_chosen_in_the_chat_is_the_sessions_own() {
     assert!(last.settings.reasoning_effort.is_some());
     // A new one in the same chat begins with what is chosen there.
     terminal.says("/new");
-    terminal.shows("session chat-");
+    terminal.shows("New session");
     says(&terminal, "a new one");
     let hint = leave(&terminal);
     let hint: Vec<&str> = hint.iter().map(String::as_str).collect();

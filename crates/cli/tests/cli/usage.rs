@@ -47,8 +47,8 @@ fn what_cannot_work_is_said_in_one_line() {
 fn the_command_line_teaches() {
     let place = Place::new();
     for (arguments, code, parts) in [
-        (&["--help"][..], 0, &["Exit codes", "130", "greenroom demo"][..]),
-        (&["run", "--help"], 0, &["Examples", "Exit codes", "--allow-shell"]),
+        (&["--help"][..], 0, &["greenroom -p PROMPT", "Have the agent write", "demo"][..]),
+        (&["run", "--help"], 0, &["Examples", "Exit codes", "130", "--allow-shell"]),
         (&["chat", "--help"], 0, &["--base-url", "Examples"]),
         (&["config", "--default"], 0, &["model: gpt-5.5", "reserve_tokens: 16384"]),
     ] {
@@ -112,7 +112,7 @@ fn empty_variables_are_as_unset() {
         command.env("HOME", &home).envs(names.map(|name| (name, value)));
         let ran = ran(command.output().unwrap());
         assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""), "{ran:?}");
-        assert_eq!(model.simulator.requests().pop().unwrap().request.model, "gpt-5.5");
+        assert_eq!(model.simulator.requests().pop().unwrap().request.model, "simulated");
         assert!(home.join(".local/share/greenroom/journal").exists(), "the store is where it is by default");
         assert!(!place.store().exists());
     }

@@ -71,7 +71,7 @@ impl Sample {
 /// # Errors
 /// The disk is full, or the temporary directory cannot be written.
 pub(super) fn write() -> io::Result<Sample> {
-    let name = format!("greenroom-demo-{}-{}", time::stamp(time::now_ms()), std::process::id());
+    let name = format!("greenroom-demo-project-{}-{}", time::stamp(time::now_ms()), std::process::id());
     let dir = std::env::temp_dir().join(name);
     std::fs::DirBuilder::new().mode(0o700).create(&dir)?;
     let sample = Sample { dir };
