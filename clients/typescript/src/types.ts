@@ -664,7 +664,7 @@ export interface EntryPage {
 }
 
 /** One event of a session. */
-export type Event = EventRunStart | EventInstructionsChanged | EventStepStart | EventStepEnd | EventMessageStart | EventMessageDelta | EventMessageDiscarded | EventMessageEnd | EventToolStart | EventToolUpdate | EventToolEnd | EventChildStart | EventChildEnd | EventHandOff | EventUsageUpdate | EventRunEnd | EventPrefixChanged | EventCompactionNear | EventCompactionStart | EventCompactionEnd | EventSessionCompacted | EventResultsPruned | EventCompactionUndone | EventInputQueued | EventQuestionAsked | EventQuestionEnded | EventRecorded | EventRetry | EventQueueUpdate | EventFallback | EventHook | EventOverflowDetected | EventWarning | EventSessionRestarted | EventSessionFailed | EventSessionDeleted;
+export type Event = EventRunStart | EventInstructionsChanged | EventStepStart | EventStepEnd | EventMessageStart | EventMessageDelta | EventMessageDiscarded | EventMessageEnd | EventToolStart | EventToolUpdate | EventToolEnd | EventChildStart | EventChildEnd | EventHandOff | EventUsageUpdate | EventRunEnd | EventPrefixChanged | EventCompactionNear | EventCompactionStart | EventCompactionEnd | EventSessionCompacted | EventResultsPruned | EventCompactionUndone | EventInputQueued | EventQuestionAsked | EventQuestionEnded | EventRecorded | EventRetry | EventQueueUpdate | EventFallback | EventHook | EventOverflowDetected | EventWarning | EventSessionRestarted | EventSessionFailed | EventSessionMoved | EventSessionDeleted;
 
 /** A sub-agent has ended; there is exactly one end for every start. Durable. */
 export interface EventChildEnd extends EventFields {
@@ -1249,6 +1249,13 @@ export interface EventSessionDeleted extends EventFields {
 export interface EventSessionFailed extends EventFields {
   type: "session_failed";
   /** The last failure. */
+  reason: string;
+}
+
+/** Another node runs the session now, and its events come from there. Asking for it again finds it. */
+export interface EventSessionMoved extends EventFields {
+  type: "session_moved";
+  /** Why. */
   reason: string;
 }
 

@@ -649,7 +649,7 @@ class EntryPage(t.TypedDict):
     """Problems that were found when the store was opened and that remain, a line each."""
 
 
-Event = t.Union["EventRunStart", "EventInstructionsChanged", "EventStepStart", "EventStepEnd", "EventMessageStart", "EventMessageDelta", "EventMessageDiscarded", "EventMessageEnd", "EventToolStart", "EventToolUpdate", "EventToolEnd", "EventChildStart", "EventChildEnd", "EventHandOff", "EventUsageUpdate", "EventRunEnd", "EventPrefixChanged", "EventCompactionNear", "EventCompactionStart", "EventCompactionEnd", "EventSessionCompacted", "EventResultsPruned", "EventCompactionUndone", "EventInputQueued", "EventQuestionAsked", "EventQuestionEnded", "EventRecorded", "EventRetry", "EventQueueUpdate", "EventFallback", "EventHook", "EventOverflowDetected", "EventWarning", "EventSessionRestarted", "EventSessionFailed", "EventSessionDeleted"]
+Event = t.Union["EventRunStart", "EventInstructionsChanged", "EventStepStart", "EventStepEnd", "EventMessageStart", "EventMessageDelta", "EventMessageDiscarded", "EventMessageEnd", "EventToolStart", "EventToolUpdate", "EventToolEnd", "EventChildStart", "EventChildEnd", "EventHandOff", "EventUsageUpdate", "EventRunEnd", "EventPrefixChanged", "EventCompactionNear", "EventCompactionStart", "EventCompactionEnd", "EventSessionCompacted", "EventResultsPruned", "EventCompactionUndone", "EventInputQueued", "EventQuestionAsked", "EventQuestionEnded", "EventRecorded", "EventRetry", "EventQueueUpdate", "EventFallback", "EventHook", "EventOverflowDetected", "EventWarning", "EventSessionRestarted", "EventSessionFailed", "EventSessionMoved", "EventSessionDeleted"]
 """One event of a session."""
 
 
@@ -3000,6 +3000,15 @@ class EventSessionFailed(EventFields):
 
     reason: str
     """The last failure."""
+
+
+class EventSessionMoved(EventFields):
+    """Another node runs the session now, and its events come from there. Asking for it again finds it."""
+
+    type: t.Literal["session_moved"]
+
+    reason: str
+    """Why."""
 
 
 class EventSessionRestarted(EventFields):
