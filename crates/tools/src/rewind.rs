@@ -3,7 +3,7 @@
 //! Invariants: the content of a file and the record of its change are on the disk before the file is changed,
 //! so a crash at any moment loses nothing. Bringing files back is itself such a change: the present content is
 //! kept first. A file whose content is neither what a call left nor what was there before that is somebody
-//! else's, and is overwritten only on demand. Files are reached through a [`Workspace`](crate::Workspace) only. The contents
+//! else's, and is overwritten only on demand. Files are reached through a [`Workspace`] only. The contents
 //! together stay within [`Limits`]; the oldest are dropped, and a rewind says which files this concerns.
 //!
 //! The moments are those of a session's log. An entry of the log is a moment; the files of that moment are

@@ -174,7 +174,7 @@ impl Runtime {
         Ok(Retained { deleted, used_again, not_erased })
     }
 
-    /// Backs up the store to a directory while it is used: see [`Store::backup`].
+    /// Backs up the store to a directory while it is used: see [`Store::backup`](greenroom_store::Store::backup).
     ///
     /// ```no_run
     /// # use greenroom::prelude::*;
@@ -185,7 +185,7 @@ impl Runtime {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Store`]; those of [`Store::backup`].
+    /// [`Error::Store`]; those of [`Store::backup`](greenroom_store::Store::backup).
     #[cfg(feature = "disk")]
     pub async fn backup(
         &self,
