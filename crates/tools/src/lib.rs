@@ -11,6 +11,7 @@ pub mod builtin;
 #[cfg(all(test, feature = "command-tools"))]
 mod by_hand;
 mod context;
+#[cfg(feature = "command-tools")]
 pub mod editor;
 mod error;
 mod function;
