@@ -4,6 +4,7 @@
 //! seed shows: no acknowledged entry is lost, no prompt is recorded or answered twice, and never do two owners write.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -168,6 +169,61 @@ async fn an_append_in_doubt_is_settled_by_the_log() {
         session.prompt("3").await.unwrap();
         assert_eq!(answers(&cluster, "s").await, whole(&["1", "2", "3"]), "{fault:?}");
     }
+}
+
+/// Has an effect.
+#[derive(Deserialize, JsonSchema)]
+struct Effect {
+    /// Which one
+    what: String,
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_model_and_no_tool_is_called_without_a_lease() {
+    let cluster = Cluster::new();
+    let calls_tool =
+        |request: &SeenRequest, _: CallInfo| match request.messages.last().map(|last| last.role()) {
+            Some("user") => Said::call("effect", &serde_json::json!({ "what": "x" })),
+            _ => Said::text("done"),
+        };
+    let model = simulator(Function(calls_tool), WINDOW);
+    let a = start(&cluster, "a", &model).await;
+    let effects = Arc::new(AtomicU64::new(0));
+    let counted = Arc::clone(&effects);
+    let doubts = cluster.clone();
+    let effect = move |asked: Effect| {
+        counted.fetch_add(1, Ordering::Relaxed);
+        // The model is to be asked again without a lease.
+        doubts.doubt("a", true);
+        async move { Ok(asked.what) }
+    };
+    let session = a.runtime.open("s", &agent(WINDOW).tool("effect", effect)).await.unwrap();
+    // Without a lease, not even the first call begins.
+    cluster.doubt("a", true);
+    let run = session.prompt("1").start().await.unwrap();
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    assert_eq!((model.calls(), effects.load(Ordering::Relaxed)), (0, 0));
+    cluster.doubt("a", false);
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    assert_eq!((model.calls(), effects.load(Ordering::Relaxed)), (1, 1));
+    cluster.doubt("a", false);
+    assert_eq!(run.reply().await.unwrap().text, "done");
+    assert_eq!(effects.load(Ordering::Relaxed), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_node_that_the_placement_names_takes_over() {
+    let (cluster, slow) = (Cluster::new(), model(20_000));
+    let a = start(&cluster, "a", &slow).await;
+    let (b, c) = (start(&cluster, "b", &slow).await, start(&cluster, "c", &slow).await);
+    let session = a.runtime.open("s", &agent(WINDOW)).await.unwrap();
+    let mut run = session.prompt("1").start().await.unwrap();
+    run.recorded().await.unwrap();
+    // It looks first, and is leaving.
+    greenroom_store::Placement::drain(&*b.node).await.unwrap();
+    cluster.expire("a");
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert_eq!((b.runtime.live().await.unwrap().len(), c.runtime.live().await.unwrap().len()), (0, 1));
 }
 
 #[tokio::test(start_paused = true)]

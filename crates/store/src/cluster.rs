@@ -47,7 +47,7 @@ struct Lease {
     address: Option<String>,
     incarnation: u64,
     is_valid: bool,
-    /// The node knows that it is not valid.
+    /// The node knows, or fears, that it is not valid.
     is_noticed: bool,
     is_draining: bool,
     /// How often it was noticed that a lease was lost.
@@ -103,6 +103,14 @@ impl Cluster {
             (lease.is_noticed, lease.losses) = (true, lease.losses + 1);
         }
         self.changed.notify_waiters();
+    }
+
+    /// Sets whether a node doubts its lease, as one does whose renewal is late: nothing is lost yet, but
+    /// [`Placement::check`] fails.
+    pub fn doubt(&self, node: &str, doubts: bool) {
+        if let Some(lease) = self.shared.lock().nodes.get_mut(node) {
+            lease.is_noticed = doubts;
+        }
     }
 
     /// Sets what happens to the next append of a node.
