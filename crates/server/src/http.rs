@@ -110,7 +110,7 @@ struct Shared {
     /// Agents by name.
     agents: Arc<BTreeMap<String, Arc<Agent>>>,
     guard: Guard,
-    /// With what requests go to other nodes.
+    /// The secret with which requests are forwarded to other nodes.
     cluster: Option<Secret>,
     request_timeout: Duration,
     stop: CancellationToken,

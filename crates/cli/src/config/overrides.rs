@@ -15,11 +15,23 @@ use crate::error::usage;
 
 /// The prefix of our variables.
 const PREFIX: &str = "GREENROOM_";
-/// Variables that are not settings: the store's folder, the server and token of HTTP clients, and values for tests and child
-/// processes.
-const NO_SETTINGS: [&str; 6] = [
+/// The variable with the URL of a cluster's database.
+pub(crate) const STORE: &str = "GREENROOM_STORE";
+/// The variable with the secret that the nodes of a cluster share.
+pub(crate) const CLUSTER_SECRET: &str = "GREENROOM_CLUSTER_SECRET";
+/// The variable with a node's name.
+pub(crate) const NODE: &str = "GREENROOM_NODE";
+/// The variable with the URL at which other nodes reach a node.
+pub(crate) const ADVERTISE: &str = "GREENROOM_ADVERTISE";
+/// Variables that are not settings: the store's folder, those of a node of a cluster, the server and token of HTTP clients,
+/// and values for tests and child processes.
+const NO_SETTINGS: [&str; 10] = [
     "GREENROOM_COMPLETE",
     "GREENROOM_DATA_DIR",
+    STORE,
+    CLUSTER_SECRET,
+    NODE,
+    ADVERTISE,
     "GREENROOM_URL",
     "GREENROOM_TOKEN",
     "GREENROOM_CORPUS",

@@ -14,16 +14,10 @@ use greenroom::{Engine, StoreError};
 use greenroom_server::check_token;
 
 use crate::args::ClusterArgs;
+use crate::config::overrides::{ADVERTISE, CLUSTER_SECRET, NODE, STORE};
 use crate::config::surroundings::Surroundings;
 use crate::error::{secrets, usage};
 
-/// The variable with the database's URL.
-pub(crate) const STORE: &str = "GREENROOM_STORE";
-/// The variable with the cluster's secret.
-const SECRET: &str = "GREENROOM_CLUSTER_SECRET";
-/// The variables with the node's name and address.
-const NODE: &str = "GREENROOM_NODE";
-const ADVERTISE: &str = "GREENROOM_ADVERTISE";
 /// How long a lease may be.
 const LEASES: RangeInclusive<Duration> = Duration::from_millis(500)..=Duration::from_secs(300);
 /// The longest secret in a file, in bytes.
@@ -32,7 +26,7 @@ const SECRET_BYTES_MAX: u64 = 4 * 1024;
 /// A node, before it connects.
 pub(crate) struct ClusterNode {
     options: PostgresOptions,
-    /// What the nodes share, to recognise each other.
+    /// The secret by which the nodes recognise each other.
     pub(crate) secret: String,
     pub(crate) name: String,
     pub(crate) advertise: String,
@@ -119,9 +113,9 @@ fn secret(args: &ClusterArgs, surroundings: &Surroundings) -> Result<String> {
             let bytes = greenroom_terminal::files::read_all(file, SECRET_BYTES_MAX).with_context(context)?;
             String::from_utf8_lossy(&bytes).trim_end_matches(['\n', '\r']).to_owned()
         }
-        None => surroundings.variable(SECRET).ok_or_else(|| {
+        None => surroundings.variable(CLUSTER_SECRET).ok_or_else(|| {
             usage(format!(
-                "the nodes of a cluster recognise each other by a secret: set {SECRET}, or name a file with \
+                "the nodes of a cluster recognise each other by a secret: set {CLUSTER_SECRET}, or name a file with \
                  --cluster-secret-file, with the same 32 or more characters on each node"
             ))
         })?,

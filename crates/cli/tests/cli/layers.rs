@@ -98,6 +98,12 @@ fn what_stands_over_the_files_is_checked_and_named() {
     let of_clients = [("GREENROOM_URL", "http://127.0.0.1:7878"), ("GREENROOM_TOKEN", "secret")];
     let ran = with_variables(&place, &["config"], &of_clients);
     assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""));
+    // Those of a cluster are not settings, and have an effect.
+    let of_a_cluster =
+        ["STORE", "CLUSTER_SECRET", "NODE", "ADVERTISE"].map(|name| format!("GREENROOM_{name}"));
+    let of_a_cluster: Vec<(&str, &str)> = of_a_cluster.iter().map(|name| (name.as_str(), "x")).collect();
+    let ran = with_variables(&place, &["config"], &of_a_cluster);
+    assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""));
 }
 
 /// What a layer says of a provider need not be whole: the layers together must be.

@@ -1,7 +1,7 @@
 //! Taking over the work of nodes that have ended, where several share one storage.
 //!
 //! Invariants: a session is taken over only if nobody owns it, or its owner's lease has run out, and by the node that the
-//! placement names; one that cannot be resumed is tried again later and later, and keeps no other one waiting.
+//! placement names; one that cannot be resumed is retried with growing delays, and delays no other one.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -18,9 +18,9 @@ use crate::api::runtime::{Runtime, WeakRuntime};
 use crate::api::sessions::SessionSummary;
 use crate::values::error::{Error, Result};
 
-/// How often it is asked what is abandoned.
+/// How often abandoned sessions are looked for.
 const EVERY: Duration = Duration::from_secs(1);
-/// How many sessions are looked at each time.
+/// The most sessions that are looked at each time.
 const AT_A_TIME: usize = 256;
 /// How many sessions are resumed concurrently.
 const AT_ONCE: usize = 16;

@@ -1,8 +1,9 @@
-//! Requests for sessions that another node of the cluster runs: they go there, over the other node's own HTTP.
+//! Forwarding: a request for a session that another node of the cluster runs is sent to that node, over its own HTTP.
 //!
 //! Invariants: a request goes over at most one hop, so there are no loops; the node that gets it checks the caller's right
-//! and label as if the caller had come itself, and believes what a node says of the caller only with the cluster's secret;
-//! nothing is taken from an owner whose lease is valid. What only reads is answered here where its owner does not answer.
+//! and label as for a direct request, and trusts the forwarding node's word on the caller only with the cluster's secret;
+//! no session is taken from an owner whose lease is valid. A request that only reads is answered here if the owner cannot be
+//! reached.
 
 use std::time::Duration;
 
@@ -21,16 +22,16 @@ use crate::operations::{Label, Right};
 
 /// Set by a node that forwards a request: it goes no further.
 pub(super) const HOP: HeaderName = HeaderName::from_static("greenroom-hop");
-/// Who sent a forwarded request: the right, and behind a blank the label `NAME:VALUE`, percent-encoded, if there is one.
+/// Who sent a forwarded request: the right, and after a space the label `NAME:VALUE`, percent-encoded, if there is one.
 const PRINCIPAL: HeaderName = HeaderName::from_static("greenroom-principal");
 /// The path above that of a session.
 const SESSIONS: &str = "/v1/sessions/";
 /// How long a node may take to accept a connection.
 const CONNECT: Duration = Duration::from_secs(2);
-/// How often the owner is looked up, if it changes meanwhile.
+/// How often the owner is looked up if it changes in the meantime.
 const LOOKUPS: usize = 3;
 
-/// What the nodes of a cluster share, to recognise each other.
+/// The secret by which the nodes of a cluster recognise each other.
 pub(super) struct Secret(pub(super) String);
 
 impl Secret {
