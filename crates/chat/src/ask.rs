@@ -2,7 +2,7 @@
 //! field by field.
 //!
 //! Invariants: nothing is answered before Enter, and no choice before the user selected it, because a
-//! question may appear while the user is typing something else. An answer has the type that the question
+//! question may appear while the user is typing something else; of approvals, `approval` says what holds. An answer has the type that the question
 //! requires; otherwise it is refused here with the reason, and the typed text is kept.
 
 use greenroom::{EntryId, QuestionKind};
@@ -17,6 +17,8 @@ mod approval;
 #[cfg(test)]
 mod tests;
 
+/// For how long a question is new, in milliseconds: nobody reads and answers faster.
+const NEW_MS: u64 = 500;
 /// How many choices are visible at once.
 const CHOICES_SHOWN: usize = 8;
 
@@ -27,6 +29,8 @@ pub(crate) enum Asked {
     Waits,
     /// The answer.
     Answered(Value),
+    /// The answer, and from now on edits need none.
+    AnsweredForEdits(Value),
     /// The user postponed the question.
     Later,
     /// Not a key for a question.
@@ -73,6 +77,8 @@ pub(crate) struct Ask {
     details: Vec<String>,
     form: Form,
     problem: Option<String>,
+    /// When it appeared, in unix milliseconds.
+    since_ms: u64,
 }
 
 impl Ask {
@@ -107,7 +113,13 @@ impl Ask {
             details: details.map(|details| details.lines().map(str::to_owned).collect()).unwrap_or_default(),
             form,
             problem: None,
+            since_ms: 0,
         }
+    }
+
+    /// Notes when it appeared.
+    pub(crate) fn appears(&mut self, now_ms: u64) {
+        self.since_ms = now_ms;
     }
 
     /// The question's text.
@@ -121,7 +133,8 @@ impl Ask {
     }
 
     /// Handles a key.
-    pub(crate) fn key(&mut self, key: KeyEvent) -> Asked {
+    pub(crate) fn key(&mut self, key: KeyEvent, now_ms: u64) -> Asked {
+        let is_new = now_ms.saturating_sub(self.since_ms) < NEW_MS;
         self.problem = None;
         if key.code == KeyCode::Esc {
             return Asked::Later;
@@ -154,7 +167,7 @@ impl Ask {
                     Asked::Waits
                 }
             },
-            Form::Approval(form) => form.key(key).unwrap_or_else(|problem| {
+            Form::Approval(form) => form.key(key, is_new).unwrap_or_else(|problem| {
                 self.problem = Some(problem);
                 Asked::Waits
             }),
@@ -182,8 +195,15 @@ impl Ask {
         }
     }
 
-    /// Returns the rows that remain when the question has ended.
-    pub(crate) fn ended(&self, end: &QuestionEnd, width: usize) -> Vec<Row> {
+    /// Returns the rows that remain when the question has ended. `user` is the name of this user. Of an approval, the row
+    /// of its call tells.
+    pub(crate) fn ended(&self, end: &QuestionEnd, user: Option<&str>, width: usize) -> Vec<Row> {
+        let is_mine = |by: &Option<String>| by.is_none() || by.as_deref() == user;
+        if let (Form::Approval(_), QuestionEnd::Answered(answer)) = (&self.form, end)
+            && is_mine(&answer.by)
+        {
+            return Vec::new();
+        }
         let indent = Row::plain("    ");
         let mut rows = Row::new(&self.text, Look::BOLD).wrap(width, &Row::new("  ? ", Look::WARN), &indent);
         let text = match end {
@@ -200,7 +220,8 @@ impl Ask {
                     | Value::Array(_)
                     | Value::Object(_)) => value.to_string(),
                 };
-                let by = answer.by.as_ref().map(|by| format!(" (by {by})")).unwrap_or_default();
+                let by = answer.by.as_ref().filter(|_| !is_mine(&answer.by));
+                let by = by.map(|by| format!(" (by {by})")).unwrap_or_default();
                 format!("{value}{by}")
             }
             QuestionEnd::Expired => "no answer in time".to_owned(),
@@ -215,7 +236,8 @@ impl Ask {
         let (indent, none) = (Row::plain("    "), Row::default());
         if let Form::Approval(form) = &mut self.form {
             let problem = self.problem.as_ref().map(|problem| Row::new(problem, Look::BAD));
-            let hint = format!("a number or ↑ ↓, then Enter · Esc: later · asked by {}", self.tool);
+            let edits = if form.edits() { " · Shift+Tab: yes, and accept all edits" } else { "" };
+            let hint = format!("Enter or a number{edits} · Esc: later");
             let hint = Row::new(&hint, Look::DIM);
             let foot = problem.into_iter().chain([hint]).map(|row| indent.clone().then(row).cut(width));
             return form.layout(width, room, foot.collect());

@@ -50,6 +50,10 @@ struct Running {
     told: Option<(usize, Vec<String>)>,
     /// How the call ended, and how long it took, once it has.
     ended: Option<(ToolStatus, u64)>,
+    /// Whether it waits for a person.
+    asks: bool,
+    /// Since when it has run after a person answered, in unix milliseconds: the wait is not the call's time.
+    answered_ms: Option<u64>,
 }
 
 /// What a kept text is.
@@ -130,7 +134,23 @@ impl Calls {
             progress: String::new(),
             told: None,
             ended: None,
+            asks: false,
+            answered_ms: None,
         });
+    }
+
+    /// Notes that a call waits for a person.
+    pub(crate) fn asks(&mut self, call_id: &str) {
+        if let Some(running) = self.running.iter_mut().find(|running| running.call_id == call_id) {
+            running.asks = true;
+        }
+    }
+
+    /// Notes that the calls that waited for a person run from now on.
+    pub(crate) fn go_on(&mut self, now_ms: u64) {
+        for running in self.running.iter_mut().filter(|running| running.asks) {
+            (running.asks, running.answered_ms) = (false, Some(now_ms));
+        }
     }
 
     /// Notes a progress line of a call.
@@ -146,12 +166,20 @@ impl Calls {
     }
 
     /// Notes that a call has ended; its result follows.
-    pub(crate) fn end(&mut self, call_id: &str, name: &str, status: ToolStatus, duration_ms: u64) {
+    pub(crate) fn end(
+        &mut self,
+        call_id: &str,
+        name: &str,
+        status: ToolStatus,
+        duration_ms: u64,
+        now_ms: u64,
+    ) {
         if !self.running.iter().any(|running| running.call_id == call_id) {
             self.start(call_id, name, "", 0);
         }
         if let Some(running) = self.running.iter_mut().find(|running| running.call_id == call_id) {
-            running.ended = Some((status, duration_ms));
+            let ran_ms = running.answered_ms.map_or(duration_ms, |since| now_ms.saturating_sub(since));
+            running.ended = Some((status, ran_ms));
         }
     }
 
@@ -174,6 +202,8 @@ impl Calls {
             progress: String::new(),
             told: None,
             ended: None,
+            asks: false,
+            answered_ms: None,
         });
         self.finish(running, status, Some(text), width)
     }
@@ -270,7 +300,12 @@ impl Calls {
                 let (mark, look) = mark(status);
                 return Row::plain("  ").and(mark, look).and(&format!(" {call}"), Look::PLAIN).cut(width);
             }
-            let seconds = now_ms.saturating_sub(running.started_ms) / 1_000;
+            if running.asks {
+                let row = Row::plain("  ").and("?", Look::WARN).and(&format!(" {call}"), Look::PLAIN);
+                return row.and(" waits for you", Look::DIM).cut(width);
+            }
+            let since = running.answered_ms.unwrap_or(running.started_ms);
+            let seconds = now_ms.saturating_sub(since) / 1_000;
             let time = if seconds > 0 { format!(" {seconds} s") } else { String::new() };
             let mut row = Row::plain("  ")
                 .and(wheel(now_ms), Look::NOTE)

@@ -152,7 +152,9 @@ fn asked<S>(
 ) -> io::Result<Answered> {
     let raw = Raw::new()?;
     let mut painter = Painter::new(color, input::size()).cutting(input::cuts_rows());
-    let mut above: Vec<Row> = above.iter().map(|line| Row::plain(line)).collect();
+    let (width, none) = (input::size().width(), Row::default());
+    let mut above: Vec<Row> =
+        above.iter().flat_map(|line| Row::plain(line).wrap(width, &none, &none)).collect();
     let mut draw = |state: &S, above: Vec<Row>| {
         let size = input::size();
         let (region, cursor) = layout(state, size.width());

@@ -9,11 +9,14 @@ use greenroom::permissions::{Effect, Mode};
 use greenroom_terminal::files;
 
 use super::backend::HowToCompact;
+use super::program::Skill;
 use greenroom_server::operations::RewindScope;
 
 #[cfg(test)]
 mod tests;
 
+/// The prompt of `/init`.
+pub const INIT: &str = include_str!("commands/init.md");
 /// The largest file of a custom command, in bytes.
 const CUSTOM_BYTES_MAX: u64 = 64 * 1024;
 /// The most custom commands from one folder.
@@ -47,6 +50,8 @@ pub enum Command {
     ContinueIn(String),
     Branch(Branching),
     Undo(GoingBack),
+    /// Take back the last `/undo`.
+    Redo,
     Tree,
     Export(Option<String>),
     Copy,
@@ -69,6 +74,8 @@ pub enum Permitting {
     Show,
     /// Choose this mode.
     Mode(Mode),
+    /// Choose this mode by a key: only the status line and a hint say so.
+    Next(Mode),
     /// Add a rule for this session.
     Add(Effect, String),
 }
@@ -160,7 +167,7 @@ const fn spec(name: &'static str, arguments: &'static str, description: &'static
 }
 
 /// All built-in commands.
-pub(crate) const COMMANDS: [Spec; 31] = [
+pub(crate) const COMMANDS: [Spec; 33] = [
     spec(
         "compact",
         "[focus] [--keep N] [--force]",
@@ -193,6 +200,7 @@ pub(crate) const COMMANDS: [Spec; 31] = [
         "[--files] [--conversation] [--overwrite]",
         "take back the last prompt and everything after it: the conversation, the files, or both",
     ),
+    spec("redo", "", "bring back what the last /undo took back"),
     spec("undo-compact", "[N]", "undo the newest compaction, or all back to number N"),
     spec("tree", "", "the branches of this session"),
     spec(
@@ -208,6 +216,7 @@ pub(crate) const COMMANDS: [Spec; 31] = [
         "what the agent may do without asking: ask, accept_edits, read_only or everything, and the rules",
     ),
     spec("title", "<text>", "name this session"),
+    spec("init", "", "have the agent read this project and write its AGENTS.md"),
     spec("skills", "", "the skills that the model is offered, and the project's instructions"),
     spec("theme", "[name]", "use other colours in this chat: dark, light, high_contrast or colour_blind"),
     spec("keys", "", "the keys"),
@@ -312,9 +321,11 @@ pub fn parse(line: &str, custom: &[Custom]) -> Result<Command, String> {
         "new" | "clear" => Command::New,
         "continue" => Command::Continue,
         "withdraw" => Command::Withdraw,
+        "redo" => Command::Redo,
         "tree" => Command::Tree,
         "copy" => Command::Copy,
         "tools" => Command::Tools,
+        "init" => Command::Prompt(INIT.to_owned()),
         "skills" => Command::Skills,
         "keys" => Command::Keys,
         "help" | "?" => Command::Help,
@@ -478,8 +489,8 @@ impl Custom {
 }
 
 /// Loads the custom commands of these folders; the first command with a name wins. Unreadable files are
-/// skipped.
-pub(crate) fn load(folders: &[CommandFolder]) -> Vec<Custom> {
+/// skipped. A skill whose name is no command's is a command that asks for it.
+pub(crate) fn load(folders: &[CommandFolder], skills: &[Skill]) -> Vec<Custom> {
     let mut found: Vec<Custom> = Vec::new();
     for folder in folders {
         if folder.leads_out() {
@@ -495,6 +506,14 @@ pub(crate) fn load(folders: &[CommandFolder]) -> Vec<Custom> {
             if !is_taken {
                 found.push(custom);
             }
+        }
+    }
+    for Skill { name, description } in skills {
+        let is_taken = COMMANDS.iter().any(|spec| spec.name == name)
+            || found.iter().any(|known| known.name == *name);
+        if !is_taken {
+            let body = format!("Use the skill `{name}`.");
+            found.push(Custom { name: name.clone(), description: format!("skill: {description}"), body });
         }
     }
     found

@@ -4,18 +4,21 @@
 
 use std::path::Path;
 
+use greenroom::permissions::Mode;
 use greenroom::{CompactionRecord, State, Status};
 use greenroom_kernel::plan::NothingToCompact;
 use greenroom_kernel::usage::{ContextUsage, WindowSource};
 use greenroom_server::operations::{
-    Branch, ContextParts, Pinned, Planned, RewoundAction, RewoundFile, SessionRewound,
+    Branch, Pinned, Planned, RewoundAction, RewoundFile, SessionRewound,
 };
-use greenroom_terminal::row::{Look, Row};
+use greenroom_terminal::row::Look;
 use greenroom_terminal::screen::one_line;
 use greenroom_terminal::text::{self, thousands};
 use greenroom_terminal::{compactions, format};
 
-use super::status;
+pub use self::context::context;
+
+mod context;
 
 /// How many columns of a branch's text are shown.
 const TEXT_COLUMNS: usize = 60;
@@ -46,52 +49,22 @@ pub fn nothing_to_compact(reason: &str, context: &ContextUsage) -> String {
     format!("Nothing to compact yet ({size}): {reason}{way}")
 }
 
-/// Describes what fills the window, in rows of `width` columns. `trigger` is the size at which compaction
-/// starts, in tokens; 0 for none.
-pub fn context(parts: &ContextParts, trigger: u64, width: usize) -> Vec<Row> {
-    let usage = parts.context;
-    let percent = usage.percent().unwrap_or(0.0);
-    let bar = format::context(&usage, trigger, width.saturating_sub(40).clamp(8, 40));
-    let mut out = vec![Row::plain("  ").and(&bar, status::look_of(percent)).cut(width)];
-    let head = format!("  {:<22} {:>9} {:>12}  {}", "", "tokens", "of context", "items");
-    out.push(Row::new(head.trim_end(), Look::DIM).cut(width));
-    for part in &parts.parts {
-        let share = usage.window.map_or(0, |window| part.tokens * 100 / window.max(1));
-        let text = format!("  {:<22} {:>9} {share:>10} %", part.category.as_str(), thousands(part.tokens));
-        let count = part.count.map(|count| format!("  {count}")).unwrap_or_default();
-        out.push(Row::plain(&text).and(&count, Look::DIM).cut(width));
-    }
-    if let Some(window) = usage.window {
-        let free = window.saturating_sub(usage.tokens);
-        let share = free * 100 / window.max(1);
-        let text = format!("  {:<22} {:>9} {share:>10} %", "free", thousands(free));
-        out.push(Row::new(&text, Look::DIM).cut(width));
-    }
-    let indent = Row::plain("  ");
-    let known = Row::new(&self::window(&usage), Look::DIM);
-    out.extend(known.wrap(width, &indent, &indent));
-    if trigger > 0 {
-        let text =
-            format!("compaction starts at {} tokens; sizes of parts are estimates", thousands(trigger));
-        out.extend(Row::new(&text, Look::DIM).wrap(width, &indent, &indent));
-    }
-    out
-}
-
-/// Describes the session, its model and its usage.
-pub fn status(state: &State, folder: &Path) -> String {
+/// Describes the session, its model, its server, its permissions and its usage.
+pub fn status(state: &State, folder: &Path, server: Option<&str>, mode: Option<Mode>) -> String {
     let cost = if state.cost_microdollars > 0 {
         format::about(format::dollars(state.cost_microdollars), state.estimated_tokens)
     } else {
         "cost unknown".to_owned()
     };
     format!(
-        "session {}, {}\nfolder {}\n{}, {}\n{} entries, {}, {} tokens in all, {cost}",
+        "session {}, {}\nfolder {}\n{}{}, {}\n{}{} entries, {}, {} tokens in all, {cost}",
         state.id,
         state.status,
         folder.display(),
         state.model,
+        server.map(|server| format!(" of {server}")).unwrap_or_default(),
         window(&state.context),
+        mode.map(|mode| format!("{}: {}\n", mode.as_str().replace('_', " "), mode.meaning())).unwrap_or_default(),
         thousands(state.entries),
         format::count(state.compactions, "compaction"),
         thousands(state.total_tokens),
@@ -205,6 +178,15 @@ const REWOUND_MAX: usize = 30;
 
 /// Describes what a rewind did, a line each.
 pub fn rewound(rewound: &SessionRewound) -> Vec<(Look, String)> {
+    let mut lines = rewound_files(rewound);
+    if rewound.conversation {
+        lines.push((Look::NOTE, continues(rewound)));
+    }
+    lines
+}
+
+/// Describes what a rewind did to the files, a line each.
+pub fn rewound_files(rewound: &SessionRewound) -> Vec<(Look, String)> {
     let mut lines = Vec::new();
     for file in rewound.files.iter().take(REWOUND_MAX) {
         let path = one_line(&file.path, TEXT_COLUMNS);
@@ -230,9 +212,7 @@ pub fn rewound(rewound: &SessionRewound) -> Vec<(Look, String)> {
     if more > 0 {
         lines.push((Look::DIM, format!("and {} more", format::count(more, "file"))));
     }
-    if rewound.conversation {
-        lines.push((Look::NOTE, continues(rewound)));
-    } else if rewound.files.is_empty() {
+    if !rewound.conversation && rewound.files.is_empty() {
         let text = if rewound.keeps_files { "no file has changed since" } else { "files are not kept" };
         lines.push((Look::DIM, text.to_owned()));
     }

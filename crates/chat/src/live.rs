@@ -11,7 +11,7 @@ use anyhow::Result;
 use greenroom::permissions::Mode;
 use greenroom::{CompactionSettings, Event, InProgress, ModelSettings, SessionSummary};
 use greenroom::{EventKind, Record};
-use greenroom_server::operations::{ListQuestions, Sent, SessionPermissions, WaitingInput};
+use greenroom_server::operations::{ListQuestions, RewindScope, Sent, SessionPermissions, WaitingInput};
 use greenroom_server::{Client, ClientError, Events, Received};
 use greenroom_terminal::draw::Painter;
 use greenroom_terminal::input::{self, Input, Raw};
@@ -90,6 +90,14 @@ enum Done {
     Rest,
     /// Events that had been missed.
     Missed(Vec<Event>),
+    /// A hint until the next key.
+    Hint(String),
+    /// The conversation or its files went back, from this entry.
+    WentBack(greenroom::EntryId, RewindScope),
+    /// An `/undo` was taken back.
+    CameBack,
+    /// The command that was to move the conversation did not.
+    StaysThere,
     /// The session's permissions are these now; the user chose the mode, if there is one.
     Permitted(Box<SessionPermissions>, Option<Mode>),
 }
@@ -169,6 +177,8 @@ struct TerminalChat {
     skills: Vec<Skill>,
     /// The text that is to be edited in an editor outside of the chat.
     edits: Option<String>,
+    /// Where the conversation was before each `/undo` since the last prompt, and what went back.
+    undone: Vec<(greenroom::EntryId, RewindScope)>,
 }
 
 /// The end of a chat.
@@ -194,7 +204,7 @@ pub async fn talk(
 ) -> Result<Ended> {
     let history = History::new(&place.data_dir);
     let local = Arc::new(Local::new(&place));
-    let custom = commands::load(&local.command_folders());
+    let custom = commands::load(&local.command_folders(), &place.skills);
     let color = Screen::stdout(place.color).has_color();
     let size = input::size();
     let (done, mut results) = mpsc::unbounded_channel();
@@ -234,7 +244,9 @@ pub async fn talk(
         instructions: place.instructions,
         skills: place.skills,
         edits: None,
+        undone: Vec::new(),
     };
+    live.model.set_user(variable("USER"));
     live.painter.set_theme(live.theme);
     input::report_focus()?;
     live.model.set_outlives(live.program.outlives());
@@ -607,6 +619,13 @@ impl TerminalChat {
                 self.mode = chosen.or(self.mode);
                 self.model.status.mode = permissions.mode;
             }
+            Done::Hint(text) => self.model.hint(&text),
+            Done::WentBack(from, scope) => self.undone.push((from, scope)),
+            Done::CameBack => {
+                self.undone.pop();
+                self.model.status.branch = None;
+            }
+            Done::StaysThere => self.model.moves_itself(false),
             Done::Write(text) => self.model.write(&text),
             Done::Insert(text) => self.model.insert(&text),
             Done::AtWork(sessions) => self.others_work(&sessions),
@@ -615,6 +634,7 @@ impl TerminalChat {
                 // If this fails, the session cannot be found by its folder.
                 tokio::spawn(async move { program.note_folder(&left).await });
                 self.model.begin_session();
+                self.undone.clear();
                 (self.mode, self.chosen) = (None, None);
                 if opened.state.entries == 0 {
                     self.model.note(Look::NOTE, "New session");
@@ -634,6 +654,7 @@ impl TerminalChat {
                 self.program.keep_settings();
                 let (backend, settings) = (self.backend.clone(), self.prompt_settings.clone());
                 let told = std::mem::take(&mut self.told);
+                self.undone.clear();
                 let said = Said { backend, ticket, kind, text, names, is_typed, settings, told };
                 let _ = self.orders.send(Order::Send(Box::new(said)));
             }

@@ -189,6 +189,12 @@ pub(crate) struct Model {
     waits_since: u64,
     /// Whether work goes on when the chat has left.
     outlives: bool,
+    /// The user's name, by which their answers are known.
+    user: Option<String>,
+    /// Whether a command of this chat moves to another place of the conversation, and says so itself.
+    moves_itself: bool,
+    /// The last failed attempt to reach the model, and when the next one begins, in unix milliseconds.
+    retry: Option<(String, u64)>,
 }
 
 impl Model {
@@ -227,7 +233,25 @@ impl Model {
             has_prefix: false,
             waits_since: 0,
             outlives: false,
+            user: None,
+            moves_itself: false,
+            retry: None,
         }
+    }
+
+    /// Sets the user's name.
+    pub(crate) fn set_user(&mut self, user: Option<String>) {
+        self.user = user;
+    }
+
+    /// Notes whether a command of this chat moves to another place of the conversation.
+    pub(crate) fn moves_itself(&mut self, moves: bool) {
+        self.moves_itself = moves;
+    }
+
+    /// Shows a hint until the next key.
+    pub(crate) fn hint(&mut self, text: &str) {
+        self.hint = Some(format!("  {text}"));
     }
 
     /// Sets whether work goes on when the chat has left.
@@ -284,11 +308,11 @@ impl Model {
         let (size, now_ms) = (self.size, self.now_ms);
         let (custom, above) = (std::mem::take(&mut self.custom), std::mem::take(&mut self.above));
         let (status, next_ticket) = (std::mem::take(&mut self.status), self.next_ticket);
-        let outlives = self.outlives;
+        let (outlives, user) = (self.outlives, self.user.take());
         *self = Self::new(size, &[], custom);
         (self.editor, self.now_ms, self.above) = (history, now_ms, above);
         (self.next_ticket, self.last) = (next_ticket, Last::Note);
-        self.outlives = outlives;
+        (self.outlives, self.user) = (outlives, user);
         self.status.git_branch = status.git_branch;
         self.status.model = status.model;
         self.status.effort = status.effort;
@@ -426,7 +450,8 @@ impl Model {
     }
 
     /// Opens a question.
-    pub(crate) fn ask(&mut self, ask: Ask) {
+    pub(crate) fn ask(&mut self, mut ask: Ask) {
+        ask.appears(self.now_ms);
         if !self.asks.iter().any(|known| known.id == ask.id) {
             // A question must not take the keys of a user who is typing.
             if self.asks.is_empty() {
@@ -540,6 +565,11 @@ impl Model {
             let since = self.waits_since.max(began);
             if self.is_interrupting {
                 rows.push(waits("interrupting", since));
+            } else if let Some((what, at)) = &self.retry {
+                let seconds = at.saturating_sub(self.now_ms).div_ceil(1_000);
+                let time = if seconds > 0 { format!(" · again in {seconds} s") } else { " · trying again".to_owned() };
+                let (lead, indent) = (Row::new(&format!("  {wheel} "), Look::NOTE), Row::plain("    "));
+                rows.extend(Row::new(&format!("{what}{time}"), Look::WARN).wrap(width, &lead, &indent));
             } else if let Some(tool) = &self.writing {
                 rows.push(waits(&format!("writing a call of {tool}"), since));
             } else if rows.is_empty() && self.asks.is_empty() {

@@ -26,6 +26,9 @@ pub trait Program: Send + Sync + 'static {
         model: Option<&'a str>,
     ) -> Option<BoxFuture<'a, anyhow::Result<Reconnected>>>;
 
+    /// Returns the server that answers, for the user: its name and address.
+    fn server(&self) -> Option<String>;
+
     /// Returns models of other providers that the user has keys for. Nobody is asked for them.
     fn other_models(&self) -> Vec<OtherModel>;
 
@@ -48,8 +51,12 @@ pub trait Program: Send + Sync + 'static {
     /// Returns other sessions that work in the folder right now.
     fn at_work<'a>(&'a self, session_id: &'a str) -> BoxFuture<'a, Vec<SessionSummary>>;
 
-    /// Returns a message for the user if the session was started in another folder.
-    fn other_folder<'a>(&'a self, session_id: &'a str) -> BoxFuture<'a, Option<String>>;
+    /// Returns a message for the user if a session that the chat switches to works in another folder, or lacks settings
+    /// that it had.
+    fn differs<'a>(&'a self, session_id: &'a str) -> BoxFuture<'a, Option<String>>;
+
+    /// Returns the known parts of the system prompt: the project's instructions, and the list of skills.
+    fn prompt_parts(&self) -> Vec<PromptPart>;
 
     /// Keeps what the user chose for a session, so that it is resumed with it.
     fn keep(&self, session_id: &str, chosen: Chosen);
@@ -122,6 +129,17 @@ pub struct OtherModel {
     pub name: String,
     /// The context window in tokens, if it is known.
     pub window: Option<u64>,
+}
+
+/// A part of the system prompt.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PromptPart {
+    /// Its name.
+    pub name: String,
+    /// How many files or skills it is about.
+    pub count: Option<u64>,
+    /// Its estimated size in tokens.
+    pub tokens: u64,
 }
 
 /// A skill.

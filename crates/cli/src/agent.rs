@@ -37,7 +37,7 @@ pub(crate) mod local;
 mod made;
 pub(crate) mod permissions;
 pub(crate) mod project;
-mod prompt;
+pub(crate) mod prompt;
 pub(crate) mod server;
 mod settings;
 pub(crate) mod simulated;

@@ -41,7 +41,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 pub(crate) use self::keys::names as setting_names;
-pub(crate) use self::layers::{Loaded, Texts, given_prompt, load, load_held, users_places};
+pub(crate) use self::layers::{Loaded, Texts, given_prompt, load, load_held, prompt_file, users_places};
 pub(crate) use self::limits::LimitsConfig;
 pub(crate) use self::live::{Change, LiveConfig};
 use self::looks::{NotifyConfig, ThemeConfig};

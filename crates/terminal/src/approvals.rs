@@ -49,8 +49,9 @@ impl Line {
     }
 }
 
-/// Returns the question `text` and everything that an approval of the call means.
-pub fn lines(text: &str, approval: &Approval) -> Vec<Line> {
+/// Returns the question `text` and everything that an approval of the call means; the rules that "always" adds only if
+/// `has_rules`.
+pub fn lines(text: &str, approval: &Approval, has_rules: bool) -> Vec<Line> {
     let Approval { tool, arguments, folder, why, parts, rules, preview, .. } = approval;
     let mut lines: Vec<Line> = text.split('\n').map(|line| Line::own(line, Look::BOLD)).collect();
     if let Some(why) = why {
@@ -85,7 +86,8 @@ pub fn lines(text: &str, approval: &Approval) -> Vec<Line> {
     if let Some(folder) = folder {
         lines.push(Line::own(&format!("in {folder}"), Look::DIM));
     }
-    lines.extend(rules.iter().map(|rule| Line::own(&format!("\"always\" allows {rule}"), Look::DIM)));
+    let rules = rules.iter().filter(|_| has_rules);
+    lines.extend(rules.map(|rule| Line::own(&format!("\"always\" allows {rule}"), Look::DIM)));
     lines
 }
 

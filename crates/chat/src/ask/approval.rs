@@ -1,7 +1,7 @@
 //! An approval, answered in place: yes, always, no, or no with words for the model.
 //!
-//! Invariants: as for every question, nothing is answered before Enter, and no answer is marked before the user
-//! marked it. The call is shown whole: what does not fit is scrolled, what was not shown is counted, and nothing is
+//! Invariants: one key answers, but no letter and no Enter in the first moment, because the user may be typing something
+//! else. The call is shown whole: what does not fit is scrolled, what was not shown is counted, and nothing is
 //! approved before the end was on the screen. The dialog is never taller than the room that it is given, so no row of
 //! it is off the screen.
 
@@ -21,6 +21,9 @@ mod tests;
 const ROWS_MIN: usize = 3;
 /// The most rows for the user's words.
 const WORDS_ROWS: usize = 4;
+
+/// A longer rule is not named beside the answer, in characters.
+const RULE_MAX: usize = 40;
 
 /// What may be answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,8 +71,9 @@ pub(super) struct Form {
     approval: Approval,
     text: String,
     choices: Vec<Choice>,
-    /// The marked answer; none at first.
-    at: Option<usize>,
+    /// The marked answer; the first one until the user marks one.
+    at: usize,
+    is_marked: bool,
     words: Editor,
     shown: Shown,
 }
@@ -81,45 +85,77 @@ impl Form {
             choices.retain(|choice| *choice != Choice::Always);
         }
         let (approval, text) = (approval.clone(), text.to_owned());
-        Self { approval, text, choices, at: None, words: Editor::default(), shown: Shown::default() }
+        let (words, shown) = (Editor::default(), Shown::default());
+        Self { approval, text, choices, at: 0, is_marked: false, words, shown }
     }
 
     fn marked(&self) -> Option<Choice> {
-        self.choices.get(self.at?).copied()
+        self.choices.get(self.at).copied()
     }
 
-    /// Handles a key.
+    /// Whether the call edits a file, which a mode allows.
+    pub(super) fn edits(&self) -> bool {
+        matches!(self.approval.tool.as_str(), "edit" | "write")
+    }
+
+    /// Marks an answer. Returns whether there is such a one.
+    fn mark(&mut self, choice: Choice) -> bool {
+        let place = self.choices.iter().position(|known| *known == choice);
+        self.is_marked |= place.is_some();
+        self.at = place.unwrap_or(self.at);
+        place.is_some()
+    }
+
+    /// Handles a key. `is_new`: the question has just appeared.
     ///
     /// # Errors
     /// Why the key does nothing, for the user.
-    pub(super) fn key(&mut self, key: KeyEvent) -> Result<Asked, String> {
-        const MEANINGLESS: &str = "a number or ↑ ↓ marks an answer; Esc for something else";
+    pub(super) fn key(&mut self, key: KeyEvent, is_new: bool) -> Result<Asked, String> {
+        const MEANINGLESS: &str = "a number, y or n answers; Esc for something else";
+        const NEW: &str = "the question has just appeared; press the key again";
         let last = self.choices.len() - 1;
         let is_writing = self.marked() == Some(Choice::Words);
         let shown = &mut self.shown;
         // One row of the last page stays, for orientation.
         let page = shown.room.saturating_sub(1).max(1);
-        match (key.code, self.at) {
-            (KeyCode::PageDown, _) => shown.first = (shown.first + page).min(shown.last_first()),
-            (KeyCode::PageUp, _) => shown.first = shown.first.saturating_sub(page),
-            (KeyCode::Char(' '), _) if !is_writing => {
+        match key.code {
+            KeyCode::PageDown => shown.first = (shown.first + page).min(shown.last_first()),
+            KeyCode::PageUp => shown.first = shown.first.saturating_sub(page),
+            KeyCode::Char(' ') if !is_writing => {
                 shown.first = (shown.first + page).min(shown.last_first());
             }
-            (KeyCode::End, _) if !is_writing => shown.first = shown.last_first(),
-            (KeyCode::Home, _) if !is_writing => shown.first = 0,
-            (KeyCode::Up | KeyCode::BackTab, at) => {
-                self.at = Some(at.and_then(|at| at.checked_sub(1)).unwrap_or(last))
+            KeyCode::End if !is_writing => shown.first = shown.last_first(),
+            KeyCode::Home if !is_writing => shown.first = 0,
+            KeyCode::Up => {
+                (self.at, self.is_marked) = (self.at.checked_sub(1).unwrap_or(last), true);
             }
-            (KeyCode::Down | KeyCode::Tab, at) => {
-                self.at = Some(at.filter(|at| *at < last).map_or(0, |at| at + 1))
+            KeyCode::Down | KeyCode::Tab => {
+                self.at = if self.at < last { self.at + 1 } else { 0 };
+                self.is_marked = true;
             }
-            (KeyCode::Enter, Some(_)) => return self.answer(),
-            (KeyCode::Enter, None) => {}
+            KeyCode::Enter if is_new && !self.is_marked => return Err(NEW.to_owned()),
+            KeyCode::Enter => return self.answer(),
+            KeyCode::BackTab if self.edits() => {
+                self.mark(Choice::Yes);
+                return Ok(match self.answer()? {
+                    Asked::Answered(value) => Asked::AnsweredForEdits(value),
+                    asked => asked,
+                });
+            }
             _ if is_writing => edit(&mut self.words, key),
-            (KeyCode::Char(digit @ '1'..='9'), _) => {
+            KeyCode::Char('y' | 'Y' | 'n' | 'N') if is_new => return Err(NEW.to_owned()),
+            KeyCode::Char(letter @ ('y' | 'Y' | 'n' | 'N')) => {
+                let is_yes = letter.eq_ignore_ascii_case(&'y');
+                self.mark(if is_yes { Choice::Yes } else { Choice::No });
+                return self.answer();
+            }
+            KeyCode::Char(digit @ '1'..='9') => {
                 let place = digit.to_digit(10).and_then(|digit| usize::try_from(digit).ok());
-                let place = place.and_then(|place| place.checked_sub(1));
-                self.at = place.filter(|place| *place <= last).or(self.at);
+                let choice = place.and_then(|place| self.choices.get(place.checked_sub(1)?)).copied();
+                match choice {
+                    Some(choice) if self.mark(choice) && choice != Choice::Words => return self.answer(),
+                    Some(_) | None => {}
+                }
             }
             _ => return Err(MEANINGLESS.to_owned()),
         }
@@ -163,7 +199,9 @@ impl Form {
     pub(super) fn layout(&mut self, width: usize, room: usize, foot: Vec<Row>) -> (Vec<Row>, (usize, usize)) {
         if self.shown.width != width {
             // The rows are others now. What was shown in other rows must be shown again.
-            let lines = approvals::lines(&self.text, &self.approval);
+            // The answer names a rule that fits beside it.
+            let has_rules = rules_beside(&self.approval).is_none();
+            let lines = approvals::lines(&self.text, &self.approval, has_rules);
             let lead =
                 |index: usize| if index == 0 { Row::new("  ? ", Look::WARN) } else { Row::plain("    ") };
             let lead = |index: usize| if width < 30 { Row::default() } else { lead(index) };
@@ -213,7 +251,7 @@ impl Form {
         let mut cursor = (0, 2);
         let mark = if is_short { "❯ " } else { "  ❯ " };
         for (index, choice) in self.choices.iter().enumerate() {
-            let is_at = self.at == Some(index);
+            let is_at = self.at == index;
             if is_short && !is_at {
                 continue;
             }
@@ -226,7 +264,10 @@ impl Form {
                     format!("{what} (first read to the end)")
                 }
                 Choice::Yes => "Yes".to_owned(),
-                Choice::Always => format!("Yes, and do not ask again for {}", self.approval.rules.join(", ")),
+                Choice::Always => {
+                    let rules = rules_beside(&self.approval).unwrap_or("what is listed above");
+                    format!("Yes, and do not ask again for {rules}")
+                }
                 Choice::No => "No".to_owned(),
                 Choice::Words => "No, and tell the model what to do instead".to_owned(),
             };
@@ -235,10 +276,6 @@ impl Form {
             let row =
                 Row::new(pointer, Look::WARN).and(&format!("{}. ", index + 1), Look::DIM).and(&text, look);
             rows.push(row.cut(width));
-        }
-        if rows.is_empty() {
-            let text = format!("1–{}, or ↑ ↓: an answer", self.choices.len());
-            rows.push(Row::new(&text, Look::BOLD).cut(width));
         }
         if self.marked() == Some(Choice::Words) {
             let rows_max = if is_short { 1 } else { WORDS_ROWS };
@@ -250,5 +287,13 @@ impl Form {
             rows.extend(layout.rows.into_iter().map(|row| Row::plain("      ").then(row)));
         }
         (rows, cursor)
+    }
+}
+
+/// Returns the rule of an approval, if there is only one, and it is short.
+fn rules_beside(approval: &Approval) -> Option<&str> {
+    match &*approval.rules {
+        [rule] if rule.chars().count() <= RULE_MAX => Some(rule),
+        _ => None,
     }
 }

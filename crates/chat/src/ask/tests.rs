@@ -8,20 +8,22 @@ fn ask(kind: &QuestionKind) -> Ask {
     Ask::new(EntryId(7), "refund", "Refund it?", Some("Order 7"), kind)
 }
 
+/// A moment at which the question is not new any more.
+const LATER: u64 = 10_000;
 /// The room of a question.
 const ROOM: usize = 200;
 
 fn press(ask: &mut Ask, keys: &[KeyCode]) -> Asked {
     let mut last = Asked::Waits;
     for code in keys {
-        last = ask.key(KeyEvent::from(*code));
+        last = ask.key(KeyEvent::from(*code), LATER);
     }
     last
 }
 
 fn type_in(ask: &mut Ask, text: &str) {
     for c in text.chars() {
-        ask.key(KeyEvent::from(KeyCode::Char(c)));
+        ask.key(KeyEvent::from(KeyCode::Char(c)), LATER);
     }
 }
 
@@ -84,7 +86,7 @@ fn a_text_is_typed_or_pasted() {
     ask.paste("of\ntwo lines");
     assert_eq!(press(&mut ask, &[KeyCode::Enter]), Asked::Answered(json!("well of\ntwo lines")));
     let control_c = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
-    assert_eq!(ask.key(control_c), Asked::NotMine, "an interrupt is no answer");
+    assert_eq!(ask.key(control_c, LATER), Asked::NotMine, "an interrupt is no answer");
 }
 
 #[test]
@@ -107,13 +109,13 @@ fn a_form_is_filled_in_field_by_field_with_the_right_types() {
     type_in(&mut ask, "many");
     press(&mut ask, &[KeyCode::Enter]);
     assert_eq!(ask.problem.as_deref(), Some("euros must be of type integer"));
-    ask.key(KeyEvent::new(KeyCode::Char('u'), KeyModifiers::CONTROL));
+    ask.key(KeyEvent::new(KeyCode::Char('u'), KeyModifiers::CONTROL), LATER);
     type_in(&mut ask, "120");
     press(&mut ask, &[KeyCode::Enter, KeyCode::Enter]);
     type_in(&mut ask, "cash");
     press(&mut ask, &[KeyCode::Enter]);
     assert_eq!(ask.problem.as_deref(), Some("by must be one of bank, card"));
-    ask.key(KeyEvent::new(KeyCode::Char('u'), KeyModifiers::CONTROL));
+    ask.key(KeyEvent::new(KeyCode::Char('u'), KeyModifiers::CONTROL), LATER);
     type_in(&mut ask, "Card");
     let answer = press(&mut ask, &[KeyCode::Enter]);
     assert_eq!(answer, Asked::Answered(json!({ "name": "Ada", "euros": 120, "by": "card" })));
@@ -149,14 +151,19 @@ fn an_approval_is_answered_by_number_arrows_or_words() {
         (&with, &[Char('1'), Enter], Asked::Answered(json!("yes"))),
         (&with, &[Char('2'), Enter], Asked::Answered(json!("always"))),
         (&with, &[Char('3'), Enter], Asked::Answered(json!("no"))),
-        (&with, &[Down, Down, Enter], Asked::Answered(json!("always"))),
+        (&with, &[Down, Enter], Asked::Answered(json!("always"))),
         (&with, &[Char('4'), Char('1'), Char('b'), Enter], Asked::Answered(json!({ "no": "1b" }))),
         (&with, &[Char('4'), Char('b'), Up, Enter], Asked::Answered(json!("no"))),
         (&with, &[Char('4'), Enter], Asked::Waits),
-        (&with, &[Enter], Asked::Waits),
-        (&with, &[Char('1')], Asked::Waits),
-        (&with, &[Char('y'), Enter], Asked::Waits),
-        (&with, &[Char('9'), Enter], Asked::Waits),
+        (&with, &[Enter], Asked::Answered(json!("yes"))),
+        (&with, &[Char('1')], Asked::Answered(json!("yes"))),
+        (&with, &[Char('2')], Asked::Answered(json!("always"))),
+        (&with, &[Char('y')], Asked::Answered(json!("yes"))),
+        (&with, &[Char('n')], Asked::Answered(json!("no"))),
+        (&with, &[BackTab], Asked::AnsweredForEdits(json!("yes"))),
+        (&with, &[Char('a')], Asked::Waits),
+        (&with, &[Char('9')], Asked::Waits),
+        (&with, &[Char('4'), Char('y'), Enter], Asked::Answered(json!({ "no": "y" }))),
         (&with, &[Esc], Asked::Later),
         (&without, &[Char('2'), Enter], Asked::Answered(json!("no"))),
         (&without, &[Up, Char('x'), Enter], Asked::Answered(json!({ "no": "x" }))),
@@ -195,6 +202,36 @@ fn an_approval_shows_what_would_change() {
     }
     assert!(rows.iter().all(|row| row.width() <= 60), "{text}");
     let end = QuestionEnd::Answered(json!({ "no": "use git mv" }).into());
-    let ended = ask(&kind).ended(&end, 60).iter().map(|row| row.text()).collect::<String>();
-    assert!(ended.contains("no: use git mv"), "{ended}");
+    assert!(ask(&kind).ended(&end, Some("ada"), 60).is_empty(), "the row of the call tells");
+    let QuestionEnd::Answered(mut answer) = end else { panic!("it is answered") };
+    answer.by = Some("bob".to_owned());
+    let end = QuestionEnd::Answered(answer);
+    let ended = ask(&kind).ended(&end, Some("ada"), 60).iter().map(|row| row.text()).collect::<String>();
+    assert!(ended.contains("no: use git mv (by bob)"), "{ended}");
+}
+
+#[test]
+fn in_its_first_moment_no_letter_and_no_enter_approves() {
+    let kind = QuestionKind::Approval { approval: Box::new(approval(&[])) };
+    for (code, is_answer) in [
+        (KeyCode::Enter, false),
+        (KeyCode::Char('y'), false),
+        (KeyCode::Char('n'), false),
+        // Nobody types a number by chance, and who moves the mark has seen it.
+        (KeyCode::Char('1'), true),
+    ] {
+        let mut ask = ask(&kind);
+        ask.appears(1_000);
+        ask.layout(60, ROOM);
+        let asked = ask.key(KeyEvent::from(code), 1_499);
+        assert_eq!(asked != Asked::Waits, is_answer, "{code:?}: {asked:?}");
+        if !is_answer {
+            assert_ne!(ask.key(KeyEvent::from(code), 1_500), Asked::Waits, "{code:?}");
+        }
+    }
+    let mut ask = ask(&kind);
+    ask.appears(1_000);
+    ask.layout(60, ROOM);
+    ask.key(KeyEvent::from(KeyCode::Down), 1_100);
+    assert_eq!(ask.key(KeyEvent::from(KeyCode::Enter), 1_200), Asked::Answered(json!("no")));
 }

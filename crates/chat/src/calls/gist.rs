@@ -40,6 +40,14 @@ impl Gist {
     /// Reads the result of a call.
     pub(super) fn of(name: &str, status: ToolStatus, text: &str) -> Self {
         let all: Vec<String> = text.lines().map(str::to_owned).collect();
+        if let Some(why) = not_run(text).filter(|_| status == ToolStatus::Error) {
+            let by_user = why.strip_prefix("the user").and_then(|rest| rest.split_once("refused it"));
+            return match by_user {
+                // The user knows who it was, and why.
+                Some(_) => Self::new("denied", Preview::None, vec![why]),
+                None => Self::new("not run", Preview::First, vec![why]),
+            };
+        }
         match (name, status) {
             ("bash", _) => of_command(status, all),
             (_, ToolStatus::Error | ToolStatus::Interrupted) => {
@@ -85,6 +93,12 @@ impl Gist {
         };
         (lines.unwrap_or_default(), count - shown)
     }
+}
+
+/// Returns why a call was not run, as the kernel writes it.
+fn not_run(text: &str) -> Option<String> {
+    let why = text.strip_prefix("Error: ").unwrap_or(text).strip_prefix("The call was not run: ")?;
+    Some(why.lines().next().unwrap_or_default().trim_end_matches('.').to_owned())
 }
 
 /// A line in which a tool says something of its result.

@@ -12,7 +12,7 @@ fn texts(rows: &[Row]) -> Vec<String> {
 fn rows_of(name: &str, arguments: &str, status: ToolStatus, ms: u64, result: &str) -> Vec<String> {
     let mut calls = Calls::default();
     calls.start("1", name, arguments, 0);
-    calls.end("1", name, status, ms);
+    calls.end("1", name, status, ms, 0);
     texts(&calls.result("1", name, status, result, 60))
 }
 
@@ -121,7 +121,7 @@ fn a_call_is_a_line_until_its_result_is_known() {
     let shown = |calls: &Calls| texts(&calls.rows(40, 3_500));
     let moving = |row: &str| row.replace('⠋', wheel(3_500));
     assert_eq!(shown(&calls), ["  ⠋ read src/lib.rs 2 s", "  ⠋ bash make 2 s … compiling"].map(moving));
-    calls.end("1", "read", ToolStatus::Ok, 20);
+    calls.end("1", "read", ToolStatus::Ok, 20, 0);
     assert_eq!(shown(&calls), ["  ✓ read src/lib.rs", "  ⠋ bash make 2 s … compiling"].map(moving));
     assert_eq!(
         texts(&calls.result("1", "read", ToolStatus::Ok, "1\tx", 40)),
@@ -129,12 +129,28 @@ fn a_call_is_a_line_until_its_result_is_known() {
     );
     assert_eq!(calls.rows(40, 4_000).len(), 1);
     // A run that ends takes the others along: what has ended stays.
-    calls.end("2", "bash", ToolStatus::Error, 5);
+    calls.end("2", "bash", ToolStatus::Error, 5, 0);
     calls.start("3", "late", "{}", 0);
     assert_eq!(texts(&calls.clear(40)), ["  ✗ bash make · failed"]);
     assert_eq!(calls.rows(40, 4_000), []);
+    // The time in which the user was asked is not the call's.
+    for (granted, wanted) in [
+        (true, "  ✓ bash make · ok · 2.5 s"),
+        (false, "  ✗ bash make · denied"),
+    ] {
+        calls.start("4", "bash", r#"{"command":"make"}"#, 0);
+        calls.asks("4");
+        assert_eq!(shown(&calls), ["  ? bash make waits for you"]);
+        calls.go_on(50_000);
+        let (status, text) = match granted {
+            true => (ToolStatus::Ok, "ok"),
+            false => (ToolStatus::Error, "The call was not run: the user (ada) refused it and says: no."),
+        };
+        calls.end("4", "bash", status, 52_500, if granted { 52_500 } else { 50_002 });
+        assert_eq!(texts(&calls.result("4", "bash", status, text, 40)).join(" "), wanted);
+    }
     // The chat joined the session after the call's start.
-    calls.end("9", "late", ToolStatus::Interrupted, 0);
+    calls.end("9", "late", ToolStatus::Interrupted, 0, 0);
     assert_eq!(
         texts(&calls.result("9", "late", ToolStatus::Interrupted, "", 40)),
         ["  ✗ late · interrupted"]
@@ -146,7 +162,7 @@ fn changed(name: &str, arguments: &str, told: &[&str], result: &str) -> Vec<Stri
     let mut calls = Calls::default();
     calls.start("1", name, arguments, 0);
     told.iter().for_each(|line| calls.update("1", line));
-    calls.end("1", name, ToolStatus::Ok, 3);
+    calls.end("1", name, ToolStatus::Ok, 3, 0);
     texts(&calls.result("1", name, ToolStatus::Ok, result, 60))
 }
 

@@ -174,14 +174,22 @@ fn custom_commands_come_from_files_and_cannot_take_a_name_that_is_there() {
     for (link, to) in [("other/.greenroom", "project/.greenroom"), ("whole", "project")] {
         std::os::unix::fs::symlink(folder.path().join(to), folder.path().join(link)).unwrap();
     }
-    assert!(load(&[of(&other.join(".greenroom/commands"), Some("other"))]).is_empty());
+    assert!(load(&[of(&other.join(".greenroom/commands"), Some("other"))], &[]).is_empty());
     // If the project itself is reached through a link, the user chose that.
-    let whole = load(&[of(&folder.path().join("whole/.greenroom/commands"), Some("whole"))]);
+    let whole = load(&[of(&folder.path().join("whole/.greenroom/commands"), Some("whole"))], &[]);
     assert_eq!(whole.len(), 2, "{whole:?}");
-    let found =
-        load(&[of(&own, None), of(&folder.path().join("absent"), None), of(&project, Some("project"))]);
+    let skill = |name: &str| Skill { name: name.to_owned(), description: "for work".to_owned() };
+    let found = load(
+        &[of(&own, None), of(&folder.path().join("absent"), None), of(&project, Some("project"))],
+        &[skill("deploy"), skill("review"), skill("help")],
+    );
+    // A skill asks for itself, unless a command has its name.
+    assert_eq!(
+        parse("/deploy to staging", &found),
+        Ok(Command::Prompt("Use the skill `deploy`.\n\nto staging".to_owned()))
+    );
     let known: Vec<_> = found.iter().map(|own| (own.name.as_str(), own.description.as_str())).collect();
-    assert_eq!(known, [("linked", "the user's own"), ("review", "Looks for bugs"), ("ship", "Ships it")]);
+    assert_eq!(known, [("linked", "the user's own"), ("review", "Looks for bugs"), ("ship", "Ships it"), ("deploy", "skill: for work")]);
     assert_eq!(parse("/ship now", &found), Ok(Command::Prompt("Ship now".to_owned())));
     let offered = completions("s", &found);
     let names: Vec<&str> = offered.iter().map(|(name, _)| name.as_str()).collect();

@@ -9,10 +9,11 @@ use std::sync::Arc;
 
 use base64::Engine as _;
 use greenroom::permissions::{Effect, Mode};
-use greenroom::{CompactionOutcome, Order as ListOrder, ReasoningEffort};
+use greenroom::{CompactionDetails, CompactionOutcome, Order as ListOrder, ReasoningEffort};
 use greenroom_kernel::size::{Estimator, text_tokens};
 use greenroom_server::operations::{
-    Branch, ExportFormat, ListSessions, ModelSummary, SessionPermissions, SetPermissions, Speech, ToolSummary,
+    Branch, ExportFormat, ListSessions, ModelSummary, RewindScope, SessionPermissions, SetPermissions, Speech,
+    ToolSummary,
 };
 use greenroom_server::{ClientError, ProblemKind};
 use greenroom_terminal::row::{Look, Row};
@@ -24,7 +25,7 @@ use crate::backend::{Backend, HowToCompact};
 use crate::commands::{Branching, COMMANDS, Command, Custom, KEYS, Permitting, Place, Spec};
 use crate::figures;
 use crate::picker::{Item, Picker, Purpose};
-use crate::program::{Chosen, OtherModel, Program};
+use crate::program::{Chosen, OtherModel, Program, PromptPart};
 
 /// The most sessions and prompts offered.
 const OFFERED_MAX: usize = 500;
@@ -88,11 +89,16 @@ impl TerminalChat {
             }
             Command::Context => {
                 let trigger = self.model.status.trigger;
-                self.spawn(async move { context(&backend, trigger, width).await });
+                let of_prompt = self.program.prompt_parts();
+                self.spawn(async move { context(&backend, &of_prompt, trigger, width).await });
             }
             Command::Status => {
-                let folder = self.folder.clone();
-                self.spawn(async move { state(&backend, folder).await });
+                let (folder, server) = (self.folder.clone(), self.program.server());
+                let mode = self.model.status.mode;
+                self.spawn(async move {
+                    let state = backend.state().await?;
+                    note(Look::DIM, figures::status(&state, &folder, server.as_deref(), mode))
+                });
             }
             Command::Cost => self.spawn(async move { cost(&backend).await }),
             Command::Model(name) => self.model_command(name),
@@ -147,10 +153,20 @@ impl TerminalChat {
                 self.spawn(async move { places(&backend, summary).await });
             }
             Command::Branch(how) => {
-                self.spawn(async move { going_back::to(&backend, how, width).await });
+                // An entry that was typed is told by its number, as an event does.
+                self.model.moves_itself(how.prompt.is_some());
+                self.spawn(async move { moved(going_back::to(&backend, how, width).await) });
             }
             Command::Undo(back) => {
-                self.spawn(async move { going_back::undo(&backend, back, width).await });
+                self.model.moves_itself(true);
+                self.spawn(async move { moved(going_back::undo(&backend, back, width).await) });
+            }
+            Command::Redo => {
+                let Some((from, scope)) = self.undone.last().copied() else {
+                    return self.model.note(Look::DIM, "Nothing to redo: no /undo since your last prompt");
+                };
+                self.model.moves_itself(true);
+                self.spawn(async move { moved(going_back::redo(&backend, from, scope, width).await) });
             }
             Command::Tree => self.spawn(async move { show_tree(&backend, width).await }),
             Command::Export(None) => {
@@ -217,7 +233,11 @@ impl TerminalChat {
                 let text = match number {
                     None => "this compaction is not in the session's log any more".to_owned(),
                     Some(number) => match backend.compaction(Some(number)).await {
-                        Ok(details) => texts::details(&details).join("\n"),
+                        // What the model reads now comes before the figures.
+                        Ok(details) => {
+                            let figures = texts::details(&CompactionDetails { summary: String::new(), ..details.clone() });
+                            format!("{}\n\n{}", details.summary.trim(), figures.join("\n"))
+                        }
                         Err(error) => error.to_string(),
                     },
                 };
@@ -232,8 +252,8 @@ impl TerminalChat {
             let id = resolve(&backend, &id).await?.unwrap_or(id);
             let client = program.session(&id, false).await?;
             let opened = Done::Opened(Box::new(open(client, &id).await?));
-            let folder = program.other_folder(&id).await.map(|text| Done::Note(Look::WARN, text));
-            Ok([opened].into_iter().chain(folder).collect())
+            let differs = program.differs(&id).await.map(|text| Done::Note(Look::WARN, text));
+            Ok([opened].into_iter().chain(differs).collect())
         });
     }
 
@@ -297,10 +317,14 @@ impl TerminalChat {
         }
         let program = Arc::clone(&self.program);
         let (name, id) = (name.to_owned(), self.backend.id().to_owned());
+        let backend = self.backend.clone();
+        let others = program.other_models();
         self.spawn(async move {
+            let (name, warning) = meant(&backend, name, &others).await;
             let client = program.with_model(&name).await.map_err(Problem)?;
             let opened = open(client, &id).await?;
-            Ok(vec![Done::Changed(Box::new(opened), name)])
+            let warning = warning.map(|text| Done::Note(Look::WARN, text));
+            Ok([Done::Changed(Box::new(opened), name)].into_iter().chain(warning).collect())
         });
     }
 
@@ -322,6 +346,36 @@ impl TerminalChat {
                 self.model.note(Look::DIM, &format!("copied {count} characters, if the terminal allows it"))
             }
             Err(error) => self.model.note(Look::BAD, &error.to_string()),
+        }
+    }
+}
+
+/// Adds to the outcome of a command whether the conversation stays where it is.
+fn moved(outcome: Outcome) -> Outcome {
+    let done = outcome.unwrap_or_else(|Problem(text)| vec![Done::Note(Look::BAD, text)]);
+    let has_moved = done.iter().any(|done| match done {
+        Done::WentBack(_, scope) => *scope != RewindScope::Files,
+        Done::CameBack => true,
+        _ => false,
+    });
+    Ok(done.into_iter().chain((!has_moved).then_some(Done::StaysThere)).collect())
+}
+
+/// Returns the model that a name means: one of the present provider, or else one of another provider with this name; and
+/// a warning if nothing lists it.
+async fn meant(backend: &Backend, name: String, others: &[OtherModel]) -> (String, Option<String>) {
+    // A server that lists nothing may have any model.
+    let listed = backend.models().await.map(|listed| listed.models).unwrap_or_default();
+    let is_known = listed.is_empty() || listed.iter().any(|model| model.id == name);
+    if is_known || others.iter().any(|other| other.name == name) {
+        return (name, None);
+    }
+    let other = others.iter().find(|other| other.name.split_once('/').is_some_and(|(_, model)| model == name));
+    match other {
+        Some(other) => (other.name.clone(), None),
+        None => {
+            let warning = format!("The server does not list {name}; /model shows what it has");
+            (name, Some(warning))
         }
     }
 }
@@ -397,12 +451,8 @@ async fn plan(backend: &Backend) -> Outcome {
     note(Look::DIM, figures::plan(&backend.plan().await?))
 }
 
-async fn context(backend: &Backend, trigger: u64, width: usize) -> Outcome {
-    rows(figures::context(&backend.context().await?, trigger, width))
-}
-
-async fn state(backend: &Backend, folder: PathBuf) -> Outcome {
-    note(Look::DIM, figures::status(&backend.state().await?, &folder))
+async fn context(backend: &Backend, of_prompt: &[PromptPart], trigger: u64, width: usize) -> Outcome {
+    rows(figures::context(&backend.context().await?, of_prompt, trigger, width))
 }
 
 async fn cost(backend: &Backend) -> Outcome {
@@ -520,6 +570,13 @@ fn export_places(backend: &Backend, folder: &Path, data_dir: &Path) -> Picker {
 }
 
 async fn export(backend: &Backend, folder: PathBuf, path: String) -> Outcome {
+    let ending = Path::new(&path).extension().and_then(|ending| ending.to_str()).unwrap_or_default();
+    if !["md", "markdown", "json", "jsonl", ""].contains(&ending) {
+        return note(
+            Look::WARN,
+            format!("Cannot export as .{ending}: end the name in .md for Markdown, or in .jsonl for JSON Lines"),
+        );
+    }
     let path = match (path.strip_prefix("~/"), screen::variable("HOME")) {
         (Some(rest), Some(home)) => PathBuf::from(home).join(rest),
         (Some(_), None) | (None, _) => folder.join(path),
@@ -567,11 +624,13 @@ async fn permissions(backend: &Backend, change: Permitting, width: usize) -> Out
             let permissions = backend.permissions().await?;
             rows(permission_rows(&permissions, width))
         }
-        Permitting::Mode(mode) => {
+        Permitting::Mode(mode) | Permitting::Next(mode) => {
+            let is_next = matches!(change, Permitting::Next(_));
             let change = SetPermissions { mode: Some(mode), ..SetPermissions::default() };
             let permissions = backend.set_permissions(change).await?;
             let look = if mode == Mode::Everything { Look::BAD } else { Look::DIM };
-            let told = Done::Note(look, format!("{mode}: {}", mode.meaning()));
+            let text = format!("{}: {}", mode.as_str().replace('_', " "), mode.meaning());
+            let told = if is_next { Done::Hint(text) } else { Done::Note(look, text) };
             Ok(vec![Done::Permitted(Box::new(permissions), Some(mode)), told])
         }
         Permitting::Add(effect, rule) => {

@@ -9,14 +9,18 @@ use greenroom_server::ProblemKind;
 use greenroom_server::operations::{RewindScope, RewoundAction, Said, SessionRewound, Speech};
 use greenroom_terminal::format;
 use greenroom_terminal::row::{Look, Row};
+use greenroom_terminal::screen::one_line;
 
 use super::Done;
-use super::does::{Outcome, Problem, note};
+use super::does::{Outcome, note};
 use crate::attached;
 use crate::backend::Backend;
 use crate::commands::{Branching, GoingBack, Place};
 use crate::figures;
 use crate::picker::{Item, Picker, Purpose};
+
+/// The most columns of a prompt that is quoted.
+const QUOTED_COLUMNS: usize = 40;
 
 /// Takes back the last prompt.
 pub(super) async fn undo(backend: &Backend, back: GoingBack, width: usize) -> Outcome {
@@ -26,7 +30,9 @@ pub(super) async fn undo(backend: &Backend, back: GoingBack, width: usize) -> Ou
             return note(Look::DIM, "there is no prompt to take back yet");
         }
         if !planned.files.is_empty() {
-            return Ok(vec![Done::Pick(choice(None, &planned))]);
+            let said = backend.show().await?.conversation;
+            let text = planned.prompt_id.and_then(|prompt| typed(&said, prompt));
+            return Ok(vec![Done::Pick(choice(None, text.as_deref(), &planned))]);
         }
         return take_back(backend, RewindScope::Both, back.overwrite, width).await;
     };
@@ -39,11 +45,35 @@ async fn take_back(backend: &Backend, scope: RewindScope, overwrite: bool, width
     let Some(prompt) = rewound.prompt_id else {
         return note(Look::DIM, "there is no prompt to take back yet");
     };
-    let text = typed(&said, prompt);
-    let mut done = told(&rewound, width);
-    // The user can change and send it again.
-    done.extend(text.filter(|_| rewound.conversation).map(Done::Write));
+    let text = typed(&said, prompt).unwrap_or_default();
+    let mut done = files(&rewound, width);
+    if rewound.conversation {
+        done.push(Done::Note(Look::NOTE, format!("Took back {}; it is in the editor. /redo brings it back", quoted(&text))));
+        // The user can change and send it again.
+        done.push(Done::Write(text));
+    } else if rewound.files.iter().any(|file| file.action.is_done()) {
+        done.push(Done::Note(Look::DIM, "The conversation stays. /redo brings the files back".to_owned()));
+    }
+    done.extend(rewound.from.map(|from| Done::WentBack(from, scope)));
     Ok(done)
+}
+
+/// Takes back an undo: `from` is where the conversation was.
+pub(super) async fn redo(backend: &Backend, from: EntryId, scope: RewindScope, width: usize) -> Outcome {
+    let rewound = backend.rewind(Some(from), scope, false, false).await?;
+    let mut done = files(&rewound, width);
+    let what = match scope {
+        RewindScope::Both | RewindScope::Conversation => "The conversation is as it was before /undo",
+        RewindScope::Files => "The files are as they were before /undo",
+    };
+    done.push(Done::Note(Look::NOTE, what.to_owned()));
+    done.push(Done::CameBack);
+    Ok(done)
+}
+
+/// Returns the beginning of a text, in quotes.
+fn quoted(text: &str) -> String {
+    format!("“{}”", one_line(text, QUOTED_COLUMNS))
 }
 
 /// Returns what the user typed of a prompt.
@@ -73,46 +103,63 @@ pub(super) async fn to(backend: &Backend, how: Branching, width: usize) -> Outco
         Some(prompt) => typed(&backend.show().await?.conversation, prompt),
         None => None,
     };
-    let back = || text.into_iter().map(Done::Write);
+    let planned = backend.rewind(moment, RewindScope::Both, false, true).await?;
     let Some(scope) = how.back.scope else {
-        if moment.is_some() {
-            let planned = backend.rewind(moment, RewindScope::Both, false, true).await?;
-            if !planned.files.is_empty() {
-                return Ok(vec![Done::Pick(choice(Some(how), &planned))]);
-            }
+        if moment.is_some() && !planned.files.is_empty() {
+            return Ok(vec![Done::Pick(choice(Some(how), text.as_deref(), &planned))]);
         }
-        let mut done = branch(backend, after, how.summary).await?;
-        done.extend(back());
-        return Ok(done);
+        return branch(backend, after, how.summary, text, planned.from).await;
     };
     let mut done = Vec::new();
     if scope != RewindScope::Conversation && moment.is_some() {
         let rewound = backend.rewind(moment, RewindScope::Files, how.back.overwrite, false).await?;
-        done.extend(told(&rewound, width));
+        done.extend(files(&rewound, width));
+        if scope == RewindScope::Files {
+            done.extend(rewound.from.map(|from| Done::WentBack(from, scope)));
+        }
     }
     if scope != RewindScope::Files {
-        done.extend(branch(backend, after, how.summary).await?);
-        done.extend(back());
+        done.extend(branch(backend, after, how.summary, text, planned.from).await?);
     }
     Ok(done)
 }
 
-async fn branch(backend: &Backend, after: Option<EntryId>, summary: bool) -> Outcome {
+/// Continues after an entry. `text` is the prompt that returns to the editor, and `from` where the conversation was.
+async fn branch(
+    backend: &Backend,
+    after: Option<EntryId>,
+    summary: bool,
+    text: Option<String>,
+    from: Option<EntryId>,
+) -> Outcome {
     match backend.branch(after, summary).await {
         // Events report both outcomes, here and in all other chats.
         Err(error) if error.kind() == Some(ProblemKind::BranchSummary) => Ok(Vec::new()),
-        done => done.map(|()| Vec::new()).map_err(Problem::from),
+        done => {
+            done?;
+            let back = text.map(|text| {
+                let told = format!("Back to before {}; it is in the editor. /redo returns", quoted(&text));
+                [Done::Note(Look::NOTE, told), Done::Write(text)]
+            });
+            let from = from.map(|from| Done::WentBack(from, RewindScope::Conversation));
+            Ok(back.into_iter().flatten().chain(from).collect())
+        }
     }
 }
 
 /// What the user can choose.
-fn choice(branch: Option<Branching>, planned: &SessionRewound) -> Picker {
+fn choice(branch: Option<Branching>, prompt: Option<&str>, planned: &SessionRewound) -> Picker {
     let count =
         |is: fn(RewoundAction) -> bool| planned.files.iter().filter(|file| is(file.action)).count() as u64;
     let done = count(RewoundAction::is_done);
     let others = count(|action| action == RewoundAction::ChangedByOthers);
     let left = planned.files.len() as u64 - done;
-    let files = format::count(done, "file");
+    let names: Vec<&str> =
+        planned.files.iter().filter(|file| file.action.is_done()).map(|file| file.path.as_str()).collect();
+    let files = match &*names {
+        names @ ([_] | [_, _]) => names.join(" and "),
+        _ => format::count(done, "file"),
+    };
     let stays = if left > 0 {
         format!("{} cannot be brought back", format::count(left, "file"))
     } else {
@@ -120,22 +167,26 @@ fn choice(branch: Option<Branching>, planned: &SessionRewound) -> Picker {
     };
     let item = |value: &str, label: String, detail: String| Item { value: value.to_owned(), label, detail };
     let mut items = vec![
-        item("--both", format!("the conversation and {files}"), stays.clone()),
-        item("--conversation", "the conversation alone".to_owned(), "the files stay as they are".to_owned()),
-        item("--files", format!("{files} alone"), stays),
+        item("--both", format!("The conversation and {files}"), stays.clone()),
+        item("--conversation", "The conversation only".to_owned(), "the files stay as they are".to_owned()),
+        item("--files", format!("Only {files}"), stays),
     ];
     if others > 0 {
         let others = format::count(others, "file");
         let detail = format!("{others} that somebody else changed, too; the present content is kept");
-        let label = "the conversation and all of these files".to_owned();
+        let label = "The conversation and all of these files".to_owned();
         items.push(item("--both --overwrite", label, detail));
     }
-    Picker::new(Purpose::GoBack(branch), "What goes back", items)
+    let title = match prompt {
+        Some(prompt) => format!("Back to before {}: what goes back?", quoted(prompt)),
+        None => "What goes back?".to_owned(),
+    };
+    Picker::new(Purpose::GoBack(branch), &title, items)
 }
 
-fn told(rewound: &SessionRewound, width: usize) -> Vec<Done> {
-    let rows = figures::rewound(rewound)
-        .into_iter()
-        .map(|(look, line)| Row::new(&format!("  {line}"), look).cut(width));
-    vec![Done::Rows(rows.collect())]
+/// Returns what was done to the files.
+fn files(rewound: &SessionRewound, width: usize) -> Vec<Done> {
+    let lines = figures::rewound_files(rewound).into_iter();
+    let rows: Vec<Row> = lines.map(|(look, line)| Row::new(&format!("  {line}"), look).cut(width)).collect();
+    if rows.is_empty() { Vec::new() } else { vec![Done::Rows(rows)] }
 }

@@ -31,8 +31,8 @@ const KNOWN: Duration = Duration::from_secs(3);
 const OFFERED_MAX: usize = 50;
 /// The largest image that is sent, in bytes.
 const IMAGE_BYTES_MAX: u64 = 5 * 1024 * 1024;
-/// The folder of the project's custom commands. The user's are in the configuration folder.
-const PROJECT_COMMANDS: &str = ".greenroom/commands";
+/// The folders of the project's custom commands. The user's are in the configuration folder.
+const PROJECT_COMMANDS: [&str; 2] = [".greenroom/commands", ".claude/commands"];
 const COMMANDS: &str = "commands";
 
 /// Access to the user's own files and commands.
@@ -90,9 +90,10 @@ impl Local {
     pub(crate) fn command_folders(&self) -> Vec<CommandFolder> {
         let own = self.own_folder.as_ref();
         let own = own.map(|folder| CommandFolder { path: folder.join(COMMANDS), project: None });
-        let path = self.folder.join(PROJECT_COMMANDS);
-        let of_project = CommandFolder { path, project: Some(self.folder.clone()) };
-        own.into_iter().chain(self.trusts_project.then_some(of_project)).collect()
+        let of_project = PROJECT_COMMANDS.into_iter().filter(|_| self.trusts_project);
+        let of_project = of_project
+            .map(|path| CommandFolder { path: self.folder.join(path), project: Some(self.folder.clone()) });
+        own.into_iter().chain(of_project).collect()
     }
 
     /// Returns the branch of the folder's repository.

@@ -44,6 +44,8 @@ impl TerminalChat {
             self.model.past(event);
         }
         self.model.past_ends();
+        // The past had other models.
+        self.stands(&state);
         if state.entries > 0 && !is_back {
             let (entries, id) = (state.entries, self.backend.id().to_owned());
             let is_part = entries > PAST_ENTRIES;

@@ -17,6 +17,7 @@ impl Model {
     pub(crate) fn event(&mut self, event: &Event) {
         if moves(&event.kind) {
             self.waits_since = self.now_ms;
+            self.retry = None;
         }
         match &event.kind {
             EventKind::RunStart => {
@@ -37,7 +38,7 @@ impl Model {
             }
             EventKind::ToolUpdate { call_id, line, .. } => self.calls.update(call_id, line),
             EventKind::ToolEnd { call_id, name, status, duration_ms } => {
-                self.calls.end(call_id, name, *status, *duration_ms);
+                self.calls.end(call_id, name, *status, *duration_ms, self.now_ms);
             }
             EventKind::UsageUpdate { context, cost_microdollars, estimated_tokens, .. } => {
                 self.status.cost_microdollars = *cost_microdollars;
@@ -73,27 +74,32 @@ impl Model {
             }
             EventKind::CompactionUndone { .. } => self.note(Look::NOTE, "Compaction undone"),
             EventKind::InputQueued { entry_id, .. } => self.queued.push(*entry_id),
-            EventKind::QuestionAsked { entry_id, tool, question, .. } => {
+            EventKind::QuestionAsked { entry_id, call_id, tool, question, .. } => {
                 let details = question.details.as_deref();
+                self.calls.asks(call_id);
                 self.ask(Ask::new(*entry_id, tool, &question.text, details, &question.kind));
             }
             EventKind::QuestionEnded { question, end } => {
                 if let Some(place) = self.asks.iter().position(|ask| ask.id == *question) {
                     let ask = self.asks.remove(place);
                     self.is_asked_later = false;
-                    let rows = ask.ended(end, self.size.width());
+                    if let Some(next) = self.asks.first_mut() {
+                        next.appears(self.now_ms);
+                    }
+                    self.calls.go_on(self.now_ms);
+                    let rows = ask.ended(end, self.user.as_deref(), self.size.width());
                     self.put(Last::Note, rows);
                 }
             }
             EventKind::Retry { attempt, failure, .. }
                 if failure.class == FailureClass::Loading && !attempt.is_power_of_two() => {}
-            EventKind::Retry { delay_ms, failure, .. } => {
+            EventKind::Retry { attempt, delay_ms, failure, .. } => {
                 self.discard();
                 let text = match failure.class {
-                    FailureClass::Loading => format!("Waiting for the server: {failure}"),
-                    _ => format!("Trying again in {}: {failure}", format::duration(*delay_ms)),
+                    FailureClass::Loading => format!("waiting for the server: {failure}"),
+                    _ => format!("attempt {attempt} failed: {failure}"),
                 };
-                self.note(Look::WARN, &text);
+                self.retry = Some((text, self.now_ms + delay_ms));
             }
             EventKind::Fallback { provider, model, failure } => {
                 self.discard();
@@ -119,7 +125,9 @@ impl Model {
             EventKind::SessionDeleted { .. } => self.deleted(),
             EventKind::Recorded { record, .. } => {
                 self.recorded(record);
-                if let Record::LeafMoved { to } = record {
+                if let Record::LeafMoved { to } = record
+                    && !std::mem::take(&mut self.moves_itself)
+                {
                     self.note(Look::NOTE, &format::branched(*to));
                 }
             }
@@ -258,7 +266,11 @@ impl Model {
 
     fn message(&mut self, message: &MessageView, entry: EntryId, queued: Option<EntryId>) {
         match message.role {
-            Role::User => self.said(&message.text, message.images, queued.unwrap_or(entry)),
+            Role::User => {
+                // From here on it is the conversation as any other.
+                self.status.branch = None;
+                self.said(&message.text, message.images, queued.unwrap_or(entry));
+            }
             Role::Assistant => {
                 self.end_thinking();
                 self.writing = None;
@@ -354,7 +366,7 @@ impl Model {
         self.end_thinking();
         self.end_calls();
         (self.busy_since, self.writing, self.starts) = (None, None, None);
-        self.is_interrupting = false;
+        (self.is_interrupting, self.retry) = (false, None);
         if self.picker.as_ref().is_some_and(|picker| picker.purpose == Purpose::Leave) {
             // There is nothing to ask about any more.
             self.picker = None;

@@ -52,8 +52,12 @@ impl Model {
         if !self.is_asked_later
             && let Some(ask) = self.asks.first_mut()
         {
-            match ask.key(key) {
+            match ask.key(key, self.now_ms) {
                 Asked::Waits => return Vec::new(),
+                Asked::AnsweredForEdits(value) => {
+                    let edits = Command::Permissions(Permitting::Next(Mode::AcceptEdits));
+                    return vec![Effect::Answer { id: ask.id, value }, Effect::Command(edits)];
+                }
                 Asked::Answered(value) => return vec![Effect::Answer { id: ask.id, value }],
                 Asked::Later => {
                     self.is_asked_later = true;
@@ -198,7 +202,7 @@ impl Model {
             Some(Mode::ReadOnly | Mode::Everything) => Mode::Ask,
             None => return Vec::new(),
         };
-        vec![Effect::Command(Command::Permissions(Permitting::Mode(next)))]
+        vec![Effect::Command(Command::Permissions(Permitting::Next(next)))]
     }
 
     #[expect(clippy::wildcard_enum_match_arm, reason = "most keys mean nothing here")]

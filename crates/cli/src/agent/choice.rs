@@ -68,7 +68,11 @@ pub(crate) async fn complete(global: &Global, args: &mut ModelArgs) -> Result<Ch
     if server.lacks_key(&args.server) {
         return Ok(Choice::NoKey);
     }
-    let is_set = loaded.origins.contains_key(&vec!["model".to_owned()]);
+    let set_by = |setting: &str| loaded.origins.get(&vec![setting.to_owned()]);
+    let is_of_file = |origin: &String| loaded.files.iter().any(|file| file.display().to_string() == *origin);
+    // Where a file names a provider, its model is that provider's, and another server may not have it.
+    let is_others = server.name() != Some(&loaded.config.provider) && set_by("provider").is_some_and(is_of_file);
+    let is_set = set_by("model").is_some_and(|by| !is_others || !is_of_file(by));
     if named.is_some() || is_set || server.is_built_in() {
         return Ok(Choice::Made);
     }
@@ -156,8 +160,30 @@ fn vendors_model(loaded: &Loaded, args: &ModelArgs, here: &Surroundings) -> Opti
     with_key.and_then(first_model).filter(|model| *model != DEFAULT_MODEL)
 }
 
+/// Returns the name of the provider that these flags choose; `None` for an address without a name.
+pub(crate) fn server_name(loaded: &Loaded, args: &ModelArgs, here: &Surroundings) -> Option<String> {
+    let named = named_model(args, here);
+    let own_model = named.as_deref().unwrap_or(&loaded.own.model);
+    let server = Server::chosen(loaded, &args.server, own_model, !args.simulate, here).ok()?;
+    server.name().filter(|_| !args.simulate).map(str::to_owned)
+}
+
+/// Returns the server that these flags choose, for the user.
+pub(crate) fn server_shown(global: &Global, args: &ModelArgs) -> Option<String> {
+    if args.simulate {
+        return Some("the simulation in this process".to_owned());
+    }
+    let here = Surroundings::here();
+    let loaded = load_config(global, &here).ok()?;
+    let named = named_model(args, &here);
+    let own_model = named.as_deref().unwrap_or(&loaded.own.model);
+    let server = Server::chosen(&loaded, &args.server, own_model, true, &here).ok()?;
+    let url = server.base_url();
+    Some(server.name().map_or_else(|| url.to_string(), |name| format!("{name} ({url})")))
+}
+
 /// Whether a key of a provider is there.
-fn has_key(config: &Config, provider: &str, here: &Surroundings) -> bool {
+pub(crate) fn has_key(config: &Config, provider: &str, here: &Surroundings) -> bool {
     let of_settings = config.providers.get(provider).and_then(|settings| {
         let command = settings.key_command.as_ref().map(|_| ());
         command.or_else(|| here.variable(settings.api_key_env.as_deref()?).map(drop))

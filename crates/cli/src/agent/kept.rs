@@ -1,5 +1,5 @@
-//! What a session is resumed with: its server, model, effort, permissions and configuration file, in a file beside the
-//! store.
+//! What a session is resumed with: its server, model, model settings, system prompt, permissions, configuration file and
+//! overrides of settings, in a file beside the store.
 //!
 //! They are no labels of the session: whoever may label sessions, such as a client of `serve`, must not decide where a
 //! key goes and what an agent may do. The folder is a label, because it decides neither.
@@ -20,6 +20,7 @@ use serde::{Deserialize, Serialize};
 use super::server::Server;
 use super::{data_dir, load_config};
 use crate::args::{Global, ModelArgs, ServerArgs};
+use crate::config::prompt_file;
 use crate::config::sandbox::ModeConfig;
 use crate::config::surroundings::Surroundings;
 
@@ -60,6 +61,25 @@ pub(crate) struct Kept {
     sandbox: Option<ModeConfig>,
     /// The configuration file that a flag named, an absolute path.
     config: Option<PathBuf>,
+    sampling: Sampling,
+    system: Option<String>,
+    append_system: Option<String>,
+    /// The overrides of settings (`--set`) that [`is_kept`] names.
+    settings: Vec<String>,
+    /// The names of other overrides that affect what the model is asked.
+    left_out: Vec<String>,
+}
+
+/// Flags for the model's answers.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+struct Sampling {
+    temperature: Option<f64>,
+    top_p: Option<f64>,
+    seed: Option<i64>,
+    stop: Vec<String>,
+    max_output_tokens: Option<u64>,
+    tool_choice: Option<String>,
 }
 
 /// A change of what a session is resumed with.
@@ -105,6 +125,18 @@ impl Kept {
             deny: args.deny.clone(),
             sandbox: args.sandbox,
             config: global.config.as_ref().and_then(|path| std::path::absolute(path).ok()),
+            sampling: Sampling {
+                temperature: args.temperature,
+                top_p: args.top_p,
+                seed: args.seed,
+                stop: args.stop.clone(),
+                max_output_tokens: args.max_output_tokens,
+                tool_choice: args.tool_choice.clone(),
+            },
+            system: args.system.as_deref().map(|text| prompt(text, args)),
+            append_system: args.append_system.as_deref().map(|text| prompt(text, args)),
+            settings: global.settings.iter().filter(|setting| is_kept(setting)).cloned().collect(),
+            left_out: global.settings.iter().filter_map(|setting| left_out(setting)).collect(),
             asked: None,
             asked_url: None,
         };
@@ -130,15 +162,27 @@ impl Kept {
 
     /// Adds what is kept to flags, where they leave it open. `with_permissions`: also what the agent may do.
     pub(crate) fn complete(&self, global: &mut Global, args: &mut ModelArgs, with_permissions: bool) {
+        let given: Vec<String> = global.settings.iter().map(|setting| key(setting).to_owned()).collect();
+        let sets = |section: &str| given.iter().any(|given| is_within(given, section));
         // What nobody watches is steered by its environment as by its flags.
         let of_environment = Surroundings::here().variable("OPENAI_BASE_URL").filter(|_| !with_permissions);
         let names_server = args.simulate
+            || sets("provider")
+            || sets("providers")
             || args.server.provider.is_some()
             || args.server.base_url.is_some()
             || of_environment.is_some_and(|url| self.address() != Some(&without_query(&url)));
         if global.config.is_none() {
             global.config = self.config.clone().filter(|path| path.is_file());
         }
+        let names_model = names_server || args.model.is_some() || sets("model");
+        let mut settings = self.settings.clone();
+        settings.retain(|kept| {
+            let is_replaced = given.iter().any(|given| is_within(key(kept), given));
+            is_kept(kept) && !is_replaced && !(names_model && key(kept) == "context_window")
+        });
+        settings.append(&mut global.settings);
+        global.settings = settings;
         if !names_server {
             args.simulate = self.simulate;
             args.server.provider.clone_from(&self.provider);
@@ -148,13 +192,25 @@ impl Kept {
                 args.server.api_key_env.clone_from(&self.api_key_env);
             }
             // The model belongs to its server.
-            if args.model.is_none() {
+            if !names_model {
                 args.model.clone_from(&self.model);
                 args.window = args.window.or(self.window);
             }
             self.pin_server(global, args);
         }
-        args.effort = args.effort.or(self.effort);
+        // Flags come before settings, also those of an earlier command.
+        if !sets("model_settings") && !sets("models") {
+            self.sampling.complete(args);
+            args.effort = args.effort.or(self.effort);
+        }
+        for (given, kept, setting) in [
+            (&mut args.system, &self.system, "system_prompt"),
+            (&mut args.append_system, &self.append_system, "append_system_prompt"),
+        ] {
+            if given.is_none() && !sets(setting) {
+                given.clone_from(kept);
+            }
+        }
         let names_permissions = args.mode.is_some() || args.no_tools || args.allow_write || args.allow_shell;
         if !with_permissions {
             return;
@@ -173,6 +229,21 @@ impl Kept {
             }
         }
         args.sandbox = args.sandbox.or(self.sandbox);
+    }
+
+    /// Returns a warning about overrides that the session began with, and that neither it nor these flags have.
+    pub(crate) fn lacking(&self, global: &Global) -> Option<String> {
+        let given: Vec<&str> = global.settings.iter().map(|setting| key(setting)).collect();
+        let lacks = |name: &&String| !given.contains(&name.as_str());
+        let lacking: Vec<String> =
+            self.left_out.iter().filter(lacks).map(|name| format!("--set {name}=…")).collect();
+        (!lacking.is_empty()).then(|| {
+            format!(
+                "this session was used with {}, which a session does not keep; the configuration's values apply unless you \
+                 give it again",
+                lacking.join(" ")
+            )
+        })
     }
 
     /// Returns the address of a server without a name.
@@ -251,6 +322,68 @@ impl Kept {
             sandbox: other.sandbox,
             ..self
         }
+    }
+}
+
+impl Sampling {
+    /// Adds what is kept to flags, where they leave it open.
+    fn complete(&self, args: &mut ModelArgs) {
+        args.temperature = args.temperature.or(self.temperature);
+        args.top_p = args.top_p.or(self.top_p);
+        args.seed = args.seed.or(self.seed);
+        args.max_output_tokens = args.max_output_tokens.or(self.max_output_tokens);
+        if args.stop.is_empty() {
+            args.stop.clone_from(&self.stop);
+        }
+        if args.tool_choice.is_none() {
+            args.tool_choice.clone_from(&self.tool_choice);
+        }
+    }
+}
+
+/// Whether a session keeps an override of a setting: one that affects what its model is asked, and decides neither where
+/// keys and conversations go, nor what runs, nor what is allowed or redacted.
+pub(crate) fn is_kept(setting: &str) -> bool {
+    const KEPT: [&str; 10] = [
+        "context_window",
+        "model_settings",
+        "models",
+        "system_prompt",
+        "append_system_prompt",
+        "project_instructions",
+        "skills",
+        "model_may_compact",
+        "limits",
+        "compaction",
+    ];
+    KEPT.iter().any(|section| is_within(key(setting), section))
+}
+
+/// Returns the name of an override that affects what the model is asked, and that a session does not keep.
+fn left_out(setting: &str) -> Option<String> {
+    let key = key(setting);
+    ["providers", "hooks", "permissions", "sandbox", "redact"]
+        .iter()
+        .any(|section| is_within(key, section))
+        .then(|| key.to_owned())
+}
+
+/// Returns the name in `NAME=VALUE`.
+fn key(setting: &str) -> &str {
+    setting.split('=').next().unwrap_or_default().trim()
+}
+
+/// Whether a setting is this one, or a part of it.
+fn is_within(key: &str, section: &str) -> bool {
+    key.strip_prefix(section).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+}
+
+/// Returns the text of a prompt's flag; the name of a file does not depend on the folder, unless that is the session's.
+fn prompt(text: &str, args: &ModelArgs) -> String {
+    let name = prompt_file(text).filter(|_| args.is_workspace_given);
+    match name.and_then(|name| std::path::absolute(name).ok()) {
+        Some(path) => format!("file:{}", path.display()),
+        None => text.to_owned(),
     }
 }
 

@@ -9,13 +9,17 @@ use std::path::Path;
 
 use anyhow::Result;
 
+use greenroom_chat::PromptPart;
+use greenroom_kernel::size::{Estimator, text_tokens};
+
+use super::{load_config, skills};
 use crate::agent::permissions::Offered;
 use crate::agent::project::ProjectFiles;
 use crate::agent::skills::Skills;
-use crate::args::ModelArgs;
+use crate::args::{Global, ModelArgs};
 use crate::config::surroundings::Surroundings;
 use crate::config::trusted::FolderTrust;
-use crate::config::{Config, given_prompt};
+use crate::config::{Config, Loaded, given_prompt};
 use crate::error::usage;
 
 /// The parts of an agent's instructions.
@@ -90,6 +94,29 @@ impl SystemPrompt {
         }
         text
     }
+}
+
+/// Returns the parts of the system prompt that come from files: the project's instructions, and the list of skills.
+pub(crate) fn parts(global: &Global, args: &ModelArgs, folder: &Path) -> Vec<PromptPart> {
+    let here = Surroundings::here();
+    let Ok(Loaded { config, .. }) = load_config(global, &here) else { return Vec::new() };
+    let mut parts = Vec::new();
+    let mut add = |name: String, count: usize, text: &str| {
+        if !text.is_empty() {
+            let (count, tokens) = (Some(count as u64), text_tokens(text, Estimator::Classes));
+            parts.push(PromptPart { name, count, tokens });
+        }
+    };
+    if config.project_instructions && !args.no_tools {
+        let files = ProjectFiles::around(folder, FolderTrust::of(&config, folder, &here));
+        let names = files.names();
+        let name = names.first().and_then(|name| name.rsplit('/').next()).unwrap_or_default();
+        add(name.to_owned(), names.len(), &files.read().text);
+    }
+    if let Some(skills) = skills(&config, args, Some(folder), &here) {
+        add("skills".to_owned(), skills.listed().len(), &skills.offer());
+    }
+    parts
 }
 
 fn built_in(root: Option<&Path>, offered: Offered) -> String {

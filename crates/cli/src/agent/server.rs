@@ -21,6 +21,9 @@ use crate::config::{
 };
 use crate::error::{secrets, usage};
 
+/// The variable with the address of Anthropic's API, or of a gateway to it.
+const ANTHROPIC_ADDRESS: &str = "ANTHROPIC_BASE_URL";
+
 /// The chosen server.
 pub(crate) struct Server {
     /// Its name in the configuration; `None` for an address that the user gave without a name.
@@ -52,6 +55,7 @@ impl Server {
         let of_model = || vendor(model).filter(|_| !is_set && args.base_url.is_none());
         let name = args.provider.as_deref().or_else(of_model).unwrap_or(&config.provider);
         let (settings, base_url) = config.provider(name)?;
+        let of_environment = vendors_address(loaded, name, surroundings).filter(|_| may_ask_environment);
         let given = args.base_url.clone().filter(|url| !url.trim().is_empty());
         let may_ask_environment = may_ask_environment && given.is_none() && args.provider.is_none();
         let (given, what) = match given {
@@ -62,7 +66,7 @@ impl Server {
             return Ok(Self {
                 name: Some(name.to_owned()),
                 settings: settings.clone(),
-                base_url: base_url.clone(),
+                base_url: of_environment.transpose()?.unwrap_or_else(|| base_url.clone()),
                 is_of_file: is_of_file(loaded, name, base_url),
                 surroundings: surroundings.clone(),
             });
@@ -244,6 +248,19 @@ impl Server {
         };
         HttpProvider::new(options).map(Arc::new).map_err(|error| usage(error.to_string()))
     }
+}
+
+/// Returns the address that Anthropic's own variable names, unless the configuration has one. It is given without the
+/// version, as the vendor's programs expect it.
+fn vendors_address(loaded: &Loaded, name: &str, surroundings: &Surroundings) -> Option<Result<BaseUrl>> {
+    let is_set = |key: &Vec<String>| matches!(&**key, [first, second, third] if first == "providers" && second == name && third == "base_url");
+    let address = surroundings.variable(ANTHROPIC_ADDRESS).filter(|_| name == "anthropic")?;
+    if loaded.origins.keys().any(is_set) {
+        return None;
+    }
+    let address = address.trim_end_matches('/');
+    let address = if address.ends_with("/v1") { address.to_owned() } else { format!("{address}/v1") };
+    Some(address.parse().map_err(|error| usage(format!("{ANTHROPIC_ADDRESS}: {error}"))))
 }
 
 /// Returns the variables that usually have the keys of the built-in providers.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use greenroom::permissions::Mode;
-use greenroom_chat::{Backend, Ended, Opened, Place, SILENCE_MAX, Skill, Typed};
+use greenroom_chat::{Backend, Ended, INIT, Opened, Place, SILENCE_MAX, Skill, Typed};
 use greenroom_server::operations::ClientKind;
 use greenroom_terminal::input::{self, Input, KeyCode, KeyEvent, KeyModifiers, Raw};
 use greenroom_terminal::screen::variable;
@@ -32,9 +32,6 @@ mod plain;
 mod program;
 mod trust;
 mod welcome;
-
-/// The prompt with which `init` begins.
-const INIT: &str = include_str!("chat/init.md");
 
 /// Runs the command.
 pub(crate) async fn run(global: &Global, args: &ChatArgs) -> Result<u8> {
@@ -63,13 +60,15 @@ pub(crate) async fn init(global: &Global, args: &InitArgs) -> Result<u8> {
 async fn talk(global: &Global, args: &ModelArgs, which: Which<'_>, prompt: &str) -> Result<u8> {
     let interrupts = Interrupts::new()?;
     let (mut global, mut args) = (global.clone(), args.clone());
-    let Some(begun) = begin::session(&mut global, &mut args, which, &interrupts).await? else {
+    let Some(mut begun) = begin::session(&mut global, &mut args, which, &interrupts).await? else {
         return Ok(error::INTERRUPTED);
     };
     if is_drawn(&global) {
         args.answers = Answers::Terminal;
-        if !args.no_tools && trust::ask(&global, &args, &interrupts).await?.is_none() {
-            return Ok(error::INTERRUPTED);
+        if !args.no_tools {
+            let asked = trust::about_project(&global, &args, &interrupts).await?;
+            let Some(behind) = asked else { return Ok(error::INTERRUPTED) };
+            begun.behind.extend(behind);
         }
     } else {
         args.answers = Answers::Nobody;
@@ -286,9 +285,11 @@ fn say_how_to_go_on(global: &Global, id: &str) -> Result<u8> {
     Ok(0)
 }
 
-/// Returns the flags that a session does not keep: the store's directory and the overrides of settings.
+/// Returns the flags that a session does not keep: the store's directory and some overrides of settings.
 pub(super) fn resume_flags(global: &Global) -> String {
-    let is_plain = |setting: &&String| !setting.contains('?') && !setting.starts_with("trusted_folders=");
+    let is_plain = |setting: &&String| {
+        !setting.contains('?') && !setting.starts_with("trusted_folders=") && !kept::is_kept(setting)
+    };
     let settings = global.settings.iter().filter(is_plain);
     let settings = settings.map(|setting| format!(" --set {}", super::completions::as_word(setting)));
     format!("{}{}", data_dir_flag(global), settings.collect::<String>())

@@ -119,7 +119,7 @@ fn show(screen: &mut Screen, question: &PendingQuestion) -> Result<()> {
     screen.line(Row::styled(Look::DIM, head))?;
     let Question { text, details, kind, .. } = &question.question;
     if let QuestionKind::Approval { approval } = kind {
-        for row in approvals::lines(text, approval).iter().flat_map(|line| line.rows(usize::MAX)) {
+        for row in approvals::lines(text, approval, true).iter().flat_map(|line| line.rows(usize::MAX)) {
             screen.line(Row::plain("  ").then(row))?;
         }
     } else {

@@ -70,6 +70,7 @@ async fn perform(global: &Global, args: &RunArgs, mut events: Option<&mut Events
     if let Some(kept) = &kept {
         // Nobody watches, so what the agent may do is up to this command.
         kept.complete(&mut global, &mut model, false);
+        super::chat::begin::say_lacking(&global, kept)?;
     }
     choice::complete_unasked(&global, &mut model).await?;
     let global = &global;

@@ -57,6 +57,11 @@ pub(crate) fn all() -> BTreeMap<String, String> {
     })
 }
 
+/// Reads the file again when a key is next asked for: another process may have kept one.
+pub(crate) fn read_again() {
+    *KNOWN.lock() = None;
+}
+
 /// Returns why the file is not used, if it exists.
 pub(crate) fn problem() -> Option<String> {
     let path = path()?;

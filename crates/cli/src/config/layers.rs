@@ -15,7 +15,7 @@ use serde_norway::Value;
 
 use self::errors::{at, misfit, wrong};
 use self::merge::{Origins, has_core_tag, has_tag, rename, typed, unset_to_default};
-use self::read::{own_source, project_source, prompt_file, read_prompt, user_source};
+use self::read::{own_source, project_source, read_prompt, user_source};
 use self::trust::Over;
 use super::live::refused;
 use super::overrides::Overrides;
@@ -28,7 +28,7 @@ use crate::error::usage;
 
 pub(crate) use self::errors::located;
 pub(crate) use self::merge::{get, leaves, merge, set, set_parts, setting, settings_of};
-pub(crate) use self::read::{given_prompt, own_file, own_file_shown, prompt_files, users_places};
+pub(crate) use self::read::{given_prompt, own_file, own_file_shown, prompt_file, prompt_files, users_places};
 pub(crate) use self::trust::{Author, Rule, Tighter, expanded, is_absolute, is_section, rule, tighter};
 
 mod errors;

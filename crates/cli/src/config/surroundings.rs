@@ -23,7 +23,8 @@ use crate::error::{secrets, usage};
 const PREFIXES: [&str; 2] = ["GREENROOM_", "OPENAI_"];
 /// Other such variables, in this spelling or in lower case. Other `XDG_…` variables change with each login
 /// and each window.
-const NAMES: [&str; 11] = [
+const NAMES: [&str; 12] = [
+    "ANTHROPIC_BASE_URL",
     "HOME",
     "XDG_CONFIG_HOME",
     "HTTP_PROXY",

@@ -29,8 +29,8 @@ pub(crate) const ROOT_MARKS: [&str; 3] = [".git", ".hg", ".jj"];
 pub(crate) const INSTRUCTIONS: [&str; 2] = ["AGENTS.md", "CLAUDE.md"];
 /// The folders of a project's skills.
 pub(crate) const SKILLS: [&str; 3] = [".greenroom/skills", ".agents/skills", ".claude/skills"];
-/// The folder of a project's commands.
-const COMMANDS: &str = ".greenroom/commands";
+/// The folders of a project's commands.
+const COMMANDS: [&str; 2] = [".greenroom/commands", ".claude/commands"];
 /// The most folders that are searched.
 pub(crate) const FOLDERS_MAX: usize = 32;
 /// The file with the answers, in the folder of the user's configuration.
@@ -157,7 +157,7 @@ impl FolderTrust {
         let Inner { root, folder, .. } = &*self.0;
         let above: Vec<&Path> = folder.ancestors().take_while(|above| above.starts_with(root)).collect();
         let instructions = above.iter().rev().flat_map(|above| INSTRUCTIONS.map(|name| above.join(name)));
-        let others = SKILLS.into_iter().chain([COMMANDS]).map(|name| folder.join(name));
+        let others = SKILLS.into_iter().chain(COMMANDS).map(|name| folder.join(name));
         let found = instructions.chain(others).filter(|path| path.exists());
         found.map(|path| path.strip_prefix(root).unwrap_or(&path).display().to_string()).collect()
     }

@@ -5,7 +5,7 @@ use serde_json::json;
 use super::*;
 
 fn shown(text: &str, approval: &Approval, width: usize) -> String {
-    let rows = lines(text, approval).into_iter().flat_map(|line| line.rows(width));
+    let rows = lines(text, approval, true).into_iter().flat_map(|line| line.rows(width));
     rows.map(|row| row.text()).collect::<Vec<_>>().join("\n")
 }
 

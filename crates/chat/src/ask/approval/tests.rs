@@ -104,12 +104,12 @@ fn cases() -> Vec<Case> {
 }
 
 fn press(form: &mut Form, code: KeyCode) -> Result<Asked, String> {
-    form.key(KeyEvent::from(code))
+    form.key(KeyEvent::from(code), false)
 }
 
 /// Tries to approve, as a hasty user would.
 fn approves(form: &mut Form) -> Result<Asked, String> {
-    press(form, KeyCode::Char('1')).and_then(|_| press(form, KeyCode::Enter))
+    press(form, KeyCode::Char('1'))
 }
 
 fn foot(columns: usize) -> Vec<Row> {
@@ -185,8 +185,7 @@ fn check(case: &Case, (columns, rows): (usize, usize)) -> usize {
             if choice == '2' && case.approval.rules.is_empty() {
                 continue;
             }
-            let tried =
-                press(&mut form, KeyCode::Char(choice)).and_then(|_| press(&mut form, KeyCode::Enter));
+            let tried = press(&mut form, KeyCode::Char(choice));
             assert!(tried.is_err(), "{}: {choice} with {missing} rows unseen gives {tried:?}", at());
         }
         press(&mut form, KeyCode::Char(' ')).unwrap();
@@ -237,8 +236,7 @@ fn the_end_may_be_read_first_and_what_was_passed_over_is_counted() {
 fn no_needs_no_reading() {
     let case = &cases()[0];
     let mut form = Form::new(case.text, &case.approval);
-    press(&mut form, KeyCode::Char('2')).unwrap();
-    assert_eq!(press(&mut form, KeyCode::Enter), Ok(Asked::Answered(json!("no"))));
+    assert_eq!(press(&mut form, KeyCode::Char('2')), Ok(Asked::Answered(json!("no"))));
     press(&mut form, KeyCode::Char('3')).unwrap();
     for c in "use git clean".chars() {
         press(&mut form, KeyCode::Char(c)).unwrap();

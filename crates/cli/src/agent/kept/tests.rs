@@ -118,3 +118,88 @@ fn no_key_is_kept_in_an_address() {
         assert_eq!(without_query(url), expected, "{url}");
     }
 }
+
+/// The settings after a resume, in a line.
+fn resumed(dir: &std::path::Path, began: &[&str], given: &[&str], model: Option<&str>) -> String {
+    let settings = |settings: &[&str]| settings.iter().map(|setting| (*setting).to_owned()).collect();
+    let mut args = ModelArgs { model: Some("qwen".to_owned()), simulate: true, ..ModelArgs::bare() };
+    args.temperature = Some(0.2);
+    args.stop = vec!["END".to_owned()];
+    args.system = Some("Be brief.".to_owned());
+    let began = Global { settings: settings(began), ..global(dir) };
+    let kept = Kept::of(&began, &args).unwrap();
+    let kept: Kept = serde_json::from_slice(&serde_json::to_vec(&kept).unwrap()).unwrap();
+    let mut args = ModelArgs { model: model.map(str::to_owned), ..ModelArgs::bare() };
+    let mut global = Global { settings: settings(given), ..global(dir) };
+    kept.complete(&mut global, &mut args, true);
+    let system = args.system.unwrap_or_default();
+    let lacking = kept.lacking(&global).map(|text| text.split(", which").next().unwrap_or_default().to_owned());
+    format!(
+        "{} | {:?} {:?} {} {system} | {}",
+        global.settings.join(" "),
+        args.temperature,
+        args.model,
+        args.stop.join(" "),
+        lacking.unwrap_or_default()
+    )
+}
+
+#[test]
+fn settings_of_what_is_asked_are_kept_and_no_others() {
+    let dir = tempfile::tempdir().unwrap();
+    let usual = "Some(0.2) Some(\"qwen\") END Be brief.";
+    let table: [(&[&str], &[&str], Option<&str>, String); 8] = [
+        (
+            &["compaction.threshold=0.7", "context_window=9000"],
+            &[],
+            None,
+            format!("compaction.threshold=0.7 context_window=9000 | {usual} | "),
+        ),
+        // What is given comes after what is kept, and replaces it.
+        (
+            &["compaction.threshold=0.7", "limits.steps_max=3"],
+            &["compaction.threshold=0.5"],
+            None,
+            format!("limits.steps_max=3 compaction.threshold=0.5 | {usual} | "),
+        ),
+        (&["compaction.threshold=0.7"], &["compaction={}"], None, format!("compaction={{}} | {usual} | ")),
+        // A window belongs to its model.
+        (
+            &["context_window=9000", "skills=false"],
+            &[],
+            Some("other"),
+            "skills=false | Some(0.2) Some(\"other\") END Be brief. | ".to_owned(),
+        ),
+        (&[], &["model=other"], None, "model=other | Some(0.2) None END Be brief. | ".to_owned()),
+        // Settings that are given take precedence over flags that are kept.
+        (
+            &[],
+            &["model_settings.temperature=1", "system_prompt=Hi"],
+            None,
+            "model_settings.temperature=1 system_prompt=Hi | None Some(\"qwen\")   | ".to_owned(),
+        ),
+        // Where keys go, what runs, and what is allowed is not kept.
+        (
+            &["providers.openai.base_url=http://a.example/v1", "hooks.before_compact=rm", "trusted_folders=[/]", "theme=dark"],
+            &[],
+            None,
+            format!(
+                " | {usual} | this session was used with --set providers.openai.base_url=… --set hooks.before_compact=…"
+            ),
+        ),
+        (
+            &["permissions.mode=everything", "sandbox.mode=off"],
+            &["permissions.mode=everything"],
+            None,
+            format!("permissions.mode=everything | {usual} | this session was used with --set sandbox.mode=…"),
+        ),
+    ];
+    for (began, given, model, expected) in table {
+        assert_eq!(resumed(dir.path(), began, given, model), expected, "{began:?} {given:?}");
+    }
+    // A file that was changed sets nothing else either.
+    let kept = Kept { settings: vec!["hooks.before_compact=rm".to_owned()], ..Kept::default() };
+    let mut global = global(dir.path());
+    kept.complete(&mut global, &mut ModelArgs::bare(), true);
+    assert_eq!(global.settings, Vec::<String>::new());
+}

@@ -103,6 +103,7 @@ pub(crate) async fn stored(global: &Global, args: &ModelArgs, given: &str) -> Re
     let kept = found.and_then(|found| Kept::read(&global, &found.id));
     if let Some(kept) = kept {
         kept.complete(&mut global, &mut args, false);
+        say_lacking(&global, &kept)?;
     }
     choice::complete_unasked(&global, &mut args).await?;
     Ok((global, args))
@@ -117,8 +118,14 @@ fn resumed(global: &mut Global, args: &mut ModelArgs, found: &SessionSummary) ->
     let kept = Kept::read(global, &found.id);
     if let Some(kept) = &kept {
         kept.complete(global, args, true);
+        say_lacking(global, kept)?;
     }
     Ok(kept)
+}
+
+/// Says which overrides of settings the session was used with and lacks now.
+pub(crate) fn say_lacking(global: &Global, kept: &Kept) -> Result<()> {
+    kept.lacking(global).map_or(Ok(()), |text| agent::warn(global, &text))
 }
 
 /// Makes a session's folder the current one, so that everything is found as when it was started.

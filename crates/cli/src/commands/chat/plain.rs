@@ -279,7 +279,9 @@ impl Chat {
             }
             Command::Context => self.context().await?,
             Command::Status => {
-                let status = figures::status(&self.backend.state().await?, &self.link.folder);
+                let (state, mode) = (self.backend.state().await?, self.backend.permissions().await?.mode);
+                let server = agent::choice::server_shown(&self.global, &self.args);
+                let status = figures::status(&state, &self.link.folder, server.as_deref(), mode);
                 self.output.note(Look::DIM, &indent(&status))?;
             }
             Command::Compactions(None) => {
@@ -335,6 +337,10 @@ impl Chat {
                 let text = format!("  {} withdrawn", format::count(count, "input"));
                 self.output.note(Look::DIM, &text)?;
             }
+            Command::Prompt(text) => {
+                let key = Some(key.to_owned());
+                self.run(PromptSession { key, ..PromptSession::new(session_id, text) }).await?;
+            }
             Command::Help => self.output.note(Look::DIM, HELP)?,
             Command::Quit => return Ok(false),
             Command::Model(_)
@@ -344,6 +350,7 @@ impl Chat {
             | Command::Fork(_)
             | Command::ContinueIn(_)
             | Command::Branch(_)
+            | Command::Redo
             | Command::Tree
             | Command::Export(_)
             | Command::Copy
@@ -352,8 +359,7 @@ impl Chat {
             | Command::Title(_)
             | Command::Skills
             | Command::Theme(_)
-            | Command::Keys
-            | Command::Prompt(_) => {
+            | Command::Keys => {
                 let name = one_line(line.split_whitespace().next().unwrap_or_default(), 30);
                 let text = format!("  {name} works in a chat at a terminal; /help lists what works here.");
                 self.output.note(Look::WARN, &text)?;
@@ -470,7 +476,8 @@ impl Chat {
     async fn context(&mut self) -> Result<()> {
         let parts = self.backend.context().await?;
         let trigger = self.trigger(&parts.context);
-        let rows = figures::context(&parts, trigger, self.output.view.text.width());
+        let of_prompt = agent::prompt::parts(&self.global, &self.args, &self.link.folder);
+        let rows = figures::context(&parts, &of_prompt, trigger, self.output.view.text.width());
         let text: Vec<String> = rows.iter().map(|row| row.text().trim_end().to_owned()).collect();
         self.output.note(Look::DIM, &text.join("\n"))
     }

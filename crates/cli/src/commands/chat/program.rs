@@ -11,15 +11,16 @@ use greenroom::futures_util::FutureExt as _;
 use greenroom::futures_util::future::BoxFuture;
 use greenroom::permissions::Mode;
 use greenroom::provider::Catalog;
-use greenroom_chat::{Chosen, Opened, OtherModel, Program, Reconnected};
+use greenroom_chat::{Chosen, Opened, OtherModel, Program, PromptPart, Reconnected};
 use greenroom_server::operations::{ClientKind, GetSession, SetPermissions, StartSession};
 use greenroom_server::{Client, ClientError};
 use parking_lot::Mutex;
 
+use crate::agent::choice;
 use crate::agent::kept::{self, Kept};
 use crate::args::{Global, ModelArgs, ServerArgs};
 use crate::commands::sessions::shown_folder;
-use crate::config::Texts;
+use crate::config::{Texts, kept_keys};
 use crate::config::surroundings::Surroundings;
 use crate::error::usage;
 use crate::host::link::{ATTEMPTS, Link};
@@ -100,8 +101,11 @@ impl Around {
 
     /// Returns a connection with the agent of another session.
     async fn connect_for(&self, session_id: &str) -> Result<Client> {
-        let (mut global, now) = self.flags();
-        let Some(kept) = Kept::read(&global, session_id) else { return Ok(self.link().client.clone()) };
+        let (global_now, now) = self.flags();
+        let Some(kept) = Kept::read(&global_now, session_id) else { return Ok(self.link().client.clone()) };
+        // What a session keeps is that of the present one.
+        let mut global = Global { config: None, ..global_now.clone() };
+        global.settings.retain(|setting| !kept::is_kept(setting));
         let mut args = ModelArgs { answers: now.answers, ..ModelArgs::bare() };
         if now.is_workspace_given {
             args.workspace.clone_from(&now.workspace);
@@ -112,19 +116,34 @@ impl Around {
             args.workspace = self.tools_folder(session_id).await.unwrap_or(args.workspace);
         }
         let mode = kept.chosen_mode(&args);
-        let client = if is_same_agent(&args, &now)? || !self.link().is_host() {
+        let has_same_files = global.config == global_now.config;
+        let is_same =
+            has_same_files && global.settings == global_now.settings && is_same_agent(&args, &now)?;
+        let client = if is_same || !self.link().is_host() {
             self.link().client.clone()
         } else {
-            let last_valid = self.last_valid.lock().clone();
+            let last_valid = self.last_valid.lock().clone().filter(|_| has_same_files);
             let link =
                 Link::open(&global, &args, ClientKind::Chat, &self.patience, last_valid.as_ref()).await?;
             let client = link.client.clone();
             *self.link.lock() = Arc::new(link);
+            *self.last_valid.lock() = last_valid;
             *self.flags.lock() = (global, args);
             client
         };
         set_mode(&client, session_id, mode).await?;
         Ok(client)
+    }
+
+    /// Returns a message if the tools of a session work in another folder than this chat.
+    async fn folder_differs(link: &Link, args: &ModelArgs, session_id: &str) -> Option<String> {
+        if args.workspace.is_absolute() && !args.is_workspace_given {
+            let folder = shown_folder(&args.workspace.display().to_string());
+            return Some(format!(
+                "the tools of session {session_id} work in {folder}; ! and @ stay in this folder"
+            ));
+        }
+        link.other_folder(args, session_id).await
     }
 
     /// Returns the folder of a session's tools, if it is another one than this chat's.
@@ -184,6 +203,11 @@ impl Program for Around {
         self.link().is_host().then(|| connecting.boxed())
     }
 
+    fn server(&self) -> Option<String> {
+        let (global, args) = self.flags();
+        choice::server_shown(&global, &args)
+    }
+
     fn other_models(&self) -> Vec<OtherModel> {
         let here = Surroundings::here();
         let (global, args) = self.flags();
@@ -192,12 +216,13 @@ impl Program for Around {
         if !self.link().is_host() {
             return Vec::new();
         }
+        // `greenroom login` may have been used meanwhile.
+        kept_keys::read_again();
+        let now = choice::server_name(&loaded, &args, &here);
         let config = loaded.config;
-        let now = args.server.provider.unwrap_or_else(|| config.provider.clone());
         let mut found = Vec::new();
-        for (name, provider) in config.providers.iter().filter(|(name, _)| **name != now) {
-            let has_key = provider.key_command.is_some()
-                || provider.api_key_env.as_deref().is_some_and(|key| here.variable(key).is_some());
+        for (name, provider) in config.providers.iter().filter(|(name, _)| Some(*name) != now.as_ref()) {
+            let has_key = choice::has_key(&config, name, &here);
             let Some(url) = provider.base_url.as_ref().filter(|_| has_key) else { continue };
             let catalog = provider.catalog_name(name, url);
             let models = Catalog::bundled().models().iter().filter(|model| model.provider == catalog);
@@ -258,18 +283,20 @@ impl Program for Around {
         async move { link.at_work(session_id).await }.boxed()
     }
 
-    fn other_folder<'a>(&'a self, session_id: &'a str) -> BoxFuture<'a, Option<String>> {
-        let (link, args) = (self.link(), self.flags().1);
+    fn differs<'a>(&'a self, session_id: &'a str) -> BoxFuture<'a, Option<String>> {
+        let (link, (global, args)) = (self.link(), self.flags());
         async move {
-            if args.workspace.is_absolute() && !args.is_workspace_given {
-                let folder = shown_folder(&args.workspace.display().to_string());
-                return Some(format!(
-                    "the tools of session {session_id} work in {folder}; ! and @ stay in this folder"
-                ));
-            }
-            link.other_folder(&args, session_id).await
+            let lacking = Kept::read(&global, session_id).and_then(|kept| kept.lacking(&global));
+            let folder = Self::folder_differs(&link, &args, session_id).await;
+            let told: Vec<String> = [folder, lacking].into_iter().flatten().collect();
+            (!told.is_empty()).then(|| told.join("\n"))
         }
         .boxed()
+    }
+
+    fn prompt_parts(&self) -> Vec<PromptPart> {
+        let (global, args) = self.flags();
+        agent::prompt::parts(&global, &args, &self.link().folder)
     }
 
     fn keep(&self, session_id: &str, chosen: Chosen) {

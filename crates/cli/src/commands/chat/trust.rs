@@ -3,48 +3,60 @@
 //! Invariants: it is asked once for a folder, before anything of the project is read; without a clear yes, nothing is.
 
 use anyhow::Result;
+use greenroom_chat::choose::{Answered, Choice};
+use greenroom_terminal::input::Input;
 use greenroom_terminal::{Interrupts, Screen};
 
+use super::begin::ask;
 use crate::agent;
 use crate::args::{Global, ModelArgs};
+use crate::commands::sessions::shown_folder;
 use crate::config::surroundings::Surroundings;
 use crate::config::trusted::{Answer, FolderTrust};
 
-/// Asks about the project of the workspace, if it has files for agents and the user was not asked before. Returns `None`
-/// if the user left.
-pub(super) async fn ask(global: &Global, args: &ModelArgs, interrupts: &Interrupts) -> Result<Option<()>> {
+/// The values of the answers.
+const YES: &str = "yes";
+const NO: &str = "no";
+
+/// Asks about the project of the workspace, if it has files for agents and the user was not asked before. Returns what was
+/// typed behind the answer, or `None` if this command is interrupted.
+pub(super) async fn about_project(global: &Global, args: &ModelArgs, interrupts: &Interrupts) -> Result<Option<Vec<Input>>> {
     let here = Surroundings::here();
     let config = agent::load_config(global, &here)?.config;
     let trust = FolderTrust::of(&config, &here.path(&args.workspace), &here);
     let files = trust.files();
     if trust.answer() != Answer::NotAsked || files.is_empty() {
-        return Ok(Some(()));
+        return Ok(Some(Vec::new()));
     }
-    let mut screen = Screen::stderr(global.color);
-    screen.line(format!(
-        "The project in {} has files that tell the model what to do: {}. Its authors wrote them, and who can change them can \
-         speak to the model.",
-        trust.root().display(),
-        files.join(", ")
-    ))?;
-    screen.line("Trust the files of this folder? Type y and Enter; anything else leaves them out.")?;
-    let line = tokio::task::spawn_blocking(|| {
-        let mut line = String::new();
-        std::io::stdin().read_line(&mut line).map(|bytes| (bytes > 0).then_some(line))
-    });
-    let line = tokio::select! {
-        biased;
-        () = interrupts.next() => return Ok(None),
-        line = line => line??,
+    let root = trust.root().display();
+    let above = vec![
+        format!("{} has files that tell the model what to do: {}.", shown_folder(&root.to_string()), files.join(", ")),
+        "Whoever can change them can instruct the model. Look at them first if you did not write them.".to_owned(),
+    ];
+    let choice = |value: &str, label: &str, detail: &str| Choice {
+        value: value.to_owned(),
+        label: label.to_owned(),
+        detail: detail.to_owned(),
+        preview: Vec::new(),
     };
-    let Some(line) = line else { return Ok(None) };
-    let is_yes = matches!(line.trim().to_lowercase().as_str(), "y" | "yes");
-    trust.keep(if is_yes { Answer::Trusted } else { Answer::Refused })?;
-    if !is_yes {
-        screen.line(format!(
-            "They are not read. `greenroom config trust --folder {}` changes that.",
-            trust.root().display()
-        ))?;
+    let choices = vec![
+        choice(YES, "Yes, use them", ""),
+        choice(NO, "No, leave them out", "from now on"),
+    ];
+    let title = "Trust the files of this folder?";
+    let Some(Answered { value, behind }) = ask(global, interrupts, above, title, choices).await? else {
+        return Ok(None);
+    };
+    match value.as_deref() {
+        Some(YES) => trust.keep(Answer::Trusted)?,
+        Some(_) => {
+            trust.keep(Answer::Refused)?;
+            Screen::stderr(global.color).line(format!(
+                "They are not read. `greenroom config trust --folder {root}` changes that."
+            ))?;
+        }
+        // It is asked again next time.
+        None => Screen::stderr(global.color).line("They are not read this time.")?,
     }
-    Ok(Some(()))
+    Ok(Some(behind))
 }

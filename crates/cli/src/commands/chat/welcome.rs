@@ -28,12 +28,17 @@ pub(super) async fn without_key(
     interrupts: &Interrupts,
 ) -> Result<Option<Vec<Input>>> {
     let running = tokio::task::spawn_blocking(local::running_now).await?;
-    let mut above = vec!["No API key found. What answers?".to_owned()];
+    let mut above = Vec::new();
     loop {
         let asked =
-            ask(global, interrupts, std::mem::take(&mut above), "Choose what answers", choices(&running))
+            ask(global, interrupts, std::mem::take(&mut above), "No API key found. What should answer?", choices(&running))
                 .await?;
-        let Some(Answered { value: Some(value), behind }) = asked else { return Ok(None) };
+        let Some(Answered { value, behind }) = asked else { return Ok(None) };
+        let Some(value) = value else {
+            let text = "Nothing was chosen. `greenroom login` keeps a key, and `greenroom --simulate` needs none.";
+            Screen::stderr(global.color).line(text)?;
+            return Ok(None);
+        };
         let done = match value.as_str() {
             "key" => key(global, args, interrupts).await?,
             "server" => server(global, args, interrupts).await?,

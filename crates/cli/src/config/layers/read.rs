@@ -128,7 +128,7 @@ pub(super) fn text_within(file: std::fs::File, bytes_max: u64) -> Result<String,
 }
 
 /// Returns the file that a prompt names, if it names one.
-pub(super) fn prompt_file(prompt: &str) -> Option<&str> {
+pub(crate) fn prompt_file(prompt: &str) -> Option<&str> {
     prompt.trim().strip_prefix("file:").map(str::trim)
 }
 
