@@ -29,6 +29,8 @@ pub(crate) enum Asked {
     Waits,
     /// The answer.
     Answered(Value),
+    /// The answer, which refuses a call; the run ends.
+    Refused(Value),
     /// The answer, and from now on edits need none.
     AnsweredForEdits(Value),
     /// The user postponed the question.

@@ -287,7 +287,7 @@ pub struct Custom {
 pub fn parse(line: &str, custom: &[Custom]) -> Result<Command, String> {
     let line = line.trim().strip_prefix('/').unwrap_or(line).trim_end();
     let (name, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
-    let rest = rest.trim();
+    let (name, rest) = (usual(name), rest.trim());
     let optional = || (!rest.is_empty()).then(|| rest.to_owned());
     let command = match name {
         "compact" => return compact(rest),
@@ -431,7 +431,28 @@ fn tokens(text: &str) -> Option<u64> {
     }
 }
 
+/// Returns the command for a name that other agents have for it.
+fn usual(name: &str) -> &str {
+    match name {
+        "rewind" | "checkpoint" => "branch",
+        "rename" => "title",
+        "sessions" => "resume",
+        "usage" => "cost",
+        "mode" | "approvals" => "permissions",
+        "hotkeys" => "keys",
+        name => name,
+    }
+}
+
 fn unknown(name: &str, custom: &[Custom]) -> String {
+    match name {
+        "login" => return "`greenroom login` in another terminal keeps a key; then /model lists its models".to_owned(),
+        "config" | "settings" => {
+            return "`greenroom config edit` in another terminal; most changes apply to the next prompt".to_owned();
+        }
+        "mcp" => return "MCP servers are not supported; /tools lists the tools".to_owned(),
+        _ => {}
+    }
     let names = COMMANDS.iter().map(|spec| spec.name).chain(custom.iter().map(|own| own.name.as_str()));
     let near = names.map(|known| (strsim::damerau_levenshtein(known, name), known)).min();
     // A third of the letters may be wrong: `/theme` is not meant to be `/tree`.

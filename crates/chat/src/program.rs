@@ -45,6 +45,9 @@ pub trait Program: Send + Sync + 'static {
     /// Returns the folder in which a session was started, as it is shown to the user.
     fn folder_of(&self, session: &SessionSummary) -> Option<String>;
 
+    /// Whether a session is a conversation, and no one-shot of a script.
+    fn is_conversation(&self, session: &SessionSummary) -> bool;
+
     /// Whether work goes on when the connection has ended.
     fn outlives(&self) -> bool;
 

@@ -97,7 +97,7 @@ impl Status {
             };
             parts.push((mode.as_str().replace('_', " "), look));
         }
-        let effort = self.effort.as_ref().map(|effort| format!(" {effort}")).unwrap_or_default();
+        let effort = self.effort.as_ref().map(|effort| format!(" ({effort})")).unwrap_or_default();
         parts.push((format!("{}{effort}", self.model), Look::DIM));
         if self.cost_microdollars > 0 {
             let cost = format::about(format::cents(self.cost_microdollars), self.estimated_tokens);

@@ -63,8 +63,9 @@ pub fn lines(text: &str, approval: &Approval, has_rules: bool) -> Vec<Line> {
         (Some(preview), _) => lines.extend(preview.lines().map(changed)),
         (None, Some(command)) => {
             if !is_shown(command.trim()) {
-                let (count, characters) = (command.split('\n').count(), command.chars().count());
-                let what = format!("the whole command ({characters} characters in {count} lines):");
+                let characters = crate::format::count(command.chars().count() as u64, "character");
+                let count = crate::format::count(command.split('\n').count() as u64, "line");
+                let what = format!("the whole command ({characters} in {count}):");
                 lines.push(Line::own(&what, Look::DIM));
                 lines.extend(command.split('\n').map(|line| Line::quoted(line, Look::PLAIN)));
             }

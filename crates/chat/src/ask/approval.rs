@@ -25,13 +25,13 @@ const WORDS_ROWS: usize = 4;
 /// A longer rule is not named beside the answer, in characters.
 const RULE_MAX: usize = 40;
 
-/// What may be answered.
+/// What may be answered. The numbers are the same in every dialog, so that fingers can learn them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Choice {
-    Yes,
-    Always,
-    No,
-    Words,
+    Yes = 1,
+    Always = 2,
+    No = 3,
+    Words = 4,
 }
 
 /// The call in rows of one width.
@@ -150,9 +150,8 @@ impl Form {
                 return self.answer();
             }
             KeyCode::Char(digit @ '1'..='9') => {
-                let place = digit.to_digit(10).and_then(|digit| usize::try_from(digit).ok());
-                let choice = place.and_then(|place| self.choices.get(place.checked_sub(1)?)).copied();
-                match choice {
+                let digit = digit.to_digit(10);
+                match self.choices.iter().copied().find(|choice| Some(*choice as u32) == digit) {
                     Some(choice) if self.mark(choice) && choice != Choice::Words => return self.answer(),
                     Some(_) | None => {}
                 }
@@ -179,7 +178,7 @@ impl Form {
             }
             Some(Choice::Yes) => Value::from("yes"),
             Some(Choice::Always) => Value::from("always"),
-            Some(Choice::No) => Value::from("no"),
+            Some(Choice::No) => return Ok(Asked::Refused(Value::from("no"))),
             Some(Choice::Words) if words.trim().is_empty() => return Ok(Asked::Waits),
             Some(Choice::Words) => json!({ "no": words }),
             None => return Ok(Asked::Waits),
@@ -268,13 +267,13 @@ impl Form {
                     let rules = rules_beside(&self.approval).unwrap_or("what is listed above");
                     format!("Yes, and do not ask again for {rules}")
                 }
-                Choice::No => "No".to_owned(),
+                Choice::No => "No, and stop".to_owned(),
                 Choice::Words => "No, and tell the model what to do instead".to_owned(),
             };
             let pointer = if is_at { mark } else { "    " };
             let look = if is_at { Look::BOLD } else { Look::PLAIN };
             let row =
-                Row::new(pointer, Look::WARN).and(&format!("{}. ", index + 1), Look::DIM).and(&text, look);
+                Row::new(pointer, Look::WARN).and(&format!("{}. ", *choice as u32), Look::DIM).and(&text, look);
             rows.push(row.cut(width));
         }
         if self.marked() == Some(Choice::Words) {

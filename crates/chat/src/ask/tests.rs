@@ -148,26 +148,25 @@ fn an_approval_is_answered_by_number_arrows_or_words() {
     let with = QuestionKind::Approval { approval: Box::new(approval(&["write(src/**)"])) };
     let without = QuestionKind::Approval { approval: Box::new(approval(&[])) };
     let rows: &[(&QuestionKind, &[KeyCode], Asked)] = &[
-        (&with, &[Char('1'), Enter], Asked::Answered(json!("yes"))),
-        (&with, &[Char('2'), Enter], Asked::Answered(json!("always"))),
-        (&with, &[Char('3'), Enter], Asked::Answered(json!("no"))),
+        (&with, &[Char('3')], Asked::Refused(json!("no"))),
         (&with, &[Down, Enter], Asked::Answered(json!("always"))),
         (&with, &[Char('4'), Char('1'), Char('b'), Enter], Asked::Answered(json!({ "no": "1b" }))),
-        (&with, &[Char('4'), Char('b'), Up, Enter], Asked::Answered(json!("no"))),
+        (&with, &[Char('4'), Char('b'), Up, Enter], Asked::Refused(json!("no"))),
         (&with, &[Char('4'), Enter], Asked::Waits),
         (&with, &[Enter], Asked::Answered(json!("yes"))),
         (&with, &[Char('1')], Asked::Answered(json!("yes"))),
         (&with, &[Char('2')], Asked::Answered(json!("always"))),
         (&with, &[Char('y')], Asked::Answered(json!("yes"))),
-        (&with, &[Char('n')], Asked::Answered(json!("no"))),
+        (&with, &[Char('n')], Asked::Refused(json!("no"))),
         (&with, &[BackTab], Asked::AnsweredForEdits(json!("yes"))),
         (&with, &[Char('a')], Asked::Waits),
         (&with, &[Char('9')], Asked::Waits),
         (&with, &[Char('4'), Char('y'), Enter], Asked::Answered(json!({ "no": "y" }))),
         (&with, &[Esc], Asked::Later),
-        (&without, &[Char('2'), Enter], Asked::Answered(json!("no"))),
+        // The numbers are the same without "always".
+        (&without, &[Char('2')], Asked::Waits),
+        (&without, &[Char('3')], Asked::Refused(json!("no"))),
         (&without, &[Up, Char('x'), Enter], Asked::Answered(json!({ "no": "x" }))),
-        (&without, &[Char('4'), Enter], Asked::Waits),
     ];
     for (kind, keys, expected) in rows {
         let mut ask = ask(kind);
@@ -233,5 +232,5 @@ fn in_its_first_moment_no_letter_and_no_enter_approves() {
     ask.appears(1_000);
     ask.layout(60, ROOM);
     ask.key(KeyEvent::from(KeyCode::Down), 1_100);
-    assert_eq!(ask.key(KeyEvent::from(KeyCode::Enter), 1_200), Asked::Answered(json!("no")));
+    assert_eq!(ask.key(KeyEvent::from(KeyCode::Enter), 1_200), Asked::Refused(json!("no")));
 }

@@ -69,6 +69,13 @@ impl TerminalChat {
     pub(super) fn command(&mut self, command: Command) {
         let backend = self.backend.clone();
         let width = self.model.width();
+        let is_for_idle = matches!(
+            command,
+            Command::Compact(_) | Command::UndoCompact(_) | Command::Branch(_) | Command::Undo(_) | Command::Redo
+        );
+        if is_for_idle && self.model.is_busy() {
+            return self.model.note(Look::WARN, "The agent is at work; Esc interrupts it");
+        }
         match command {
             Command::Compact(how) => self.spawn(async move { compact(&backend, how).await }),
             Command::Plan => self.spawn(async move { plan(&backend).await }),
@@ -105,7 +112,10 @@ impl TerminalChat {
             Command::Effort(level) => self.effort(level),
             Command::New => self.begin(),
             Command::Resume(Some(id)) => self.switch(id),
-            Command::Resume(None) => self.spawn(async move { sessions(&backend).await }),
+            Command::Resume(None) => {
+                let program = Arc::clone(&self.program);
+                self.spawn(async move { sessions(&backend, &*program).await });
+            }
             Command::Continue => {
                 let settings = self.prompt_settings.clone();
                 self.spawn(async move {
@@ -480,7 +490,7 @@ async fn pin(backend: &Backend, entry: Option<u64>) -> Outcome {
     note(Look::DIM, figures::pins(&backend.pin(entry, true).await?))
 }
 
-async fn sessions(backend: &Backend) -> Outcome {
+async fn sessions(backend: &Backend, program: &dyn Program) -> Outcome {
     let list = ListSessions {
         order: Some(ListOrder::Newest),
         roots: true,
@@ -489,16 +499,13 @@ async fn sessions(backend: &Backend) -> Outcome {
     };
     let found = backend.sessions(list).await?.sessions;
     let now = time::now_ms();
-    let items = found.into_iter().map(|session| {
+    let found = found.into_iter().filter(|session| program.is_conversation(session));
+    let items = found.map(|session| {
         let title = session.shown_title().unwrap_or("no messages yet");
         let title = screen::one_line(title, 60);
-        let here = if session.id == backend.id() { ", this one" } else { "" };
-        let detail = format!(
-            "{}, {}, {}{here}",
-            time::ago(session.updated_at_ms, now),
-            format::count(session.entries, "entry"),
-            session.id
-        );
+        let here = if session.id == backend.id() { " · this one" } else { "" };
+        let folder = program.folder_of(&session).map(|folder| format!(" · {folder}")).unwrap_or_default();
+        let detail = format!("{}{here}{folder} · {}", time::ago(session.updated_at_ms, now), session.id);
         Item { value: session.id, label: title, detail }
     });
     Ok(vec![Done::Pick(Picker::new(Purpose::Resume, "Resume session", items.collect()))])
@@ -680,7 +687,9 @@ fn permission_rows(permissions: &SessionPermissions, width: usize) -> Vec<Row> {
 /// Describes a command or a key.
 fn described(head: &str, description: &str, width: usize) -> Vec<Row> {
     let row = Row::plain("  ").and(&format!("{head:<26} "), Look::BOLD).and(description, Look::PLAIN);
-    row.wrap(width, &Row::default(), &Row::plain("    "))
+    // On a wide terminal, the rest stands below the description.
+    let indent = if width >= 80 { 29 } else { 4 };
+    row.wrap(width, &Row::default(), &Row::plain(&" ".repeat(indent)))
 }
 
 fn keys(width: usize) -> Vec<Row> {

@@ -125,6 +125,9 @@ impl Local {
         let files = self.known_files().await;
         let mut found: Vec<&String> =
             files.iter().filter(|path| path.to_lowercase().contains(&wanted)).collect();
+        if found.is_empty() {
+            found = files.iter().filter(|path| has_in_order(&path.to_lowercase(), &wanted)).collect();
+        }
         // Names that start with the text come first, then short paths.
         found.sort_by_cached_key(|path| {
             let name = path.rsplit('/').next().unwrap_or(path).to_lowercase();
@@ -195,6 +198,12 @@ impl Local {
         };
         tokio::task::spawn_blocking(reading).await.map_err(|error| error.to_string())?
     }
+}
+
+/// Whether a text has these characters in this order.
+fn has_in_order(text: &str, wanted: &str) -> bool {
+    let mut chars = text.chars();
+    wanted.chars().all(|c| chars.any(|found| found == c))
 }
 
 /// Returns the paths after `@` at the starts of words; a blank in a path is written `\ `.

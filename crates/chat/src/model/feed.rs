@@ -252,15 +252,9 @@ impl Model {
     fn discard(&mut self) {
         self.writing = None;
         self.thinking = None;
-        if let Some((mut markdown, received)) = self.answer.take()
-            && !received.is_empty()
-        {
-            let rows = markdown.finish();
-            self.put(Last::Answer, rows);
-            self.note(
-                Look::WARN,
-                "✗ The answer broke off: the text above is discarded, and the model is asked again",
-            );
+        // What was not written yet disappears.
+        if self.answer.take().is_some() && self.last == Last::Answer {
+            self.note(Look::WARN, "✗ The answer broke off; the text above does not count");
         }
     }
 
@@ -375,7 +369,10 @@ impl Model {
             RunOutcome::Aborted => {
                 self.note(Look::WARN, "Interrupted. Partial answer kept; /continue to resume");
             }
-            RunOutcome::Failed(failure) => self.note(Look::BAD, &format!("Error: {failure}")),
+            RunOutcome::Failed(failure) => {
+                let way = if failure.class == FailureClass::Auth { " · `greenroom login` keeps another key" } else { "" };
+                self.note(Look::BAD, &format!("Error: {failure}{way}"));
+            }
             RunOutcome::Interrupted => self.note(
                 Look::WARN,
                 "The run was cut off when its process ended. Partial answer kept; /continue to resume",

@@ -54,6 +54,7 @@ impl Model {
         {
             match ask.key(key, self.now_ms) {
                 Asked::Waits => return Vec::new(),
+                Asked::Refused(value) => return vec![Effect::Answer { id: ask.id, value }, Effect::Interrupt],
                 Asked::AnsweredForEdits(value) => {
                     let edits = Command::Permissions(Permitting::Next(Mode::AcceptEdits));
                     return vec![Effect::Answer { id: ask.id, value }, Effect::Command(edits)];
@@ -446,8 +447,12 @@ impl Model {
             items.push(item(LEAVE, "Leave it running", "it works on in the background; resume joins it"));
         }
         items.push(item(STAY, "Stay", ""));
-        let what = if self.working.is_some() && !self.is_busy() { "Your command" } else { "The agent" };
-        self.pick(Picker::new(Purpose::Leave, &format!("{what} is still working"), items));
+        let what = match (self.working.is_some() && !self.is_busy(), self.asks.is_empty()) {
+            (true, _) => "Your command is still running",
+            (false, true) => "The agent is still working",
+            (false, false) => "The agent waits for your answer",
+        };
+        self.pick(Picker::new(Purpose::Leave, what, items));
         Vec::new()
     }
 

@@ -494,7 +494,7 @@ fn shift_tab_goes_from_mode_to_mode_and_never_to_everything() {
     for (mode, next) in rows {
         chat.model.status.mode = Some(mode);
         let effects = chat.model.key(KeyEvent::new(KeyCode::BackTab, KeyModifiers::SHIFT));
-        assert_eq!(effects, [Effect::Command(Command::Permissions(Permitting::Mode(next)))], "{mode}");
+        assert_eq!(effects, [Effect::Command(Command::Permissions(Permitting::Next(next)))], "{mode}");
     }
 }
 

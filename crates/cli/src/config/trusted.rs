@@ -170,8 +170,7 @@ impl FolderTrust {
         let files = self.files();
         (!files.is_empty()).then(|| {
             format!(
-                "files of the project are not read, since you have not trusted {root}: {}; `greenroom config trust --folder \
-                 {root}` trusts them, and --trust-folder does it for one command",
+                "{} not read: the folder is not trusted; `greenroom config trust --folder {root}` trusts it",
                 files.join(", "),
                 root = self.root().display()
             )

@@ -22,7 +22,7 @@ fn what_is_shown_depends_on_what_the_question_shows_already() {
         (
             "Run `rm x`?",
             bash(json!({ "command": "ls && rm x" }), &["rm x"]),
-            "Run `rm x`?\nthe whole command (10 characters in 1 lines):\n│ ls && rm x",
+            "Run `rm x`?\nthe whole command (10 characters in 1 line):\n│ ls && rm x",
         ),
         (
             "Run `ls rm`?",
@@ -32,7 +32,7 @@ fn what_is_shown_depends_on_what_the_question_shows_already() {
         (
             "Run `a … · b …`?",
             bash(json!({ "command": "a 1; b 2", "timeout_ms": 5 }), &["a 1", "b 2"]),
-            "Run `a … · b …`?\nthe whole command (8 characters in 1 lines):\n│ a 1; b 2\n│ {\"timeout_ms\":5}\nneeds the approval \
+            "Run `a … · b …`?\nthe whole command (8 characters in 1 line):\n│ a 1; b 2\n│ {\"timeout_ms\":5}\nneeds the approval \
              (2):\n│ a 1\n│ b 2",
         ),
         ("Call `pay`?", Approval::new("pay", json!({ "euros": 5 })), "Call `pay`?\n│ {\"euros\":5}"),

@@ -236,8 +236,8 @@ fn the_end_may_be_read_first_and_what_was_passed_over_is_counted() {
 fn no_needs_no_reading() {
     let case = &cases()[0];
     let mut form = Form::new(case.text, &case.approval);
-    assert_eq!(press(&mut form, KeyCode::Char('2')), Ok(Asked::Answered(json!("no"))));
-    press(&mut form, KeyCode::Char('3')).unwrap();
+    assert_eq!(press(&mut form, KeyCode::Char('3')), Ok(Asked::Refused(json!("no"))));
+    press(&mut form, KeyCode::Char('4')).unwrap();
     for c in "use git clean".chars() {
         press(&mut form, KeyCode::Char(c)).unwrap();
     }

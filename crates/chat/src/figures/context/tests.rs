@@ -18,7 +18,7 @@ fn drawn(window: Option<u64>, parts: &str, of_prompt: &[(&str, u64)], trigger: u
         })
         .collect();
     let tokens: u64 = parts.iter().map(|part| part["tokens"].as_u64().unwrap()).sum();
-    let context = json!({ "tokens": tokens, "window": window, "window_source": "server" });
+    let context = json!({ "tokens": tokens, "usage_tokens": tokens, "trailing_tokens": 0, "window": window, "window_source": "server" });
     let known: ContextParts = serde_json::from_value(json!({ "context": context, "parts": parts })).unwrap();
     let of_prompt: Vec<PromptPart> = of_prompt
         .iter()

@@ -23,7 +23,7 @@ use crate::commands::sessions::shown_folder;
 use crate::config::{Texts, kept_keys};
 use crate::config::surroundings::Surroundings;
 use crate::error::usage;
-use crate::host::link::{ATTEMPTS, Link};
+use crate::host::link::{ATTEMPTS, Link, is_one_shot};
 use crate::host::{self, Patience};
 use crate::{agent, error};
 
@@ -272,6 +272,10 @@ impl Program for Around {
             Some(rest) if rest.is_empty() || rest.starts_with('/') => format!("~{rest}"),
             Some(_) | None => folder.clone(),
         })
+    }
+
+    fn is_conversation(&self, session: &SessionSummary) -> bool {
+        !is_one_shot(&session.labels)
     }
 
     fn outlives(&self) -> bool {

@@ -49,12 +49,8 @@ pub(super) async fn about_project(global: &Global, args: &ModelArgs, interrupts:
     };
     match value.as_deref() {
         Some(YES) => trust.keep(Answer::Trusted)?,
-        Some(_) => {
-            trust.keep(Answer::Refused)?;
-            Screen::stderr(global.color).line(format!(
-                "They are not read. `greenroom config trust --folder {root}` changes that."
-            ))?;
-        }
+        // A warning at the start says how that is changed.
+        Some(_) => trust.keep(Answer::Refused)?,
         // It is asked again next time.
         None => Screen::stderr(global.color).line("They are not read this time.")?,
     }
