@@ -201,10 +201,10 @@ impl Ask {
     /// of its call tells.
     pub(crate) fn ended(&self, end: &QuestionEnd, user: Option<&str>, width: usize) -> Vec<Row> {
         let is_mine = |by: &Option<String>| by.is_none() || by.as_deref() == user;
-        if let (Form::Approval(_), QuestionEnd::Answered(answer)) = (&self.form, end)
-            && is_mine(&answer.by)
-        {
-            return Vec::new();
+        match (&self.form, end) {
+            (Form::Approval(_), QuestionEnd::Withdrawn) => return Vec::new(),
+            (Form::Approval(_), QuestionEnd::Answered(answer)) if is_mine(&answer.by) => return Vec::new(),
+            (_, _) => {}
         }
         let indent = Row::plain("    ");
         let mut rows = Row::new(&self.text, Look::BOLD).wrap(width, &Row::new("  ? ", Look::WARN), &indent);

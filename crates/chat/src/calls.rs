@@ -178,7 +178,11 @@ impl Calls {
             self.start(call_id, name, "", 0);
         }
         if let Some(running) = self.running.iter_mut().find(|running| running.call_id == call_id) {
-            let ran_ms = running.answered_ms.map_or(duration_ms, |since| now_ms.saturating_sub(since));
+            let ran_ms = match running.answered_ms {
+                _ if running.asks => 0,
+                Some(since) => now_ms.saturating_sub(since),
+                None => duration_ms,
+            };
             running.ended = Some((status, ran_ms));
         }
     }

@@ -621,11 +621,8 @@ impl TerminalChat {
             }
             Done::Hint(text) => self.model.hint(&text),
             Done::WentBack(from, scope) => self.undone.push((from, scope)),
-            Done::CameBack => {
-                self.undone.pop();
-                self.model.status.branch = None;
-            }
-            Done::StaysThere => self.model.moves_itself(false),
+            Done::CameBack => drop(self.undone.pop()),
+            Done::StaysThere => self.model.moves_itself(false, false),
             Done::Write(text) => self.model.write(&text),
             Done::Insert(text) => self.model.insert(&text),
             Done::AtWork(sessions) => self.others_work(&sessions),

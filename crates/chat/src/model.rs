@@ -193,6 +193,7 @@ pub(crate) struct Model {
     user: Option<String>,
     /// Whether a command of this chat moves to another place of the conversation, and says so itself.
     moves_itself: bool,
+    returns: bool,
     /// The last failed attempt to reach the model, and when the next one begins, in unix milliseconds.
     retry: Option<(String, u64)>,
 }
@@ -235,6 +236,7 @@ impl Model {
             outlives: false,
             user: None,
             moves_itself: false,
+            returns: false,
             retry: None,
         }
     }
@@ -244,9 +246,10 @@ impl Model {
         self.user = user;
     }
 
-    /// Notes whether a command of this chat moves to another place of the conversation.
-    pub(crate) fn moves_itself(&mut self, moves: bool) {
-        self.moves_itself = moves;
+    /// Notes whether a command of this chat moves to another place of the conversation; `returns`: to the one before an
+    /// undo.
+    pub(crate) fn moves_itself(&mut self, moves: bool, returns: bool) {
+        (self.moves_itself, self.returns) = (moves, returns);
     }
 
     /// Shows a hint until the next key.

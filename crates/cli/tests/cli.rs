@@ -10,6 +10,7 @@
 //! - `completions`: in the real shells
 //! - `configuration`: what a file in the current folder cannot do; what cannot be read
 //! - `deployed`: the templates of `deploy/`
+//! - `daily`: what people type all day: approvals, going back, models, settings, a server that is down
 //! - `demo`: fills and compacts; empty folders; killed in the middle
 //! - `front`: without a command, without a key, with a server on this machine
 //! - `going_on`: sessions are found again, gone on with, compacted; branches
@@ -51,6 +52,7 @@ mod cli {
     pub(crate) mod compactions;
     pub(crate) mod completions;
     pub(crate) mod configuration;
+    mod daily;
     pub(crate) mod demo;
     mod deployed;
     mod front;

@@ -44,7 +44,10 @@ impl Gist {
             let by_user = why.strip_prefix("the user").and_then(|rest| rest.split_once("refused it"));
             return match by_user {
                 // The user knows who it was, and why.
-                Some(_) => Self::new("denied", Preview::None, vec![why]),
+                Some((_, rest)) => {
+                    let words = rest.strip_prefix(" and says: ").map(|words| format!(": {words}"));
+                    Self::new(format!("denied{}", words.unwrap_or_default()), Preview::None, vec![why.clone()])
+                }
                 None => Self::new("not run", Preview::First, vec![why]),
             };
         }

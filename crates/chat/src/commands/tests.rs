@@ -124,7 +124,16 @@ fn arguments_are_read_or_refused_with_what_is_wanted() {
         ("/compcat", Err("No command /compcat; did you mean /compact?".to_owned())),
         ("/modle", Err("No command /modle; did you mean /model?".to_owned())),
         ("/zzzzzzzz", Err("No command /zzzzzzzz; /help lists all commands".to_owned())),
-        ("/init", Err("No command /init; /help lists all commands".to_owned())),
+        ("/init", Ok(Command::Prompt(INIT.to_owned()))),
+        ("/init now", Err("/init takes no arguments".to_owned())),
+        ("/redo", Ok(Command::Redo)),
+        // Names that other agents have for them.
+        ("/rename a b", Ok(Command::Title("a b".to_owned()))),
+        ("/usage", Ok(Command::Cost)),
+        ("/sessions", Ok(Command::Resume(None))),
+        ("/rewind", parse("/branch", &[])),
+        ("/mode read_only", Ok(Command::Permissions(Permitting::Mode(Mode::ReadOnly)))),
+        ("/mcp", Err("MCP servers are not supported; /tools lists the tools".to_owned())),
         ("/exprt", Err("No command /exprt; did you mean /export?".to_owned())),
     ] {
         assert_eq!(parse(line, &[]), wanted, "{line}");

@@ -45,7 +45,7 @@ pub fn context(parts: &ContextParts, of_prompt: &[PromptPart], trigger: u64, wid
     if let Some(window) = usage.window {
         let end = if trigger == 0 { window } else { trigger.min(window) };
         slices.push(plain("free", end.saturating_sub(used), FREE));
-        if end < window {
+        if end < window && used < window {
             slices.push(plain("kept free by compaction", window - end.max(used.min(window)), KEPT_FREE));
         }
     }

@@ -164,18 +164,18 @@ impl TerminalChat {
             }
             Command::Branch(how) => {
                 // An entry that was typed is told by its number, as an event does.
-                self.model.moves_itself(how.prompt.is_some());
+                self.model.moves_itself(how.prompt.is_some(), false);
                 self.spawn(async move { moved(going_back::to(&backend, how, width).await) });
             }
             Command::Undo(back) => {
-                self.model.moves_itself(true);
+                self.model.moves_itself(true, false);
                 self.spawn(async move { moved(going_back::undo(&backend, back, width).await) });
             }
             Command::Redo => {
                 let Some((from, scope)) = self.undone.last().copied() else {
                     return self.model.note(Look::DIM, "Nothing to redo: no /undo since your last prompt");
                 };
-                self.model.moves_itself(true);
+                self.model.moves_itself(true, true);
                 self.spawn(async move { moved(going_back::redo(&backend, from, scope, width).await) });
             }
             Command::Tree => self.spawn(async move { show_tree(&backend, width).await }),
@@ -377,7 +377,8 @@ async fn meant(backend: &Backend, name: String, others: &[OtherModel]) -> (Strin
     // A server that lists nothing may have any model.
     let listed = backend.models().await.map(|listed| listed.models).unwrap_or_default();
     let is_known = listed.is_empty() || listed.iter().any(|model| model.id == name);
-    if is_known || others.iter().any(|other| other.name == name) {
+    // A name with its provider is meant as it is.
+    if is_known || name.contains('/') {
         return (name, None);
     }
     let other = others.iter().find(|other| other.name.split_once('/').is_some_and(|(_, model)| model == name));

@@ -370,8 +370,15 @@ impl Model {
                 self.note(Look::WARN, "Interrupted. Partial answer kept; /continue to resume");
             }
             RunOutcome::Failed(failure) => {
-                let way = if failure.class == FailureClass::Auth { " · `greenroom login` keeps another key" } else { "" };
-                self.note(Look::BAD, &format!("Error: {failure}{way}"));
+                let text = failure.to_string();
+                let way = match failure.class {
+                    FailureClass::Auth => " · `greenroom login` keeps another key",
+                    FailureClass::Timeout if text.starts_with("cannot reach") => {
+                        " · is the server running, and is its address right?"
+                    }
+                    _ => "",
+                };
+                self.note(Look::BAD, &format!("Error: {text}{way}"));
             }
             RunOutcome::Interrupted => self.note(
                 Look::WARN,
@@ -393,7 +400,10 @@ impl Model {
                 self.give_back(|pending| pending.entry.is_some_and(|entry| items.contains(&entry)));
             }
             Record::ModelChange { model, .. } => self.status.model.clone_from(model),
-            Record::LeafMoved { to } => self.status.branch = Some(to.map_or(0, |entry| entry.0)),
+            Record::LeafMoved { to } => {
+                let returns = std::mem::take(&mut self.returns);
+                self.status.branch = Some(to.map_or(0, |entry| entry.0)).filter(|_| !returns);
+            }
             _ => {}
         }
     }

@@ -130,10 +130,15 @@ fn what_does_not_count_is_marked_as_such() {
     chat.hears(EventKind::MessageStart);
     chat.streams("rm -rf wrong");
     chat.hears(EventKind::MessageDiscarded);
-    let above = chat.above().join("\n");
-    let (void, _) = above.split_once("is discarded").unwrap();
-    assert!(void.contains("rm -rf wrong"), "{above}");
+    assert_eq!(chat.above(), [""; 0], "what was not written yet disappears");
     assert!(!chat.region().join("\n").contains("rm -rf"));
+    // What was written is marked.
+    chat.hears(EventKind::MessageStart);
+    chat.streams("All is well.\n\nrm -rf wrong");
+    chat.hears(EventKind::MessageDiscarded);
+    let above = chat.above().join("\n");
+    let (void, _) = above.split_once("✗ The answer broke off; the text above does not count").unwrap();
+    assert!(void.contains("All is well.") && !above.contains("rm -rf wrong"), "{above}");
 }
 
 #[test]

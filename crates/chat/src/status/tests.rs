@@ -24,14 +24,14 @@ fn status(tokens: u64) -> Status {
 fn it_shows_everything_where_there_is_room_and_what_matters_most_where_there_is_not() {
     assert_eq!(
         status(50_000).row(100).text(),
-        "  ██████░░░┆░░ 50 % 50k/100k · 2 queued · gpt-5.5 high · $0.03 · branch from 12 · ⎇ main"
+        "  ██████░░░┆░░ 50 % 50k/100k · 2 queued · gpt-5.5 (high) · $0.03 · branch from 12 · ⎇ main"
     );
-    assert_eq!(status(50_000).row(59).text(), "  50 % 50k/100k · 2 queued · gpt-5.5 high · $0.03 · ⎇ main");
+    assert_eq!(status(50_000).row(59).text(), "  50 % 50k/100k · 2 queued · gpt-5.5 (high) · $0.03 · ⎇ main");
     let estimated = Status { estimated_tokens: 1, ..status(50_000) };
-    assert_eq!(estimated.row(59).text(), "  50 % 50k/100k · 2 queued · gpt-5.5 high · ~$0.03 · ⎇ main");
+    assert_eq!(estimated.row(59).text(), "  50 % 50k/100k · 2 queued · gpt-5.5 (high) · ~$0.03 · ⎇ main");
     assert_eq!(status(50_000).row(29).text(), "  50 % 50k/100k · 2 queued");
     let edits = Status { mode: Some(Mode::AcceptEdits), ..status(50_000) };
-    assert_eq!(edits.row(59).text(), "  50 % 50k/100k · 2 queued · accept edits · gpt-5.5 high");
+    assert_eq!(edits.row(59).text(), "  50 % 50k/100k · 2 queued · accept edits · gpt-5.5 (high)");
     for width in 1..120 {
         assert!(status(50_000).row(width).width() <= width, "{width}");
     }

@@ -106,6 +106,8 @@ fn a_summary_is_read_where_the_results_are() {
     terminal.press("C-o");
     let screen = terminal.shows("❯▾  ≡ compacted");
     assert!(!screen.contains("heard note3"), "{screen}");
+    terminal.shows("## Goal");
+    terminal.press("End");
     terminal.shows("manual, completed");
     terminal.press("Escape");
     terminal.shows("Ctrl-O shows the summary");
@@ -158,7 +160,7 @@ async fn who_leaves_while_it_works_is_asked_and_who_comes_back_is_told() {
     assert_eq!(screen.matches("Interrupted. Partial answer kept").count(), 2, "{screen}");
     let three = open("three");
     three.says("/sessions");
-    let screen = three.shows("No command /sessions");
+    let screen = three.shows("Resume session");
     assert!(!screen.contains("at work"), "{screen}");
 }
 
@@ -214,7 +216,7 @@ fn what_is_queued_is_edited_and_a_prompt_that_was_chosen_comes_back_as_it_was_ty
     terminal.says("/branch");
     terminal.shows("Go back to a prompt");
     terminal.press("Enter");
-    let screen = terminal.shows("the next prompt continues after entry");
+    let screen = terminal.shows("Back to before “look @src/part_0.rs now”; it is in the editor. /redo returns");
     let editor = screen.rsplit("───").next().unwrap_or_default();
     assert!(editor.contains("› look @src/part_0.rs now") && !editor.contains("I ran"), "{screen}");
     // /undo takes back the turn before it.

@@ -183,7 +183,6 @@ fn a_chat_asks_before_it_changes_a_file_and_shows_the_change() {
     terminal.says("again");
     terminal.shows("1. Yes");
     terminal.types("2");
-    terminal.press("Enter");
     terminal.shows("it says: replaced");
     assert_eq!(read(), "one\nTWO\n");
     // The rule is remembered, and nothing is asked in the next chat.
@@ -209,13 +208,16 @@ fn shift_tab_changes_the_mode_at_once() {
     let terminal = chat(&place, &model, &[]);
     terminal.shows("ask");
     terminal.press("BTab");
-    terminal.shows("accept_edits: the agent changes files");
+    let screen = terminal.shows("accept edits: the agent changes files");
+    assert!(screen.contains("· accept edits"), "{screen}");
     terminal.says("go");
     terminal.shows("it says: created");
     terminal.press("BTab");
-    terminal.shows("read_only: the agent reads, and changes nothing");
+    terminal.shows("read only: the agent reads, and changes nothing");
     terminal.says("again");
     terminal.shows("the session is in the read-only mode");
+    // A key leaves nothing behind.
+    assert!(!terminal.all().contains("accept edits: "), "{}", terminal.all());
     terminal.says("/permissions everything");
     terminal.shows("without asking");
     terminal.says("/permissions deny write(*.txt)");
@@ -263,7 +265,6 @@ fn what_is_edited_in_the_file_of_answers_applies_to_the_next_call() {
     terminal.says("go");
     terminal.shows("1. Yes");
     terminal.types("2");
-    terminal.press("Enter");
     terminal.shows("it says: created");
     let rules = std::fs::read_to_string(remembered(&place)).unwrap();
     let shown = place.run(&["config"]).stdout;

@@ -98,7 +98,7 @@ fn what_is_chosen_in_the_chat_is_the_sessions_own() {
     let hint: Vec<&str> = hint.iter().map(String::as_str).collect();
     let terminal = Terminal::run(&place, SIZE, &hint);
     let screen = terminal.until("all of it is shown", |screen| screen.contains("· other-model"));
-    assert!(screen.contains("accept edits") && screen.contains("other-model high"), "{screen}");
+    assert!(screen.contains("accept edits") && screen.contains("other-model (high)"), "{screen}");
     says(&terminal, "and now");
     let requests = model.simulator.requests();
     let last = &requests.last().unwrap().request;

@@ -106,14 +106,14 @@ fn the_chat_offers_what_goes_back() {
             terminal.until("it answers", |screen| screen.matches("done").count() >= count);
         }
         terminal.says("/undo");
-        let screen = terminal.shows("What goes back");
-        for part in ["the conversation and 1 file", "the conversation alone", "1 file alone"] {
+        let screen = terminal.shows("what goes back?");
+        for part in ["Back to before “two”", "The conversation and a ", "The conversation only", "Only a "] {
             assert!(screen.contains(part), "{part}: {screen}");
         }
         assert_eq!(std::fs::read_to_string(&file).unwrap(), "two", "nothing is changed unasked");
         (0..downs).for_each(|_| terminal.press("Down"));
         terminal.press("Enter");
-        terminal.until("it is done", |screen| !screen.contains("What goes back"));
+        terminal.until("it is done", |screen| !screen.contains("what goes back?"));
         terminal.shows(editor);
         terminal.until("the file is as chosen", |_| std::fs::read_to_string(&file).unwrap() == content);
     }

@@ -38,10 +38,10 @@ fn cells(drawn: &str) -> String {
 fn each_part_has_its_share_of_a_hundred_cells() {
     let parts = "instructions:3000 tools:1000 summary:2000 user:500 tool_results:20000";
     let drawn = drawn(Some(100_000), parts, &[("AGENTS.md", 1_000), ("skills", 10)], 80_000, 80);
-    let expected = "■■◆▲●▣▣";
+    let expected = "■◆▲●▣▣█";
     let cells = cells(&drawn);
     assert!(cells.starts_with(expected), "{drawn}");
-    for (sign, count) in [('█', 19), ('·', 54), ('░', 20)] {
+    for (sign, count) in [('█', 20), ('·', 54), ('░', 20)] {
         assert_eq!(cells.chars().filter(|cell| *cell == sign).count(), count, "{sign}: {drawn}");
     }
     for line in [
@@ -56,7 +56,8 @@ fn each_part_has_its_share_of_a_hundred_cells() {
         "░ kept free by compaction    20,000  20 %",
         "compaction starts at 80,000 tokens; sizes of parts are estimates",
     ] {
-        assert!(drawn.contains(line), "{line}: {drawn}");
+        let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(words(&drawn).contains(&words(line)), "{line}: {drawn}");
     }
 }
 
