@@ -26,7 +26,7 @@ fn it_shows_everything_where_there_is_room_and_what_matters_most_where_there_is_
         status(50_000).row(100).text(),
         "  ██████░░░┆░░ 50 % 50k/100k · 2 queued · gpt-5.5 (high) · $0.03 · branch from 12 · ⎇ main"
     );
-    assert_eq!(status(50_000).row(59).text(), "  50 % 50k/100k · 2 queued · gpt-5.5 (high) · $0.03 · ⎇ main");
+    assert_eq!(status(50_000).row(59).text(), "  50 % 50k/100k · 2 queued · gpt-5.5 (high) · $0.03");
     let estimated = Status { estimated_tokens: 1, ..status(50_000) };
     assert_eq!(estimated.row(59).text(), "  50 % 50k/100k · 2 queued · gpt-5.5 (high) · ~$0.03 · ⎇ main");
     assert_eq!(status(50_000).row(29).text(), "  50 % 50k/100k · 2 queued");

@@ -110,7 +110,13 @@ fn another_provider_answers_once_its_key_is_kept() {
         first.url(),
         second.url()
     ));
-    let terminal = Terminal::run(&place, SIZE, &["chat", "--session", "mine"]);
+    // Another provider needs a host.
+    let hosted = |arguments: &[&str]| {
+        let mut command = place.command(arguments);
+        command.env("GREENROOM_HOST_START", "true").env("GREENROOM_HOST_IDLE_S", "1");
+        Terminal::of(&place, SIZE, &command)
+    };
+    let terminal = hosted(&["chat", "--session", "mine"]);
     terminal.shows("first-model");
     terminal.says("/model");
     let screen = terminal.shows("Which model answers");
@@ -138,7 +144,7 @@ fn another_provider_answers_once_its_key_is_kept() {
     // What was chosen last is shown when it is resumed, although nothing was asked since.
     terminal.press("C-d");
     terminal.shows("ended with 0");
-    let terminal = Terminal::run(&place, SIZE, &["resume", "mine"]);
+    let terminal = hosted(&["resume", "mine"]);
     terminal.shows("Resumed");
     terminal.until("it is shown", |screen| screen.contains("· first-model"));
     // One that nothing lists is asked for, and that is said.
@@ -151,7 +157,7 @@ fn settings_of_what_is_asked_come_back_and_others_are_named() {
     let place = Place::new();
     let model = Model::new(Echo, |options| options.model = "own-model".to_owned());
     let url = model.url();
-    let server = format!("providers.mine={{ base_url: {url:?} }}");
+    let server = format!("providers={{ mine: {{ base_url: {url:?} }} }}");
     let begun = place.run(&[
         "run", "-p", "hi", "--session", "mine", "--base-url", &url, "--temperature", "0.25", "--system",
         "Be brief.", "--set", "context_window=9000", "--set", &server,
@@ -159,7 +165,7 @@ fn settings_of_what_is_asked_come_back_and_others_are_named() {
     assert_eq!(begun.code, Some(0), "{begun:?}");
     let ran = place.run(&["run", "-p", "again", "--session", "mine"]);
     assert_eq!(ran.code, Some(0), "{ran:?}");
-    let warning = "this session was used with --set providers.mine=…, which a session does not keep";
+    let warning = "this session was used with --set providers=…, which a session does not keep";
     assert!(ran.stderr.contains(warning), "{ran:?}");
     let requests = model.simulator.requests();
     for seen in &requests {
@@ -195,7 +201,7 @@ fn failed_attempts_are_one_row_and_the_last_error_stays() {
     let all = terminal.all();
     assert!(!all.contains("failed: ") && !all.contains("Trying again"), "{all}");
     assert_eq!(all.matches("connection refused").count(), 1, "{all}");
-    assert!(screen.contains(&url) && screen.contains("is the server running?"), "{screen}");
+    assert!(screen.contains(&url) && screen.contains("is the server running"), "{screen}");
 }
 
 #[test]
@@ -206,7 +212,7 @@ fn a_small_conversation_is_compacted_or_it_is_said_why_not() {
     let (place, model) = (Place::new(), writer());
     let terminal = chat(&place, &model, &["--mode", "accept-edits", "--window", "40000"]);
     terminal.says("/compact");
-    terminal.shows("No messages yet");
+    terminal.shows("the session is empty");
     terminal.says("small");
     terminal.shows("done with small");
     terminal.until("the run is over", |screen| !screen.contains("Esc interrupts"));
@@ -238,7 +244,7 @@ fn the_agent_writes_the_instructions_and_they_are_a_part_of_the_context() {
     let terminal = chat(&place, &model, &["--mode", "accept-edits", "--window", "40000"]);
     for (typed, sent) in [
         ("/init", "Read this project"),
-        ("/deploy to staging", "Use the skill `deploy`."),
+        ("/deploy to staging", "Use the skill"),
         ("/review src", "Review src."),
     ] {
         terminal.says(typed);
