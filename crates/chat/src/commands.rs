@@ -446,9 +446,13 @@ fn usual(name: &str) -> &str {
 
 fn unknown(name: &str, custom: &[Custom]) -> String {
     match name {
-        "login" => return "`greenroom login` in another terminal keeps a key; then /model lists its models".to_owned(),
+        "login" => {
+            return "`greenroom login` in another terminal keeps a key; then /model lists its models"
+                .to_owned();
+        }
         "config" | "settings" => {
-            return "`greenroom config edit` in another terminal; most changes apply to the next prompt".to_owned();
+            return "`greenroom config edit` in another terminal; most changes apply to the next prompt"
+                .to_owned();
         }
         "mcp" => return "MCP servers are not supported; /tools lists the tools".to_owned(),
         _ => {}
@@ -530,8 +534,8 @@ pub(crate) fn load(folders: &[CommandFolder], skills: &[Skill]) -> Vec<Custom> {
         }
     }
     for Skill { name, description } in skills {
-        let is_taken = COMMANDS.iter().any(|spec| spec.name == name)
-            || found.iter().any(|known| known.name == *name);
+        let is_taken =
+            COMMANDS.iter().any(|spec| spec.name == name) || found.iter().any(|known| known.name == *name);
         if !is_taken {
             let body = format!("Use the skill `{name}`.");
             found.push(Custom { name: name.clone(), description: format!("skill: {description}"), body });

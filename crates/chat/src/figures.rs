@@ -8,9 +8,7 @@ use greenroom::permissions::Mode;
 use greenroom::{CompactionRecord, State, Status};
 use greenroom_kernel::plan::NothingToCompact;
 use greenroom_kernel::usage::{ContextUsage, WindowSource};
-use greenroom_server::operations::{
-    Branch, Pinned, Planned, RewoundAction, RewoundFile, SessionRewound,
-};
+use greenroom_server::operations::{Branch, Pinned, Planned, RewoundAction, RewoundFile, SessionRewound};
 use greenroom_terminal::row::Look;
 use greenroom_terminal::screen::one_line;
 use greenroom_terminal::text::{self, thousands};
@@ -64,7 +62,8 @@ pub fn status(state: &State, folder: &Path, server: Option<&str>, mode: Option<M
         state.model,
         server.map(|server| format!(" of {server}")).unwrap_or_default(),
         window(&state.context),
-        mode.map(|mode| format!("{}: {}\n", mode.as_str().replace('_', " "), mode.meaning())).unwrap_or_default(),
+        mode.map(|mode| format!("{}: {}\n", mode.as_str().replace('_', " "), mode.meaning()))
+            .unwrap_or_default(),
         thousands(state.entries),
         format::count(state.compactions, "compaction"),
         thousands(state.total_tokens),

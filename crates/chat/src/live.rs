@@ -670,6 +670,16 @@ impl TerminalChat {
                     }
                 });
             }
+            Effect::Refuse { id, value } => {
+                let (backend, done, orders) = (self.backend.clone(), self.done.clone(), self.orders.clone());
+                tokio::spawn(async move {
+                    match backend.answer(id, value, variable("USER")).await {
+                        // The call is denied before the run ends.
+                        Ok(()) => drop(orders.send(Order::Interrupt(backend))),
+                        Err(error) => drop(done.send(Done::Refused(id, error.to_string()))),
+                    }
+                });
+            }
             Effect::Remember(prompt) => {
                 let history = self.history.clone();
                 // A chat works even if it cannot keep its history.

@@ -72,6 +72,11 @@ pub(crate) enum Effect {
         id: EntryId,
         value: Value,
     },
+    /// Refuse a call, and then abort the work in progress.
+    Refuse {
+        id: EntryId,
+        value: Value,
+    },
     /// Run a slash command.
     Command(Command),
     /// Run a user command.
@@ -570,7 +575,11 @@ impl Model {
                 rows.push(waits("interrupting", since));
             } else if let Some((what, at)) = &self.retry {
                 let seconds = at.saturating_sub(self.now_ms).div_ceil(1_000);
-                let time = if seconds > 0 { format!(" · again in {seconds} s") } else { " · trying again".to_owned() };
+                let time = if seconds > 0 {
+                    format!(" · again in {seconds} s")
+                } else {
+                    " · trying again".to_owned()
+                };
                 let (lead, indent) = (Row::new(&format!("  {wheel} "), Look::NOTE), Row::plain("    "));
                 rows.extend(Row::new(&format!("{what}{time}"), Look::WARN).wrap(width, &lead, &indent));
             } else if let Some(tool) = &self.writing {

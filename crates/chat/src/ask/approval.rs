@@ -272,8 +272,9 @@ impl Form {
             };
             let pointer = if is_at { mark } else { "    " };
             let look = if is_at { Look::BOLD } else { Look::PLAIN };
-            let row =
-                Row::new(pointer, Look::WARN).and(&format!("{}. ", *choice as u32), Look::DIM).and(&text, look);
+            let row = Row::new(pointer, Look::WARN)
+                .and(&format!("{}. ", *choice as u32), Look::DIM)
+                .and(&text, look);
             rows.push(row.cut(width));
         }
         if self.marked() == Some(Choice::Words) {

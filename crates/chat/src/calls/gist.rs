@@ -46,7 +46,11 @@ impl Gist {
                 // The user knows who it was, and why.
                 Some((_, rest)) => {
                     let words = rest.strip_prefix(" and says: ").map(|words| format!(": {words}"));
-                    Self::new(format!("denied{}", words.unwrap_or_default()), Preview::None, vec![why.clone()])
+                    Self::new(
+                        format!("denied{}", words.unwrap_or_default()),
+                        Preview::None,
+                        vec![why.clone()],
+                    )
                 }
                 None => Self::new("not run", Preview::First, vec![why]),
             };

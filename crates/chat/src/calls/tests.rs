@@ -134,10 +134,8 @@ fn a_call_is_a_line_until_its_result_is_known() {
     assert_eq!(texts(&calls.clear(40)), ["  ✗ bash make · failed"]);
     assert_eq!(calls.rows(40, 4_000), []);
     // The time in which the user was asked is not the call's.
-    for (granted, wanted) in [
-        (true, "  ✓ bash make · 2.5 s       ok"),
-        (false, "  ✗ bash make · denied: no"),
-    ] {
+    for (granted, wanted) in [(true, "  ✓ bash make · 2.5 s       ok"), (false, "  ✗ bash make · denied: no")]
+    {
         calls.start("4", "bash", r#"{"command":"make"}"#, 0);
         calls.asks("4");
         assert_eq!(shown(&calls), ["  ? bash make waits for you"]);

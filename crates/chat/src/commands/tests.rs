@@ -198,7 +198,15 @@ fn custom_commands_come_from_files_and_cannot_take_a_name_that_is_there() {
         Ok(Command::Prompt("Use the skill `deploy`.\n\nto staging".to_owned()))
     );
     let known: Vec<_> = found.iter().map(|own| (own.name.as_str(), own.description.as_str())).collect();
-    assert_eq!(known, [("linked", "the user's own"), ("review", "Looks for bugs"), ("ship", "Ships it"), ("deploy", "skill: for work")]);
+    assert_eq!(
+        known,
+        [
+            ("linked", "the user's own"),
+            ("review", "Looks for bugs"),
+            ("ship", "Ships it"),
+            ("deploy", "skill: for work")
+        ]
+    );
     assert_eq!(parse("/ship now", &found), Ok(Command::Prompt("Ship now".to_owned())));
     let offered = completions("s", &found);
     let names: Vec<&str> = offered.iter().map(|(name, _)| name.as_str()).collect();

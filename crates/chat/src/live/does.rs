@@ -12,8 +12,8 @@ use greenroom::permissions::{Effect, Mode};
 use greenroom::{CompactionDetails, CompactionOutcome, Order as ListOrder, ReasoningEffort};
 use greenroom_kernel::size::{Estimator, text_tokens};
 use greenroom_server::operations::{
-    Branch, ExportFormat, ListSessions, ModelSummary, RewindScope, SessionPermissions, SetPermissions, Speech,
-    ToolSummary,
+    Branch, ExportFormat, ListSessions, ModelSummary, RewindScope, SessionPermissions, SetPermissions,
+    Speech, ToolSummary,
 };
 use greenroom_server::{ClientError, ProblemKind};
 use greenroom_terminal::row::{Look, Row};
@@ -71,7 +71,11 @@ impl TerminalChat {
         let width = self.model.width();
         let is_for_idle = matches!(
             command,
-            Command::Compact(_) | Command::UndoCompact(_) | Command::Branch(_) | Command::Undo(_) | Command::Redo
+            Command::Compact(_)
+                | Command::UndoCompact(_)
+                | Command::Branch(_)
+                | Command::Undo(_)
+                | Command::Redo
         );
         if is_for_idle && self.model.is_busy() {
             return self.model.note(Look::WARN, "The agent is at work; Esc interrupts it");
@@ -245,7 +249,10 @@ impl TerminalChat {
                     Some(number) => match backend.compaction(Some(number)).await {
                         // What the model reads now comes before the figures.
                         Ok(details) => {
-                            let figures = texts::details(&CompactionDetails { summary: String::new(), ..details.clone() });
+                            let figures = texts::details(&CompactionDetails {
+                                summary: String::new(),
+                                ..details.clone()
+                            });
                             format!("{}\n\n{}", details.summary.trim(), figures.join("\n"))
                         }
                         Err(error) => error.to_string(),
@@ -381,7 +388,8 @@ async fn meant(backend: &Backend, name: String, others: &[OtherModel]) -> (Strin
     if is_known || name.contains('/') {
         return (name, None);
     }
-    let other = others.iter().find(|other| other.name.split_once('/').is_some_and(|(_, model)| model == name));
+    let other =
+        others.iter().find(|other| other.name.split_once('/').is_some_and(|(_, model)| model == name));
     match other {
         Some(other) => (other.name.clone(), None),
         None => {
@@ -582,7 +590,9 @@ async fn export(backend: &Backend, folder: PathBuf, path: String) -> Outcome {
     if !["md", "markdown", "json", "jsonl", ""].contains(&ending) {
         return note(
             Look::WARN,
-            format!("Cannot export as .{ending}: end the name in .md for Markdown, or in .jsonl for JSON Lines"),
+            format!(
+                "Cannot export as .{ending}: end the name in .md for Markdown, or in .jsonl for JSON Lines"
+            ),
         );
     }
     let path = match (path.strip_prefix("~/"), screen::variable("HOME")) {

@@ -48,7 +48,10 @@ async fn take_back(backend: &Backend, scope: RewindScope, overwrite: bool, width
     let text = typed(&said, prompt).unwrap_or_default();
     let mut done = files(&rewound, width);
     if rewound.conversation {
-        done.push(Done::Note(Look::NOTE, format!("Took back {}; it is in the editor. /redo brings it back", quoted(&text))));
+        done.push(Done::Note(
+            Look::NOTE,
+            format!("Took back {}; it is in the editor. /redo brings it back", quoted(&text)),
+        ));
         // The user can change and send it again.
         done.push(Done::Write(text));
     } else if rewound.files.iter().any(|file| file.action.is_done()) {

@@ -28,7 +28,7 @@ fn it_shows_everything_where_there_is_room_and_what_matters_most_where_there_is_
     );
     assert_eq!(status(50_000).row(59).text(), "  50 % 50k/100k · 2 queued · gpt-5.5 (high) · $0.03");
     let estimated = Status { estimated_tokens: 1, ..status(50_000) };
-    assert_eq!(estimated.row(59).text(), "  50 % 50k/100k · 2 queued · gpt-5.5 (high) · ~$0.03 · ⎇ main");
+    assert_eq!(estimated.row(59).text(), "  50 % 50k/100k · 2 queued · gpt-5.5 (high) · ~$0.03");
     assert_eq!(status(50_000).row(29).text(), "  50 % 50k/100k · 2 queued");
     let edits = Status { mode: Some(Mode::AcceptEdits), ..status(50_000) };
     assert_eq!(edits.row(59).text(), "  50 % 50k/100k · 2 queued · accept edits · gpt-5.5 (high)");

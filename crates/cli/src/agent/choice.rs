@@ -71,7 +71,8 @@ pub(crate) async fn complete(global: &Global, args: &mut ModelArgs) -> Result<Ch
     let set_by = |setting: &str| loaded.origins.get(&vec![setting.to_owned()]);
     let is_of_file = |origin: &String| loaded.files.iter().any(|file| file.display().to_string() == *origin);
     // Where a file names a provider, its model is that provider's, and another server may not have it.
-    let is_others = server.name() != Some(&loaded.config.provider) && set_by("provider").is_some_and(is_of_file);
+    let is_others =
+        server.name() != Some(&loaded.config.provider) && set_by("provider").is_some_and(is_of_file);
     let is_set = set_by("model").is_some_and(|by| !is_others || !is_of_file(by));
     if named.is_some() || is_set || server.is_built_in() {
         return Ok(Choice::Made);

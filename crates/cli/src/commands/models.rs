@@ -19,6 +19,7 @@ use crate::agent::server::Server;
 use crate::agent::simulated::MODEL;
 use crate::agent::{self, SIMULATED_WINDOW};
 use crate::args::{Global, ModelArgs, ModelsArgs};
+use crate::config::BUILT_IN;
 use crate::config::surroundings::Surroundings;
 use crate::host::link::ATTEMPTS;
 use crate::host::{self, Reached, Who, own};
@@ -40,7 +41,10 @@ pub(crate) async fn run(global: &Global, args: &ModelsArgs) -> Result<u8> {
             "greenroom: no API key for {} was found, so this is the model catalogue; `greenroom login` keeps a key",
             chosen.name().unwrap_or_default()
         ))?;
-        return print(global, args, &of_catalog(chosen.name().unwrap_or_default()));
+        let named = [chosen.name().unwrap_or_default()];
+        // A name is looked for with every vendor, unless one is named.
+        let is_wide = args.filter.is_some() && server.provider.is_none();
+        return print(global, args, &of_catalog(if is_wide { &BUILT_IN } else { &named }));
     }
     // The agent's own model is among those that are listed, so it is chosen as for any agent.
     let mut asked = ModelArgs { server: server.clone(), ..ModelArgs::bare() };
@@ -116,9 +120,10 @@ fn simulated() -> ModelsListed {
     ModelsListed { origin: "a simulated server".to_owned(), models: vec![model], problem: None }
 }
 
-/// Returns a provider's models in the catalogue.
-fn of_catalog(provider: &str) -> ModelsListed {
-    let models = Catalog::bundled().models().iter().filter(|info| info.provider == provider);
+/// Returns the models of providers in the catalogue that an agent can use.
+fn of_catalog(providers: &[&str]) -> ModelsListed {
+    let models = Catalog::bundled().models().iter();
+    let models = models.filter(|info| info.tools && providers.contains(&info.provider));
     let models = models.map(|info| ModelSummary {
         id: info.model.to_owned(),
         window: info.window_tokens(),
@@ -130,7 +135,7 @@ fn of_catalog(provider: &str) -> ModelsListed {
         source: FactSource::Catalog,
     });
     ModelsListed {
-        origin: format!("{provider}, by the model catalogue"),
+        origin: format!("{}, by the model catalogue", providers.join(", ")),
         models: models.collect(),
         problem: None,
     }
@@ -174,7 +179,8 @@ fn print(global: &Global, args: &ModelsArgs, known: &ModelsListed) -> Result<u8>
         return Ok(0);
     }
     screen.line(Row::styled(Look::DIM, title))?;
-    let mut rows = vec![["MODEL", "WINDOW", "FROM", "OUTPUT", "PRICE IN, OUT", "FROM"].map(str::to_owned)];
+    let mut rows =
+        vec![["MODEL", "WINDOW", "WINDOW FROM", "OUTPUT", "PRICE IN, OUT", "PRICE FROM"].map(str::to_owned)];
     rows.extend(models.iter().map(|model| row(model)));
     let widths: [usize; 6] =
         std::array::from_fn(|column| rows.iter().map(|row| columns(&row[column])).max().unwrap_or(0));

@@ -63,7 +63,11 @@ fn row(spent: &Spending, per: Period) -> [String; 8] {
     [
         at.get(..if per == Period::Hour { 13 } else { 10 }).unwrap_or(&at).replace('T', " "),
         of,
-        format!("{is_estimated}{}", dollars(spent.cost_microdollars)),
+        match spent.cost_microdollars {
+            // No price is known for the models that were used.
+            0 if spent.usage.total_tokens() > 0 => "unknown".to_owned(),
+            cost => format!("{is_estimated}{}", dollars(cost)),
+        },
         format::short(spent.usage.input_tokens),
         format::short(spent.usage.cached_tokens),
         format::short(spent.usage.output_tokens),

@@ -28,7 +28,9 @@ use crate::error::usage;
 
 pub(crate) use self::errors::located;
 pub(crate) use self::merge::{get, leaves, merge, set, set_parts, setting, settings_of};
-pub(crate) use self::read::{given_prompt, own_file, own_file_shown, prompt_file, prompt_files, users_places};
+pub(crate) use self::read::{
+    given_prompt, own_file, own_file_shown, prompt_file, prompt_files, users_places,
+};
 pub(crate) use self::trust::{Author, Rule, Tighter, expanded, is_absolute, is_section, rule, tighter};
 
 mod errors;

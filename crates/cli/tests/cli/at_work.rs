@@ -216,7 +216,8 @@ fn what_is_queued_is_edited_and_a_prompt_that_was_chosen_comes_back_as_it_was_ty
     terminal.says("/branch");
     terminal.shows("Go back to a prompt");
     terminal.press("Enter");
-    let screen = terminal.shows("Back to before “look @src/part_0.rs now”; it is in the editor. /redo returns");
+    let screen =
+        terminal.shows("Back to before “look @src/part_0.rs now”; it is in the editor. /redo returns");
     let editor = screen.rsplit("───").next().unwrap_or_default();
     assert!(editor.contains("› look @src/part_0.rs now") && !editor.contains("I ran"), "{screen}");
     // /undo takes back the turn before it.

@@ -315,6 +315,11 @@ fn models_are_listed_without_a_key() {
     );
     let ran = place.run(&["models", "--provider", "anthropic", "claude-opus-5"]);
     assert!(ran.code == Some(0) && ran.stdout.contains("\nclaude-opus-5 "), "{ran:?}");
+    // A name is looked for with every vendor, and what no agent can use is left out.
+    let ran = place.run(&["models", "claude-opus-5"]);
+    assert!(ran.code == Some(0) && ran.stdout.contains("\nclaude-opus-5 "), "{ran:?}");
+    let ran = place.run(&["models", "embedding"]);
+    assert!(ran.code == Some(0) && ran.stdout.contains("there is none with embedding"), "{ran:?}");
     let ran = place.run(&["models", "there-is-no-such-model"]);
     assert!(
         ran.code == Some(0) && ran.stdout.contains("there is none with there-is-no-such-model"),

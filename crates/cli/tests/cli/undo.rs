@@ -107,7 +107,8 @@ fn the_chat_offers_what_goes_back() {
         }
         terminal.says("/undo");
         let screen = terminal.shows("what goes back?");
-        for part in ["Back to before “two”", "The conversation and a", "The conversation only", "Only a"] {
+        for part in ["Back to before “two”", "The conversation and a", "The conversation only", "Only a"]
+        {
             assert!(screen.contains(part), "{part}: {screen}");
         }
         assert_eq!(std::fs::read_to_string(&file).unwrap(), "two", "nothing is changed unasked");

@@ -133,7 +133,8 @@ fn resumed(dir: &std::path::Path, began: &[&str], given: &[&str], model: Option<
     let mut global = Global { settings: settings(given), ..global(dir) };
     kept.complete(&mut global, &mut args, true);
     let system = args.system.unwrap_or_default();
-    let lacking = kept.lacking(&global).map(|text| text.split(", which").next().unwrap_or_default().to_owned());
+    let lacking =
+        kept.lacking(&global).map(|text| text.split(", which").next().unwrap_or_default().to_owned());
     format!(
         "{} | {:?} {:?} {} {system} | {}",
         global.settings.join(" "),
@@ -180,7 +181,12 @@ fn settings_of_what_is_asked_are_kept_and_no_others() {
         ),
         // Where keys go, what runs, and what is allowed is not kept.
         (
-            &["providers.openai.base_url=http://a.example/v1", "hooks.before_compact=rm", "trusted_folders=[/]", "theme=dark"],
+            &[
+                "providers.openai.base_url=http://a.example/v1",
+                "hooks.before_compact=rm",
+                "trusted_folders=[/]",
+                "theme=dark",
+            ],
             &[],
             None,
             format!(
@@ -191,7 +197,9 @@ fn settings_of_what_is_asked_are_kept_and_no_others() {
             &["permissions.mode=everything", "sandbox.mode=off"],
             &["permissions.mode=everything"],
             None,
-            format!("permissions.mode=everything | {usual} | this session was used with --set sandbox.mode=…"),
+            format!(
+                "permissions.mode=everything | {usual} | this session was used with --set sandbox.mode=…"
+            ),
         ),
     ];
     for (began, given, model, expected) in table {

@@ -20,8 +20,8 @@ use crate::agent::choice;
 use crate::agent::kept::{self, Kept};
 use crate::args::{Global, ModelArgs, ServerArgs};
 use crate::commands::sessions::shown_folder;
-use crate::config::{Texts, kept_keys};
 use crate::config::surroundings::Surroundings;
+use crate::config::{Texts, kept_keys};
 use crate::error::usage;
 use crate::host::link::{ATTEMPTS, Link, is_one_shot};
 use crate::host::{self, Patience};
@@ -117,8 +117,7 @@ impl Around {
         }
         let mode = kept.chosen_mode(&args);
         let has_same_files = global.config == global_now.config;
-        let is_same =
-            has_same_files && global.settings == global_now.settings && is_same_agent(&args, &now)?;
+        let is_same = has_same_files && global.settings == global_now.settings && is_same_agent(&args, &now)?;
         let client = if is_same || !self.link().is_host() {
             self.link().client.clone()
         } else {

@@ -20,7 +20,11 @@ const NO: &str = "no";
 
 /// Asks about the project of the workspace, if it has files for agents and the user was not asked before. Returns what was
 /// typed behind the answer, or `None` if this command is interrupted.
-pub(super) async fn about_project(global: &Global, args: &ModelArgs, interrupts: &Interrupts) -> Result<Option<Vec<Input>>> {
+pub(super) async fn about_project(
+    global: &Global,
+    args: &ModelArgs,
+    interrupts: &Interrupts,
+) -> Result<Option<Vec<Input>>> {
     let here = Surroundings::here();
     let config = agent::load_config(global, &here)?.config;
     let trust = FolderTrust::of(&config, &here.path(&args.workspace), &here);
@@ -30,8 +34,13 @@ pub(super) async fn about_project(global: &Global, args: &ModelArgs, interrupts:
     }
     let root = trust.root().display();
     let above = vec![
-        format!("{} has files that tell the model what to do: {}.", shown_folder(&root.to_string()), files.join(", ")),
-        "Whoever can change them can instruct the model. Look at them first if you did not write them.".to_owned(),
+        format!(
+            "{} has files that tell the model what to do: {}.",
+            shown_folder(&root.to_string()),
+            files.join(", ")
+        ),
+        "Whoever can change them can instruct the model. Look at them first if you did not write them."
+            .to_owned(),
     ];
     let choice = |value: &str, label: &str, detail: &str| Choice {
         value: value.to_owned(),
@@ -39,10 +48,7 @@ pub(super) async fn about_project(global: &Global, args: &ModelArgs, interrupts:
         detail: detail.to_owned(),
         preview: Vec::new(),
     };
-    let choices = vec![
-        choice(YES, "Yes, use them", ""),
-        choice(NO, "No, leave them out", "from now on"),
-    ];
+    let choices = vec![choice(YES, "Yes, use them", ""), choice(NO, "No, leave them out", "from now on")];
     let title = "Trust the files of this folder?";
     let Some(Answered { value, behind }) = ask(global, interrupts, above, title, choices).await? else {
         return Ok(None);

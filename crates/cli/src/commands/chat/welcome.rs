@@ -30,12 +30,18 @@ pub(super) async fn without_key(
     let running = tokio::task::spawn_blocking(local::running_now).await?;
     let mut above = Vec::new();
     loop {
-        let asked =
-            ask(global, interrupts, std::mem::take(&mut above), "No API key found. What should answer?", choices(&running))
-                .await?;
+        let asked = ask(
+            global,
+            interrupts,
+            std::mem::take(&mut above),
+            "No API key found. What should answer?",
+            choices(&running),
+        )
+        .await?;
         let Some(Answered { value, behind }) = asked else { return Ok(None) };
         let Some(value) = value else {
-            let text = "Nothing was chosen. `greenroom login` keeps a key, and `greenroom --simulate` needs none.";
+            let text =
+                "Nothing was chosen. `greenroom login` keeps a key, and `greenroom --simulate` needs none.";
             Screen::stderr(global.color).line(text)?;
             return Ok(None);
         };

@@ -307,12 +307,13 @@ async fn a_chat_says_that_its_host_does_not_answer_and_can_be_left() {
     }
     // One that is there already leaves, too.
     kill_process(host, Signal::CONT).unwrap();
-    for key in ["C-c", "C-d", ""] {
+    for (before, key) in ["C-c", "C-d", ""].into_iter().enumerate() {
         let chat = hosted.command(&["chat", "--session", "a", "--window", "100000"]);
         let terminal = Terminal::of(&hosted.place, (90, 30), &chat);
         terminal.shows("›");
         terminal.says("one");
-        terminal.shows("word");
+        // Those of the chats before are there, too.
+        terminal.until("it answers", |screen| screen.matches("word").count() > before);
         terminal.until("it rests", |screen| !screen.contains("waiting for the model"));
         stop(host);
         match key {
