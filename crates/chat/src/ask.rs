@@ -238,7 +238,8 @@ impl Ask {
         let (indent, none) = (Row::plain("    "), Row::default());
         if let Form::Approval(form) = &mut self.form {
             let problem = self.problem.as_ref().map(|problem| Row::new(problem, Look::BAD));
-            let edits = if form.edits() { " · Shift+Tab: yes, and accept all edits" } else { "" };
+            let edits =
+                if form.edits() && form.is_read() { " · Shift+Tab: yes, and accept all edits" } else { "" };
             let hint = format!("Enter or a number{edits} · Esc: later");
             let hint = Row::new(&hint, Look::DIM);
             let foot = problem.into_iter().chain([hint]).map(|row| indent.clone().then(row).cut(width));

@@ -33,14 +33,16 @@ use super::follow::Follow;
 use super::history::History;
 use super::model::{Effect, Model};
 use super::notice::Notices;
-use super::program::{Chosen, Place, Program, Reconnected, Silence, Skill};
-use super::{NEXT_HOST, SILENCE_MAX, Typed, figures};
+use super::program::{Chosen, Place, Program, Silence, Skill};
+use super::{Typed, figures};
 
 mod does;
 mod going_back;
 mod local;
+mod models;
 mod orders;
 mod outside;
+mod reconnect;
 mod welcome;
 
 /// The minimum time between frames that only events require.
@@ -401,61 +403,6 @@ impl TerminalChat {
                 (drawn, is_changed) = (Instant::now(), false);
             }
         }
-    }
-
-    /// Connects to another host after this one has ended, and continues the session there. Returns false if
-    /// the user left meanwhile.
-    async fn reconnect(&mut self, inputs: &mut mpsc::Receiver<Input>) -> Result<bool> {
-        let (program, id, chosen) =
-            (Arc::clone(&self.program), self.backend.id().to_owned(), self.chosen.clone());
-        let Some(mut opening) = program.reconnect(&id, chosen.as_deref()) else {
-            anyhow::bail!("the connection to the runtime ended");
-        };
-        self.is_silent = false;
-        self.model.past_ends();
-        self.draw()?;
-        let mut is_said = false;
-        // Input during the wait is meant for the session.
-        let mut aside = Vec::new();
-        let Reconnected { mut opened, warnings } = loop {
-            tokio::select! {
-                biased;
-                () = self.interrupts.next() => return Ok(false),
-                opened = &mut opening => break opened?,
-                input = inputs.recv() => match input {
-                    None => return Ok(false),
-                    // Until the user is told about the host, Ctrl-C is meant for the session.
-                    Some(input) if input.leaves() && (is_said || !input.is_interrupt()) => return Ok(false),
-                    Some(input) => aside.push(input),
-                },
-                () = tokio::time::sleep(SILENCE_MAX), if !is_said => {
-                    is_said = true;
-                    self.model.note(Look::WARN, NEXT_HOST);
-                    if let Some(text) = self.program.still_silent() {
-                        self.model.note(Look::WARN, &text);
-                    }
-                }
-            }
-            self.draw()?;
-        };
-        for warning in &warnings {
-            self.model.note(Look::WARN, warning);
-        }
-        self.program.keep_settings();
-        // Events that were seen already are not shown again.
-        opened.past = self
-            .follow
-            .missed(std::mem::take(&mut opened.past))
-            .iter()
-            .map(|event| (**event).clone())
-            .collect();
-        self.welcome(opened, true);
-        for input in aside {
-            if !self.input(input)? {
-                return Ok(false);
-            }
-        }
-        Ok(true)
     }
 
     /// Stops the work, and waits for its end, which is shown.

@@ -199,6 +199,8 @@ pub(crate) struct Model {
     /// Whether a command of this chat moves to another place of the conversation, and says so itself.
     moves_itself: bool,
     returns: bool,
+    /// Whether the user has refused a call, so that the run ends.
+    has_refused: bool,
     /// The last failed attempt to reach the model, and when the next one begins, in unix milliseconds.
     retry: Option<(String, u64)>,
 }
@@ -242,6 +244,7 @@ impl Model {
             user: None,
             moves_itself: false,
             returns: false,
+            has_refused: false,
             retry: None,
         }
     }
@@ -613,7 +616,7 @@ impl Model {
         if let (None, true, Some(ask)) = (&self.hint, self.is_asked_later, self.asks.first()) {
             let question = greenroom_terminal::screen::one_line(ask.text(), width.saturating_sub(30).max(10));
             let row = Row::new("  ? ", Look::WARN).and(&question, Look::PLAIN);
-            return Some(row.and(" · Ctrl-Q returns to it", Look::DIM).cut(width));
+            return Some(row.and(" · Ctrl-Q returns to it · Esc ends the run", Look::DIM).cut(width));
         }
         let text = match &self.hint {
             Some(hint) => hint.as_str(),

@@ -98,6 +98,11 @@ impl Form {
         matches!(self.approval.tool.as_str(), "edit" | "write")
     }
 
+    /// Whether the call was shown to its end, so that it may be approved.
+    pub(super) fn is_read(&self) -> bool {
+        self.shown.is_read()
+    }
+
     /// Marks an answer. Returns whether there is such a one.
     fn mark(&mut self, choice: Choice) -> bool {
         let place = self.choices.iter().position(|known| *known == choice);
@@ -110,6 +115,7 @@ impl Form {
     ///
     /// # Errors
     /// Why the key does nothing, for the user.
+    #[expect(clippy::wildcard_enum_match_arm, reason = "most keys mean nothing here")]
     pub(super) fn key(&mut self, key: KeyEvent, is_new: bool) -> Result<Asked, String> {
         const MEANINGLESS: &str = "a number, y or n answers; Esc for something else";
         const NEW: &str = "the question has just appeared; press the key again";
@@ -171,7 +177,7 @@ impl Form {
                         "the terminal is too small to show the call; make it larger, or answer no".to_owned()
                     }
                     _ => format!(
-                        "{} rows of the call were not shown: Space shows more, End its end",
+                        "{} rows of the call were not shown: Space shows more; End, then Enter approves",
                         self.shown.unseen()
                     ),
                 });

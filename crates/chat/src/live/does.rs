@@ -12,8 +12,7 @@ use greenroom::permissions::{Effect, Mode};
 use greenroom::{CompactionDetails, CompactionOutcome, Order as ListOrder, ReasoningEffort};
 use greenroom_kernel::size::{Estimator, text_tokens};
 use greenroom_server::operations::{
-    Branch, ExportFormat, ListSessions, ModelSummary, RewindScope, SessionPermissions, SetPermissions,
-    Speech, ToolSummary,
+    Branch, ExportFormat, ListSessions, RewindScope, SessionPermissions, SetPermissions, Speech, ToolSummary,
 };
 use greenroom_server::{ClientError, ProblemKind};
 use greenroom_terminal::row::{Look, Row};
@@ -25,7 +24,7 @@ use crate::backend::{Backend, HowToCompact};
 use crate::commands::{Branching, COMMANDS, Command, Custom, KEYS, Permitting, Place, Spec};
 use crate::figures;
 use crate::picker::{Item, Picker, Purpose};
-use crate::program::{Chosen, OtherModel, Program, PromptPart};
+use crate::program::{Chosen, Program, PromptPart};
 
 /// The most sessions and prompts offered.
 const OFFERED_MAX: usize = 500;
@@ -38,7 +37,7 @@ const COPY_BYTES_MAX: usize = 100_000;
 pub(super) type Outcome = Result<Vec<Done>, Problem>;
 
 /// Why a command failed, as text for the user.
-pub(super) struct Problem(String);
+pub(super) struct Problem(pub(super) String);
 
 impl From<ClientError> for Problem {
     fn from(error: ClientError) -> Self {
@@ -226,7 +225,7 @@ impl TerminalChat {
         }
     }
 
-    fn spawn(&self, work: impl Future<Output = Outcome> + Send + 'static) {
+    pub(super) fn spawn(&self, work: impl Future<Output = Outcome> + Send + 'static) {
         let done = self.done.clone();
         tokio::spawn(async move {
             let results = work.await.unwrap_or_else(|Problem(text)| vec![Done::Note(Look::BAD, text)]);
@@ -315,36 +314,6 @@ impl TerminalChat {
         self.model.note(Look::DIM, &format!("Effort {level} from the next prompt on"));
     }
 
-    fn model_command(&mut self, name: Option<String>) {
-        let backend = self.backend.clone();
-        let now = self.model.status.model.clone();
-        match name {
-            None => {
-                let others = self.program.other_models();
-                self.spawn(async move { models(&backend, &now, others).await });
-            }
-            Some(name) => self.set_model(&name),
-        }
-    }
-
-    /// Sets the model for the next prompts.
-    fn set_model(&mut self, name: &str) {
-        if self.model.is_busy() {
-            return self.model.note(Look::WARN, "The model can be changed when the run is over");
-        }
-        let program = Arc::clone(&self.program);
-        let (name, id) = (name.to_owned(), self.backend.id().to_owned());
-        let backend = self.backend.clone();
-        let others = program.other_models();
-        self.spawn(async move {
-            let (name, warning) = meant(&backend, name, &others).await;
-            let client = program.with_model(&name).await.map_err(Problem)?;
-            let opened = open(client, &id).await?;
-            let warning = warning.map(|text| Done::Note(Look::WARN, text));
-            Ok([Done::Changed(Box::new(opened), name)].into_iter().chain(warning).collect())
-        });
-    }
-
     /// Copies the last answer to the terminal's clipboard, which the terminal may refuse.
     fn copy(&mut self) {
         let text = self.model.last_answer();
@@ -370,68 +339,17 @@ impl TerminalChat {
 /// Adds to the outcome of a command whether the conversation stays where it is.
 fn moved(outcome: Outcome) -> Outcome {
     let done = outcome.unwrap_or_else(|Problem(text)| vec![Done::Note(Look::BAD, text)]);
-    let has_moved = done.iter().any(|done| match done {
-        Done::WentBack(_, scope) => *scope != RewindScope::Files,
-        Done::CameBack => true,
-        _ => false,
-    });
+    let moves = |done: &Done| {
+        matches!(done, Done::CameBack)
+            || matches!(done, Done::WentBack(_, scope) if *scope != RewindScope::Files)
+    };
+    let has_moved = done.iter().any(moves);
     Ok(done.into_iter().chain((!has_moved).then_some(Done::StaysThere)).collect())
-}
-
-/// Returns the model that a name means: one of the present provider, or else one of another provider with this name; and
-/// a warning if nothing lists it.
-async fn meant(backend: &Backend, name: String, others: &[OtherModel]) -> (String, Option<String>) {
-    // A server that lists nothing may have any model.
-    let listed = backend.models().await.map(|listed| listed.models).unwrap_or_default();
-    let is_known = listed.is_empty() || listed.iter().any(|model| model.id == name);
-    // A name with its provider is meant as it is.
-    if is_known || name.contains('/') {
-        return (name, None);
-    }
-    let other =
-        others.iter().find(|other| other.name.split_once('/').is_some_and(|(_, model)| model == name));
-    match other {
-        Some(other) => (other.name.clone(), None),
-        None => {
-            let warning = format!("The server does not list {name}; /model shows what it has");
-            (name, Some(warning))
-        }
-    }
-}
-
-/// Lists the provider's models, then those of other providers that the user has keys for.
-async fn models(backend: &Backend, now: &str, others: Vec<OtherModel>) -> Outcome {
-    let listed = backend.models().await?;
-    let item = |model: ModelSummary| Item {
-        detail: match (model.window, model.id == now) {
-            (window, true) => format!("{}now", window.map(sized).unwrap_or_default()),
-            (Some(window), false) => sized(window),
-            (None, false) => String::new(),
-        },
-        label: model.id.clone(),
-        value: model.id,
-    };
-    let other = |model: OtherModel| Item {
-        detail: model.window.map(sized).unwrap_or_default(),
-        label: model.name.clone(),
-        value: model.name,
-    };
-    let items = listed.models.into_iter().map(item).chain(others.into_iter().map(other)).collect();
-    let mut out = Vec::new();
-    if let Some(problem) = listed.problem {
-        out.push(Done::Note(Look::WARN, problem));
-    }
-    out.push(Done::Pick(Picker::new(Purpose::Model, "Which model answers", items)));
-    Ok(out)
 }
 
 /// Returns a name that no session has yet.
 async fn new_id(program: &dyn Program) -> Result<String, Problem> {
     program.new_session().await.map_err(Problem)
-}
-
-fn sized(window: u64) -> String {
-    format!("{} tokens ", format::short(window))
 }
 
 /// Finds the session with this id, or with a unique id that starts like this.

@@ -365,18 +365,22 @@ impl Model {
             // There is nothing to ask about any more.
             self.picker = None;
         }
+        let has_refused = std::mem::take(&mut self.has_refused);
         match outcome {
+            RunOutcome::Aborted if has_refused => {
+                self.note(Look::DIM, "Stopped at your no; say what to do instead");
+            }
             RunOutcome::Aborted => {
                 self.note(Look::WARN, "Interrupted. Partial answer kept; /continue to resume");
             }
             RunOutcome::Failed(failure) => {
                 let text = failure.to_string();
-                let way = match failure.class {
-                    FailureClass::Auth => " · `greenroom login` keeps another key",
-                    FailureClass::Timeout if text.starts_with("cannot reach") => {
-                        " · is the server running, and is its address right?"
-                    }
-                    _ => "",
+                let way = if failure.class == FailureClass::Auth {
+                    " · `greenroom login` keeps another key"
+                } else if text.starts_with("cannot reach") {
+                    " · is the server running, and is its address right?"
+                } else {
+                    ""
                 };
                 self.note(Look::BAD, &format!("Error: {text}{way}"));
             }
@@ -402,7 +406,8 @@ impl Model {
             Record::ModelChange { model, .. } => self.status.model.clone_from(model),
             Record::LeafMoved { to } => {
                 let returns = std::mem::take(&mut self.returns);
-                self.status.branch = Some(to.map_or(0, |entry| entry.0)).filter(|_| !returns);
+                self.status.branch =
+                    Some(to.map_or(0, |entry| entry.0)).filter(|_| !returns && !self.moves_itself);
             }
             _ => {}
         }

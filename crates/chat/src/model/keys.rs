@@ -54,7 +54,10 @@ impl Model {
         {
             match ask.key(key, self.now_ms) {
                 Asked::Waits => return Vec::new(),
-                Asked::Refused(value) => return vec![Effect::Refuse { id: ask.id, value }],
+                Asked::Refused(value) => {
+                    self.has_refused = true;
+                    return vec![Effect::Refuse { id: ask.id, value }];
+                }
                 Asked::AnsweredForEdits(value) => {
                     let edits = Command::Permissions(Permitting::Next(Mode::AcceptEdits));
                     return vec![Effect::Answer { id: ask.id, value }, Effect::Command(edits)];

@@ -45,7 +45,7 @@ fn one_key_answers_and_no_ends_the_run() {
     terminal.says("second");
     terminal.shows("1. Yes");
     terminal.types("3");
-    terminal.shows("Interrupted");
+    terminal.shows("Stopped at your no");
     let screen = terminal.shows("write a.txt · denied");
     assert!(!screen.contains("done with second") && !screen.contains("refused it"), "{screen}");
     assert_eq!(read(), "first");

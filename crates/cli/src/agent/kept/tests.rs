@@ -149,7 +149,9 @@ fn resumed(dir: &std::path::Path, began: &[&str], given: &[&str], model: Option<
 fn settings_of_what_is_asked_are_kept_and_no_others() {
     let dir = tempfile::tempdir().unwrap();
     let usual = "Some(0.2) Some(\"qwen\") END Be brief.";
-    let table: [(&[&str], &[&str], Option<&str>, String); 8] = [
+    // What it began with, what is given, the model that is given, and what comes of it.
+    type Case = (&'static [&'static str], &'static [&'static str], Option<&'static str>, String);
+    let table: [Case; 8] = [
         (
             &["compaction.threshold=0.7", "context_window=9000"],
             &[],
