@@ -234,7 +234,7 @@ fn a_small_conversation_is_compacted_or_it_is_said_why_not() {
     terminal.shows("done with small");
     terminal.until("the run is over", |screen| !screen.contains("Esc interrupts"));
     terminal.says("/compact");
-    let screen = terminal.shows("Nothing to compact yet (");
+    let screen = terminal.shows("everything is recent enough to keep");
     assert!(screen.contains("of 40k)") && screen.contains("/compact --force keeps"), "{screen}");
 }
 
