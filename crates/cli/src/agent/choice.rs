@@ -36,6 +36,15 @@ pub(crate) enum Choice {
     },
     /// No server can be asked, because there is no key.
     NoKey,
+    /// The server does not list its models, so the default one is asked for.
+    NotListed {
+        /// The server's address.
+        address: String,
+        /// Why it lists none.
+        reason: String,
+        /// The default model.
+        model: String,
+    },
 }
 
 /// Returns the model with which a vendor's provider begins.
@@ -81,8 +90,14 @@ pub(crate) async fn complete(global: &Global, args: &mut ModelArgs) -> Result<Ch
     let Ok(provider) = server.provider(&args.server, true, &data_dir(global)?) else {
         return Ok(Choice::Made);
     };
-    let Ok(Ok(served)) = tokio::time::timeout(LISTED_WITHIN, provider.served()).await else {
-        return Ok(Choice::Made);
+    let not_listed = |reason: String| {
+        let (address, model) = (server.base_url().to_string(), loaded.config.model.clone());
+        Ok(Choice::NotListed { address, reason, model })
+    };
+    let served = match tokio::time::timeout(LISTED_WITHIN, provider.served()).await {
+        Ok(Ok(served)) => served,
+        Ok(Err(error)) => return not_listed(error.failure.to_string()),
+        Err(_) => return not_listed(format!("no answer within {LISTED_WITHIN:?}")),
     };
     let is_listed = !served.takes_any_name && served.find(&loaded.config.model).is_some();
     match &*served.models {
@@ -126,7 +141,8 @@ pub(crate) fn keep_model(
 /// the agent is made.
 pub(crate) async fn complete_unasked(global: &Global, args: &mut ModelArgs) -> Result<()> {
     match complete(global, args).await? {
-        Choice::Made | Choice::NoKey => Ok(()),
+        // Why a server cannot be asked is said when the model is.
+        Choice::Made | Choice::NoKey | Choice::NotListed { .. } => Ok(()),
         Choice::OneOf { address, models } => {
             let more = models.len().saturating_sub(NAMED_MAX);
             let more = if more > 0 { format!("\n  and {more} more") } else { String::new() };

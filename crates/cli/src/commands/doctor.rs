@@ -157,10 +157,12 @@ async fn server(
             "none is chosen",
             format!("`greenroom config set model NAME`: {}", models.join(", ")),
         ),
-        Choice::Made | Choice::NoKey if served.models.is_empty() || served.find(&asked).is_some() => {
+        Choice::Made | Choice::NoKey | Choice::NotListed { .. }
+            if served.models.is_empty() || served.find(&asked).is_some() =>
+        {
             Check::ok("model", asked)
         }
-        Choice::Made | Choice::NoKey => Check::bad(
+        Choice::Made | Choice::NoKey | Choice::NotListed { .. } => Check::bad(
             "model",
             format!("{asked} is not in the server's list"),
             "`greenroom models` shows the list; `greenroom config set model NAME` chooses one",

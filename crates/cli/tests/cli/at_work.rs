@@ -361,6 +361,7 @@ fn the_start_says_what_was_found_and_the_keys_are_a_key_away() {
     terminal.says("/theme");
     terminal.shows("Which colours");
     terminal.press("Escape");
+    terminal.until("it is closed", |screen| !screen.contains("Which colours"));
     terminal.says("/theme high-contrast");
     terminal.shows("Theme high_contrast in this chat");
     terminal.says("/theme solarized");

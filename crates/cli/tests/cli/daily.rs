@@ -124,6 +124,7 @@ fn another_provider_answers_once_its_key_is_kept() {
     let screen = terminal.shows("Which model answers");
     assert!(!screen.contains("second/"), "there is no key yet: {screen}");
     terminal.press("Escape");
+    terminal.until("it is closed", |screen| !screen.contains("Which model answers"));
     let login = Terminal::run(&place, SIZE, &["login", "second"]);
     login.shows("not shown");
     login.pastes("the-key-of-the-second");
@@ -134,6 +135,7 @@ fn another_provider_answers_once_its_key_is_kept() {
     terminal.types("opus-5");
     terminal.shows("❯ second/claude-opus-5");
     terminal.press("Escape");
+    terminal.until("it is closed", |screen| !screen.contains("Which model answers"));
     // A name is found where it is, also without its provider.
     terminal.says("/model claude-opus-5");
     terminal.until("it is shown", |screen| screen.contains("· claude-opus-5"));

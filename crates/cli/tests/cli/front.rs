@@ -273,6 +273,22 @@ fn the_model_of_a_server_is_one_that_it_lists() {
 }
 
 #[test]
+fn a_chat_says_at_once_that_its_server_is_down() {
+    if !is_there() {
+        return;
+    }
+    let place = Place::new();
+    let url = {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        format!("http://{}/v1", listener.local_addr().unwrap())
+    };
+    let terminal = bare(&place, &["--base-url", &url]);
+    let screen = terminal.shows("›");
+    assert!(screen.contains(&format!("{url} does not list its models, so gpt-5.5 is asked for")), "{screen}");
+    assert!(screen.contains("connection refused"), "{screen}");
+}
+
+#[test]
 fn a_local_server_has_no_vendors_price_and_window() {
     // It lists the vendor's model, but it is not the vendor.
     let model = Model::new(Echo, |options| {

@@ -240,6 +240,13 @@ pub(crate) async fn server(
     loop {
         match choice::complete(global, args).await? {
             Server::Made => return Ok(Some(behind)),
+            Server::NotListed { address, reason, model } => {
+                agent::warn(
+                    global,
+                    &format!("{address} does not list its models, so {model} is asked for: {reason}"),
+                )?;
+                return Ok(Some(behind));
+            }
             Server::NoKey => {
                 let Some(more) = super::welcome::without_key(global, args, interrupts).await? else {
                     return Ok(None);
