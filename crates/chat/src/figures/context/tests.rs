@@ -36,23 +36,23 @@ fn cells(drawn: &str) -> String {
 
 #[test]
 fn each_part_has_its_share_of_a_hundred_cells() {
-    let parts = "instructions:3000 tools:1000 summary:2000 user:500 tool_results:20000";
+    let parts = "instructions:3100 tools:1000 summary:2000 user:500 tool_results:20000";
     let drawn = drawn(Some(100_000), parts, &[("AGENTS.md", 1_000), ("skills", 10)], 80_000, 80);
-    let expected = "■◆▲●▣▣█";
+    let expected = "■■◆▲●▣█";
     let cells = cells(&drawn);
     assert!(cells.starts_with(expected), "{drawn}");
     for (sign, count) in [('█', 20), ('·', 54), ('░', 20)] {
         assert_eq!(cells.chars().filter(|cell| *cell == sign).count(), count, "{sign}: {drawn}");
     }
     for line in [
-        "26.5k of 100k, 26 %",
-        "■ system prompt and rest      1,990   1 %",
+        "26.6k of 100k, 27 %",
+        "■ system prompt and rest 2,090 2 %",
         "◆ AGENTS.md                   1,000   1 %  1×",
         "▲ skills                         10   0 %  1×",
         "● tool definitions            1,000   1 %  2×",
         "█ conversation               20,500  20 %",
         "    tool results              20,000  20 %  2×",
-        "· free                       53,500  53 %",
+        "· free 53,400 53 %",
         "░ kept free by compaction    20,000  20 %",
         "compaction starts at 80,000 tokens; sizes of parts are estimates",
     ] {
