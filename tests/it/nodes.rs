@@ -18,6 +18,9 @@ use greenroom_store::faults::Random;
 
 use crate::support::{agent, builder, simulator};
 
+/// What moves with a session, and where its node lets it go.
+mod moves;
+
 const WINDOW: u64 = 50_000;
 
 /// A node that runs.

@@ -23,7 +23,7 @@ pub struct Server {
 
 const SETTINGS: &[&str] = &[
     "listen_addresses=''",
-    "max_connections=200",
+    "max_connections=1000",
     "shared_buffers=64MB",
     "autovacuum_naptime=5s",
     "log_min_messages=warning",

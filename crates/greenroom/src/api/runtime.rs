@@ -29,6 +29,7 @@ use crate::api::spending::SpendingQuery;
 use crate::core::deps::Deps;
 use crate::core::door::open;
 use crate::core::message::{OpenReason, SupervisorMessage};
+use crate::core::ownership;
 use crate::core::searches::Wanted;
 use crate::events::activity::LiveSession;
 use crate::events::bus::{Filter, Subscription};
@@ -632,11 +633,7 @@ impl Runtime {
     /// # Ok(()) }
     /// ```
     pub async fn drain(&self, at_most: Duration) -> usize {
-        if let Some(placement) = self.deps.store.placement()
-            && let Err(error) = placement.drain().await
-        {
-            tracing::warn!(%error, "other nodes do not know that this one is leaving");
-        }
+        ownership::leave(&self.deps).await;
         self.deps.admission.drain(at_most).await
     }
 
@@ -646,6 +643,7 @@ impl Runtime {
     /// # Errors
     /// [`Error::Store`] if the store cannot be closed properly; even then, nothing acknowledged is lost.
     pub async fn shutdown(self) -> Result<()> {
+        ownership::leave(&self.deps).await;
         let (done, ended) = oneshot::channel();
         if self.supervisor.cast(SupervisorMessage::Shutdown(done)).is_ok() {
             let _ = tokio::time::timeout(SHUTDOWN_TIMEOUT, ended).await;
