@@ -45,6 +45,8 @@ pub(crate) mod builder;
 
 /// How long a shutdown waits for consumers, after the last session has ended.
 const CONSUMERS_TIMEOUT: Duration = Duration::from_secs(8);
+/// How long a shutdown then waits for their supervisor.
+const SUPERVISOR_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long a shutdown waits for sessions to end in order.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(8);
 
@@ -649,7 +651,8 @@ impl Runtime {
             let _ = tokio::time::timeout(SHUTDOWN_TIMEOUT, ended).await;
         }
         self.deps.bus.close();
-        self.supervisor.stop(None);
+        // With the reports of the sessions' ends, their spans end, too.
+        let _ = self.supervisor.stop_and_wait(None, Some(SUPERVISOR_TIMEOUT)).await;
         let late = self.deps.consumers.ended(CONSUMERS_TIMEOUT).await;
         if !late.is_empty() {
             tracing::warn!(consumers = ?late, "the runtime ended before these consumers had processed all events");
