@@ -10,6 +10,8 @@ pub mod reference {
     pub mod compaction {}
     #[doc = include_str!("../docs/events.md")]
     pub mod events {}
+    #[doc = include_str!("../docs/scale_out.md")]
+    pub mod scale_out {}
 }
 
 /// The pages of the guide.

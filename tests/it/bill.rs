@@ -120,7 +120,7 @@ async fn a_crash_forgets_no_answer_s_cost() {
             assert!(logged.0 > 0 && logged.1 > 0, "{point} {nth}: {logged:?}");
             assert_eq!(billed(&session).await, logged, "{point} {nth}: live");
             runtime.close("s").await.unwrap();
-            let head = runtime.store().unwrap().head("s").unwrap().unwrap();
+            let head = runtime.engine().head("s").await.unwrap().unwrap();
             assert_eq!(
                 (head.total_usage.total_tokens(), head.cost_microdollars),
                 logged,

@@ -3,11 +3,10 @@
 use greenroom::prelude::*;
 use greenroom::{ConfigError, FactSource, ModelPrice, Period};
 use greenroom_simulator::{Answer as Said, CallInfo, Function, SeenRequest, Simulator, SimulatorOptions};
-use greenroom_store::Store;
 use serde_json::json;
 
 use crate::compaction_fixtures::text;
-use crate::support::builder;
+use crate::support::{builder, store};
 
 const MODEL: &str = "gpt-4o";
 
@@ -114,11 +113,11 @@ async fn limits_that_are_no_sums_are_refused() {
 async fn a_runtime_s_limit_holds_for_all_sessions_and_over_a_restart() {
     let whole = whole_run().await;
     let model = spender();
-    let store = Store::memory();
+    let store = store();
     let begun = 1_700_000_000_000;
     let start = |at_ms: u64| {
         let limited = Runtime::builder().cost_limit_usd(usd(whole * 5 / 2), Period::Hour);
-        limited.provider(model.provider()).store(store.clone()).clock_from(at_ms).start()
+        limited.provider(model.provider()).engine(store.clone()).clock_from(at_ms).start()
     };
     let runtime = start(begun).await.unwrap();
     let mut total = 0;
@@ -205,7 +204,7 @@ async fn what_waits_for_its_place_is_not_called_beyond_the_limit() {
         spent(&session).await
     };
     let before = model.requests().len();
-    let runtime = Runtime::builder().provider_with(model.provider(), 1).in_memory();
+    let runtime = Runtime::builder().provider_with(model.provider(), 1).engine(store());
     let runtime = runtime.cost_limit_usd(usd(one * 5 / 2), Period::Hour).start().await.unwrap();
     let prompts = (0..50).map(async |number| {
         let session = runtime.open(&format!("s{number}"), &agent).await.unwrap();

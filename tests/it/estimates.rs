@@ -17,7 +17,7 @@ use greenroom_simulator::{
 use serde_json::json;
 
 use crate::compaction_fixtures::{ends, keep, text, warnings};
-use crate::support::{builder, drain};
+use crate::support::{builder, drain, store};
 
 const MODEL: &str = "gpt-4o";
 /// A model that the catalogue does not know.
@@ -329,7 +329,7 @@ async fn a_call_that_the_server_refuses_or_that_was_never_sent_costs_nothing() {
     // It is waiting for the provider when it is aborted.
     let pace = Pace { chunks: 1, first_ms: 60_000, between_ms: 1 };
     let slow = priced(Function(move |_: &SeenRequest, _: CallInfo| Said::text("late").with_pace(pace)));
-    let runtime = Runtime::builder().provider_with(slow.provider(), 1).in_memory().start().await.unwrap();
+    let runtime = Runtime::builder().provider_with(slow.provider(), 1).engine(store()).start().await.unwrap();
     let first = runtime.open("first", &plain(MODEL)).await.unwrap();
     let second = runtime.open("second", &plain(MODEL)).await.unwrap();
     let abort = async {

@@ -7,13 +7,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use greenroom::prelude::*;
-use greenroom::{ConfigError, Consumer, Delta, Follow, Store};
+use greenroom::{ConfigError, Consumer, Delta, Follow};
 use greenroom_kernel::random::Random;
 use greenroom_simulator::{Answer as Said, Echo, Function, Pace, SeenRequest, Sequence, Simulator};
 
 use serde_json::json;
 
-use crate::support::{agent, builder, simulator};
+use crate::support::{agent, builder, reopened, simulator, store};
+use greenroom_store::Engine;
 
 /// Returns all events that come before nothing happens any more.
 async fn drained(follow: &mut Follow) -> Vec<Arc<Event>> {
@@ -43,20 +44,20 @@ fn durable(events: &[Arc<Event>]) -> Vec<Event> {
     events.iter().filter(|event| event.is_durable()).map(|event| Event::clone(event)).collect()
 }
 
-async fn start(model: &Simulator, store: &Store) -> Runtime {
+async fn start(model: &Simulator, store: &Arc<dyn Engine>) -> Runtime {
     start_at(model, store, 0).await
 }
 
 /// Starts a runtime so many days later.
-async fn start_at(model: &Simulator, store: &Store, days: u64) -> Runtime {
+async fn start_at(model: &Simulator, store: &Arc<dyn Engine>, days: u64) -> Runtime {
     let builder = builder(model).clock_from(1_700_000_000_000 + days * 86_400_000);
-    builder.store(store.clone()).idle_after(Duration::from_secs(60)).start().await.unwrap()
+    builder.engine(store.clone()).idle_after(Duration::from_secs(60)).start().await.unwrap()
 }
 
 #[tokio::test(start_paused = true)]
 async fn past_and_future_are_one_stream() {
     let model = simulator(Echo, 100_000);
-    let runtime = start(&model, &Store::memory()).await;
+    let runtime = start(&model, &store()).await;
     let session = runtime.open("s", &agent(100_000)).await.unwrap();
     session.prompt("one").await.unwrap();
     tokio::time::sleep(Duration::from_secs(300)).await;
@@ -95,7 +96,7 @@ async fn past_and_future_are_one_stream() {
 async fn gaps_are_filled() {
     let long = "x".repeat(300_000);
     let model = simulator(Echo, 10_000_000);
-    let runtime = start(&model, &Store::memory()).await;
+    let runtime = start(&model, &store()).await;
     let session = runtime.open("s", &agent(10_000_000)).await.unwrap();
     let (mut one, mut all) = (session.follow(Position::default()), runtime.follow(Position::default()));
     let (mut of_one, mut of_all) = (drained(&mut one).await, drained(&mut all).await);
@@ -122,7 +123,7 @@ async fn who_joins_in_the_middle_of_an_answer_gets_all_of_it() {
     for (joins_at_ms, reads_after_ms) in moments.into_iter().flat_map(|moment| [(moment, 0), (moment, 57)]) {
         let model =
             simulator(Sequence(vec![Said::text("first"), Said::text(&*text).with_pace(pace)]), 100_000);
-        let runtime = start(&model, &Store::memory()).await;
+        let runtime = start(&model, &store()).await;
         let session = runtime.open("s", &agent(100_000)).await.unwrap();
         session.prompt("one").await.unwrap();
         let before = session.state().await.unwrap().entries;
@@ -172,7 +173,7 @@ async fn who_joins_in_the_middle_of_an_answer_gets_all_of_it() {
 #[tokio::test(start_paused = true)]
 async fn a_session_that_is_deleted_and_begun_again_is_followed_from_its_beginning() {
     let model = simulator(Echo, 100_000);
-    let runtime = start(&model, &Store::memory()).await;
+    let runtime = start(&model, &store()).await;
     let (mut all, mut late) =
         (runtime.follow(Position::default()).durable(), runtime.follow(Position::default()));
     let session = runtime.open("s", &agent(100_000)).await.unwrap();
@@ -203,7 +204,7 @@ async fn a_session_that_is_deleted_and_begun_again_is_followed_from_its_beginnin
 #[tokio::test(start_paused = true)]
 async fn only_sessions_with_a_label_are_followed() {
     let model = simulator(Echo, 100_000);
-    let runtime = start(&model, &Store::memory()).await;
+    let runtime = start(&model, &store()).await;
     let open = async |id: &str| runtime.open(id, &agent(100_000)).await.unwrap();
     let (mine, other, late) = (open("mine").await, open("other").await, open("late").await);
     mine.set_label("tenant", "a").await.unwrap();
@@ -254,7 +255,7 @@ async fn sub_agents_are_followed_with_their_callers() {
         }
     };
     let model = simulator(Function(answer), 100_000);
-    let runtime = start(&model, &Store::memory()).await;
+    let runtime = start(&model, &store()).await;
     let boss = agent(100_000).sub_agent(sub_agent("helper", agent(100_000)).describe("Helps."));
     let session = runtime.open("boss", &boss).await.unwrap();
     session.set_label("tenant", "a").await.unwrap();
@@ -302,7 +303,7 @@ async fn sub_agents_are_followed_with_their_callers() {
 #[tokio::test(start_paused = true)]
 async fn what_is_over_is_not_in_progress() {
     let model = simulator(Echo, 100_000);
-    let runtime = start(&model, &Store::memory()).await;
+    let runtime = start(&model, &store()).await;
     let mut follow = runtime.follow(Position::default());
     runtime.open("s", &agent(100_000)).await.unwrap().prompt("one").await.unwrap();
     tokio::time::sleep(Duration::from_secs(300)).await;
@@ -317,7 +318,7 @@ async fn what_is_over_is_not_in_progress() {
 async fn gaps_are_filled_with_the_events_of_followed_sessions() {
     let long = "x".repeat(300_000);
     let model = simulator(Echo, 10_000_000);
-    let runtime = start(&model, &Store::memory()).await;
+    let runtime = start(&model, &store()).await;
     let mut follow = runtime.follow(Position::default()).label("tenant", "a");
     assert_eq!(drained(&mut follow).await, []);
     let (mine, other) = (
@@ -335,7 +336,7 @@ async fn gaps_are_filled_with_the_events_of_followed_sessions() {
 #[tokio::test(start_paused = true)]
 async fn what_a_consumer_has_not_committed_comes_again() {
     let model = simulator(Echo, 100_000);
-    let store = Store::memory();
+    let store = store();
     let runtime = start(&model, &store).await;
     let session = runtime.open("s", &agent(100_000)).await.unwrap();
     session.prompt("one").await.unwrap();
@@ -392,7 +393,7 @@ async fn what_a_consumer_has_not_committed_comes_again() {
 #[tokio::test(start_paused = true)]
 async fn a_shutdown_waits_for_consumers() {
     let model = simulator(Sequence(vec![Said::text("late").after_ms(600_000)]), 100_000);
-    let store = Store::memory();
+    let store = store();
     let runtime = start(&model, &store).await;
     let session = runtime.open("s", &agent(100_000)).await.unwrap();
     let _run = session.prompt("one").start().await.unwrap();
@@ -408,12 +409,11 @@ async fn a_shutdown_waits_for_consumers() {
         kinds
     });
     tokio::time::sleep(Duration::from_secs(1)).await;
-    let reopened = store.clone();
     runtime.shutdown().await.unwrap();
     let kinds = reader.await.unwrap();
     assert_eq!(kinds.last().map(String::as_str), Some("run_end"), "{kinds:?}");
     // One that nobody reads does not hold it for ever.
-    let runtime = start(&model, &reopened.reopened().unwrap_or(reopened)).await;
+    let runtime = start(&model, &reopened(&store)).await;
     let idle = runtime.consumer("idle").await.unwrap();
     let before = tokio::time::Instant::now();
     runtime.shutdown().await.unwrap();
@@ -429,7 +429,7 @@ async fn random_lives_are_followed_without_a_hole_or_a_double() {
     for seed in 0..60 {
         let mut random = Random::new(seed);
         let model = simulator(Echo, 1_000_000);
-        let store = Store::memory();
+        let store = store();
         let mut runtime = start(&model, &store).await;
         let mut follow = runtime.follow(Position::default()).durable();
         // What was followed, and the logs, by session and creation.

@@ -15,10 +15,9 @@ use greenroom_provider::Purpose;
 use greenroom_simulator::{
     Answer as Said, ByPurpose, CallInfo, Function, SeenRequest, Simulator, Summariser,
 };
-use greenroom_store::Store;
 use serde_json::json;
 
-use crate::support::{agent, builder, drain, quiet_injected_panics, runtime, simulator};
+use crate::support::{agent, builder, drain, quiet_injected_panics, runtime, simulator, store};
 
 mod in_runs;
 mod narrowed;
@@ -53,8 +52,8 @@ fn team(sees: Sees) -> Team {
 #[tokio::test(start_paused = true)]
 async fn the_model_hands_over_in_its_run_and_the_other_goes_on_from_there() {
     let model = model();
-    let store = Store::memory();
-    let start = || builder(&model).store(store.clone()).start();
+    let store = store();
+    let start = || builder(&model).engine(store.clone()).start();
     let first = start().await.unwrap();
     let session = first.open("s", &team(Sees::All)).await.unwrap();
     let mut events = first.subscribe(Filter::session("s"));

@@ -11,7 +11,8 @@ use greenroom_simulator::{
     Answer as Said, ByPurpose, CallInfo, Echo, Function, Pace, Script, SeenRequest, Simulator, Summariser,
 };
 
-use crate::support::{agent, builder, drain, quiet_injected_panics, simulator};
+use crate::support::{agent, builder, drain, quiet_injected_panics, simulator, store};
+use greenroom_store::Engine;
 
 const WINDOW: u64 = 50_000;
 
@@ -169,7 +170,9 @@ async fn a_close_at_any_moment_of_a_compaction_ends() {
         again.unwrap_or_else(|_| panic!("moment {moment}: it cannot be opened again")).unwrap();
         model.assert_clean();
     }
-    assert!(outcomes.contains("completed") && outcomes.len() > 1, "{outcomes:?}");
+    // The yields decide only where a store answers at once.
+    let is_memory = store().as_store().is_some();
+    assert!(!is_memory || outcomes.contains("completed") && outcomes.len() > 1, "{outcomes:?}");
 }
 
 /// One that is closed while it is being opened does not stay open.
@@ -281,8 +284,8 @@ async fn an_answer_survives_the_agent_that_was_to_give_it() {
 }
 
 /// A session that crashed in a run, with prompts that wait behind it.
-async fn crashed(model: &Simulator, store: &greenroom_store::Store) {
-    let runtime = builder(model).store(store.clone()).start().await.unwrap();
+async fn crashed(model: &Simulator, store: &Arc<dyn Engine>) {
+    let runtime = builder(model).engine(store.clone()).start().await.unwrap();
     let session = runtime.open("crashed", &agent(WINDOW)).await.unwrap();
     for text in ["one", "two", "three"] {
         let mut submitted = session.prompt(text).start().await.unwrap();
@@ -296,10 +299,10 @@ async fn crashed(model: &Simulator, store: &greenroom_store::Store) {
 
 #[tokio::test(start_paused = true)]
 async fn looking_at_a_session_starts_nothing() {
-    let (model, store) = (slow(), greenroom_store::Store::memory());
+    let (model, store) = (slow(), store());
     crashed(&model, &store).await;
-    let runtime = builder(&model).store(store.clone()).start().await.unwrap();
-    let entries = store.head("crashed").unwrap().unwrap().entries;
+    let runtime = builder(&model).engine(store.clone()).start().await.unwrap();
+    let entries = store.head("crashed").await.unwrap().unwrap().entries;
     let calls = model.calls();
     for _ in 0..3 {
         let state = runtime.session("crashed").await.unwrap().state().await.unwrap();
@@ -309,8 +312,8 @@ async fn looking_at_a_session_starts_nothing() {
     }
     assert!(runtime.live().await.unwrap().is_empty());
     assert!(!runtime.session("crashed").await.unwrap().is_live());
-    assert_eq!(store.head("crashed").unwrap().unwrap().entries, entries, "nothing is written");
-    assert!(store.head("nobody").unwrap().is_none());
+    assert_eq!(store.head("crashed").await.unwrap().unwrap().entries, entries, "nothing is written");
+    assert!(store.head("nobody").await.unwrap().is_none());
     assert_eq!(model.calls(), calls, "no model is asked");
 
     // Opening it begins the waiting prompt.

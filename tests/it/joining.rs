@@ -10,7 +10,7 @@ use greenroom::{InProgress, ToolContext};
 use greenroom_simulator::{Answer as Said, Echo, Fault, Pace, Point, Sequence};
 use serde_json::json;
 
-use crate::support::{agent, builder, drain, runtime, simulator};
+use crate::support::{agent, builder, drain, runtime, simulator, store};
 
 /// A program's view of a run, from the events it has seen.
 #[derive(Debug, Default, Clone, PartialEq)]
@@ -122,7 +122,7 @@ async fn who_joins_at_any_moment_of_a_run_sees_the_same_as_the_others() {
 /// A client that joins a sleeping session is told how far its log is, whatever this process knows of it.
 #[tokio::test(start_paused = true)]
 async fn who_joins_a_session_that_sleeps_is_told_how_far_its_log_is() {
-    let (model, store) = (simulator(Echo, 100_000), greenroom_store::Store::memory());
+    let (model, store) = (simulator(Echo, 100_000), store());
     let newest = async |runtime: &Runtime, what: &str| {
         let session = runtime.session("s").await.unwrap();
         let told = session.in_progress().await.unwrap();
@@ -132,7 +132,7 @@ async fn who_joins_a_session_that_sleeps_is_told_how_far_its_log_is() {
         assert_eq!(told.events, [], "{what}");
         (session, log.len())
     };
-    let runtime = builder(&model).store(store.clone()).start().await.unwrap();
+    let runtime = builder(&model).engine(store.clone()).start().await.unwrap();
     let session = runtime.open("s", agent(100_000)).await.unwrap();
     let empty = session.in_progress().await.unwrap();
     assert_eq!(empty.seq, None, "no messages yet");
@@ -148,7 +148,7 @@ async fn who_joins_a_session_that_sleeps_is_told_how_far_its_log_is() {
     let (_, after) = newest(&runtime, "it was changed in its sleep").await;
     assert_eq!(after, before + 1);
     runtime.close("s").await.unwrap();
-    let other = builder(&model).store(store).start().await.unwrap();
+    let other = builder(&model).engine(store).start().await.unwrap();
     newest(&other, "another process").await;
     let runtime = other;
     assert!(runtime.live().await.unwrap().is_empty(), "nothing was started");

@@ -10,10 +10,9 @@ use std::time::Duration;
 use greenroom::InputVerdict;
 use greenroom::prelude::*;
 use greenroom_simulator::{Answer as Said, ByPurpose, Fault, Function, Pace, Sequence, Summariser};
-use greenroom_store::Store;
 use serde_json::json;
 
-use crate::support::{agent, builder, runtime, simulator};
+use crate::support::{agent, builder, runtime, simulator, store};
 
 mod left;
 
@@ -50,10 +49,10 @@ async fn a_repeated_key_gives_the_first_reply_and_asks_nobody() {
 async fn after_a_restart_too_also_where_the_prompt_waited_first() {
     let script = vec![Said::text("one").after_ms(1_000), Said::text("two")];
     let model = simulator(Sequence(script), 100_000);
-    let store = Store::memory();
+    let store = store();
     let start = || {
         let builder = Runtime::builder().provider(model.provider()).clock_from(1_700_000_000_000);
-        builder.store(store.clone()).start()
+        builder.engine(store.clone()).start()
     };
     let one = start().await.unwrap();
     let session = one.open("once", &agent(100_000)).await.unwrap();
@@ -144,8 +143,8 @@ async fn a_prompt_that_was_left_behind_is_said_again_under_its_key() {
     };
     let script = vec![failing(), Said::text("one"), failing(), Said::text("two"), Said::text("three")];
     let model = simulator(Sequence(script), 100_000);
-    let store = Store::memory();
-    let runtime = builder(&model).store(store.clone()).start().await.unwrap();
+    let store = store();
+    let runtime = builder(&model).engine(store.clone()).start().await.unwrap();
     let session = runtime.open("once", &agent(100_000)).await.unwrap();
     let hot = || session.prompt("k?").once("k").settings(ModelSettings::new().temperature(1.0));
     assert!(hot().await.is_err());
@@ -160,7 +159,7 @@ async fn a_prompt_that_was_left_behind_is_said_again_under_its_key() {
     assert_eq!(temperatures, [Some(1.0), None, Some(1.0), None, Some(1.0)], "as it was asked for first");
     assert_eq!(session.prompt("k?").once("k").await.unwrap(), reply);
     drop((session, runtime));
-    let runtime = builder(&model).store(store).start().await.unwrap();
+    let runtime = builder(&model).engine(store).start().await.unwrap();
     let session = runtime.open("once", &agent(100_000)).await.unwrap();
     assert_eq!(session.prompt("k?").once("k").await.unwrap(), reply, "after a restart too");
     model.assert_clean();
@@ -205,7 +204,7 @@ async fn a_key_that_is_known_asks_no_guard_again() {
         Said::text("x").with_fault(Fault::Http { status: 401, headers: Vec::new(), body: "{}".into() }),
         Said::text("two"),
     ];
-    let (model, store) = (simulator(Sequence(script), 100_000), Store::memory());
+    let (model, store) = (simulator(Sequence(script), 100_000), store());
     let asked = Arc::new(AtomicU32::new(0));
     let guarded = |allowed: u32| {
         let asked = Arc::clone(&asked);
@@ -216,7 +215,7 @@ async fn a_key_that_is_known_asks_no_guard_again() {
             }
         })
     };
-    let runtime = builder(&model).store(store.clone()).start().await.unwrap();
+    let runtime = builder(&model).engine(store.clone()).start().await.unwrap();
     let session = runtime.open("once", &guarded(2)).await.unwrap();
     let first = session.prompt("a").once("a").await.unwrap();
     assert_eq!(session.prompt("a").once("a").await.unwrap(), first);
@@ -226,7 +225,7 @@ async fn a_key_that_is_known_asks_no_guard_again() {
     let refused = session.prompt("c").once("c").start().await.map(drop).unwrap_err();
     assert!(matches!(refused, Error::InputRefused { .. }), "{refused:?}");
     drop((session, runtime));
-    let runtime = builder(&model).store(store).start().await.unwrap();
+    let runtime = builder(&model).engine(store).start().await.unwrap();
     let session = runtime.open("once", &guarded(0)).await.unwrap();
     assert_eq!(session.prompt("a").once("a").await.unwrap(), first, "after a restart too");
     assert_eq!(asked.load(Ordering::Relaxed), 3);

@@ -12,7 +12,7 @@ use greenroom_simulator::{
 use serde_json::json;
 
 use crate::compaction_fixtures::text;
-use crate::support::{agent, builder, drain, simulator};
+use crate::support::{agent, builder, drain, simulator, store};
 
 /// How long each answer takes.
 const ANSWER_MS: u64 = 100;
@@ -229,7 +229,7 @@ impl greenroom::provider::Provider for Limited {
 async fn a_used_up_limit_of_the_provider_holds_calls_back() {
     let model = slow_model();
     let limited = Limited { inner: model.provider(), full_again: std::sync::Mutex::new(None) };
-    let builder = Runtime::builder().provider(std::sync::Arc::new(limited)).in_memory();
+    let builder = Runtime::builder().provider(std::sync::Arc::new(limited)).engine(store());
     let runtime = builder.start().await.unwrap();
     let mut events = runtime.subscribe(Filter::all().kinds([EventType::QueueUpdate]));
     let (one, two) =

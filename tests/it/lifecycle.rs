@@ -10,7 +10,7 @@ use greenroom_simulator::{Answer as Said, ByPurpose, CallInfo, Echo, Function, S
 use greenroom_store::{Store, StoreError, StoreOptions};
 use greenroom_tools::{ToolContext, tool};
 
-use crate::support::{agent, builder, drain, runtime, simulator};
+use crate::support::{agent, builder, drain, runtime, simulator, store};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_thousand_racing_opens_reach_one_actor() {
@@ -63,14 +63,14 @@ async fn a_log_that_contradicts_itself_is_refused_and_can_be_shown_and_forked() 
         ("open compactions", |head| head.open_compaction = Some(EntryId(0))),
     ];
     for (what, damage) in breaks {
-        let store = greenroom_store::Store::memory();
+        let store = store();
         let model = simulator(Sequence(vec![Said::text("one"), Said::text("two")]), 100_000);
-        let runtime = builder(&model).store(store.clone()).start().await.unwrap();
+        let runtime = builder(&model).engine(store.clone()).start().await.unwrap();
         let session = runtime.open("s", &agent(100_000)).await.unwrap();
         session.prompt("a").await.unwrap();
         session.prompt("b").await.unwrap();
         runtime.close("s").await.unwrap();
-        let mut head = store.head("s").unwrap().unwrap();
+        let mut head = store.head("s").await.unwrap().unwrap();
         let leaf = head.leaf;
         damage(&mut head);
         let batch = greenroom_store::Batch { entries: Vec::new(), head: head.into(), key: None };
@@ -134,7 +134,7 @@ async fn two_providers_of_one_name_are_refused() {
 #[tokio::test(start_paused = true)]
 async fn what_is_asked_of_a_session_that_is_not_there_is_refused_alike() {
     let model = simulator(Echo, 50_000);
-    let runtime = builder(&model).in_memory().start().await.unwrap();
+    let runtime = builder(&model).engine(store()).start().await.unwrap();
     let all = async |id: &str| {
         [
             runtime.replay(id, 0).await.map(|events| events.len()),
@@ -156,7 +156,7 @@ async fn what_is_asked_of_a_session_that_is_not_there_is_refused_alike() {
 #[tokio::test(start_paused = true)]
 async fn a_session_is_told_from_the_one_that_was_deleted_under_its_name() {
     let model = simulator(Echo, 50_000);
-    let runtime = builder(&model).in_memory().start().await.unwrap();
+    let runtime = builder(&model).engine(store()).start().await.unwrap();
     let mut created = Vec::new();
     for round in 0..4 {
         let session = runtime.open("s", &agent(50_000)).await.unwrap();
@@ -182,7 +182,7 @@ async fn a_session_is_told_from_the_one_that_was_deleted_under_its_name() {
 #[tokio::test(start_paused = true)]
 async fn an_agent_that_cannot_work_is_refused_in_a_few_words() {
     let model = simulator(Echo, 50_000);
-    let runtime = builder(&model).in_memory().start().await.unwrap();
+    let runtime = builder(&model).engine(store()).start().await.unwrap();
     for (wrong, said) in [
         (Agent::new(""), "the agent has no model: give `Agent::new` the name of one"),
         (

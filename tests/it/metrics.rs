@@ -18,7 +18,7 @@ use greenroom_simulator::{
 };
 use serde_json::json;
 
-use crate::support::{builder, drain, quiet_injected_panics};
+use crate::support::{builder, drain, quiet_injected_panics, reopened};
 
 /// A model with a price in the catalogue.
 const MODEL: &str = "gpt-4o";
@@ -241,14 +241,14 @@ async fn counters_agree_with_the_logs() {
 async fn what_a_crash_left_open_is_counted_where_it_is_closed() {
     let model = model();
     let runtime = builder(&model).start().await.unwrap();
-    let store = runtime.store().unwrap().clone();
+    let store = runtime.engine().clone();
     let session = runtime.open("a", &agent()).await.unwrap();
     let _running = session.prompt("slow").start().await.unwrap();
     tokio::time::sleep(Duration::from_secs(1)).await;
     // As a killed process leaves it.
-    let left = store.reopened().unwrap();
+    let left = reopened(&store);
     Samples::of(&runtime).await.check(&[("greenroom_runs_total", "", 0.0)]);
-    let next = Runtime::builder().provider(model.provider()).store(left).start().await.unwrap();
+    let next = Runtime::builder().provider(model.provider()).engine(left).start().await.unwrap();
     next.open("a", &agent()).await.unwrap().prompt("hello").await.unwrap();
     Samples::of(&next).await.check(&[
         ("greenroom_runs_total", "outcome=\"interrupted\"", 1.0),

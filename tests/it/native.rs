@@ -16,7 +16,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use crate::compaction_fixtures::text;
-use crate::support::agent;
+use crate::support::{agent, store};
 
 mod billing;
 mod compaction;
@@ -122,7 +122,7 @@ async fn dropped_thinking_is_told_once() {
     let window = 6_000;
     let model = model(window);
     let (provider, _server) = served(&model, "vendor", Api::Anthropic).await;
-    let runtime = Runtime::builder().provider(Arc::new(provider)).in_memory().start().await.unwrap();
+    let runtime = Runtime::builder().provider(Arc::new(provider)).engine(store()).start().await.unwrap();
     let settings = CompactionSettings { strategy: Strategy::Summarize, ..CompactionSettings::default() };
     let session =
         runtime.open("s", &looking(window).model("claude-opus-5-5").compaction(settings)).await.unwrap();
@@ -162,7 +162,7 @@ async fn an_unknown_beta_feature_is_refused() {
             ..ServerOptions::anthropic("k")
         };
         let provider = HttpProvider::new(options).unwrap();
-        let runtime = Runtime::builder().provider(Arc::new(provider)).in_memory().start().await.unwrap();
+        let runtime = Runtime::builder().provider(Arc::new(provider)).engine(store()).start().await.unwrap();
         let session = runtime.open("s", &looking(50_000)).await.unwrap();
         let answer = session.prompt("Look.").await;
         assert_eq!(answer.is_ok(), is_taken, "{feature}: {answer:?}");
@@ -181,7 +181,7 @@ async fn a_paused_turn_continues() {
     let tolerates = &[greenroom_simulator::Rule::EndsWithAssistant];
     let model = Simulator::new(SimulatorOptions { tolerates, ..SimulatorOptions::new(script) });
     let (provider, _server) = served(&model, "anthropic", Api::Anthropic).await;
-    let runtime = Runtime::builder().provider(Arc::new(provider)).in_memory().start().await.unwrap();
+    let runtime = Runtime::builder().provider(Arc::new(provider)).engine(store()).start().await.unwrap();
     let session = runtime.open("s", &agent(50_000)).await.unwrap();
     let reply = session.prompt("Go.").await.unwrap();
     assert_eq!((reply.text.as_str(), reply.steps), ("second half.", 2));
@@ -199,7 +199,7 @@ async fn a_session_changes_between_vendors() {
     let (anthropic, _one) = served(&first, "anthropic", Api::Anthropic).await;
     let (openai, _two) = served(&second, "openai", Api::Chat).await;
     let builder = Runtime::builder().provider(Arc::new(anthropic)).provider(Arc::new(openai));
-    let runtime = builder.in_memory().start().await.unwrap();
+    let runtime = builder.engine(store()).start().await.unwrap();
     for round in 0..6 {
         let name = ["anthropic", "openai"][round % 2];
         let session = runtime.open("s", &looking(50_000).provider(name)).await.unwrap();
@@ -284,7 +284,7 @@ impl World {
         }
         match &self.dir {
             Some(dir) => builder.data_dir(dir.path()).start().await.unwrap(),
-            None => builder.in_memory().start().await.unwrap(),
+            None => builder.engine(store()).start().await.unwrap(),
         }
     }
 }

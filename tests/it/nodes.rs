@@ -18,6 +18,9 @@ use greenroom_store::faults::Random;
 
 use crate::support::{agent, builder, simulator};
 
+/// What moves with a session, and where its node lets it go.
+mod moves;
+
 const WINDOW: u64 = 50_000;
 
 /// A node that runs.
@@ -317,11 +320,19 @@ async fn live(seed: u64) -> Shown {
             ended.unwrap();
         }
         let at = usize::try_from(random.below(3)).unwrap();
-        match random.below(6) {
+        match random.below(7) {
+            // The others may take over, and the node goes on: it is frozen, or its clock is slow.
             0 => {
                 cluster.expire(names[at]);
                 frozen.insert(at);
                 count("frozen");
+            }
+            // Its clock is fast: it believes for a while that its lease has run out.
+            6 => {
+                cluster.doubt(names[at], true);
+                tokio::time::sleep(Duration::from_millis(random.below(3_000))).await;
+                cluster.doubt(names[at], false);
+                count("its clock is fast");
             }
             1 | 2 => {
                 if let Some(node) = nodes[at].as_ref().filter(|_| frozen.remove(&at)) {
@@ -417,7 +428,9 @@ fn lives_of_three_nodes() {
     let shown = lives(seeds);
     if given.is_none() {
         assert!(shown.prompts >= 800 && shown.refused >= 50, "{shown:?}");
-        for what in ["frozen", "lost its lease", "an append failed", "killed", "restarted"] {
+        for what in
+            ["frozen", "lost its lease", "an append failed", "killed", "restarted", "its clock is fast"]
+        {
             assert!(shown.faults.get(what).is_some_and(|times| *times >= 20), "{what}: {shown:?}");
         }
     }

@@ -418,7 +418,7 @@ async fn opening_a_session_reads_what_the_model_sees_and_not_its_history() {
         session.prompt(text(&format!("p{prompt}."), 300)).await.unwrap();
     }
     runtime.close("s").await.unwrap();
-    let head = runtime.store().unwrap().head("s").unwrap().unwrap();
+    let head = runtime.engine().head("s").await.unwrap().unwrap();
     let live = head.entries - head.active_from.0;
     assert!(head.entries > 600 && live * 5 < head.entries, "{live} of {}", head.entries);
     // Nothing before that is needed for an answer.

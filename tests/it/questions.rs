@@ -12,12 +12,12 @@ use greenroom::{
     AskError, EntryId, EntryKind, GivenAnswer, PendingQuestion, QuestionEnd, RuntimeBuilder, Subscription,
 };
 use greenroom_simulator::{Answer as Said, CallInfo, Function, SeenRequest, Simulator};
-use greenroom_store::Store;
+use greenroom_store::Engine;
 use greenroom_store::faults::{ENOSPC, Fault, FaultyFiles, MemoryFiles};
 use greenroom_store::files::{Files, OpenMode};
 use serde_json::{Value, json};
 
-use crate::support::{agent, builder, drain, runtime, simulator};
+use crate::support::{agent, builder, drain, reopened, runtime, simulator, store};
 
 mod approvals;
 mod asleep;
@@ -99,25 +99,24 @@ async fn ends(runtime: &Runtime, session: &str) -> Vec<QuestionEnd> {
             _ => {}
         }
     }
-    let head = runtime.store().unwrap().head(session).unwrap().unwrap();
+    let head = runtime.engine().head(session).await.unwrap().unwrap();
     assert_eq!(head.questions, questions, "the head knows what is open");
     ends
 }
 
-/// Where sessions are kept over restarts: in memory, because the paused clock advances while a runtime waits
-/// for a disk.
-struct Home(Mutex<Store>);
+/// Where sessions are kept over restarts.
+struct Home(Mutex<Arc<dyn Engine>>);
 
 impl Home {
     fn new() -> Self {
-        Self(Mutex::new(Store::memory()))
+        Self(Mutex::new(store()))
     }
 
     /// A shutdown closes a store for good, so the next runtime gets a copy.
     fn builder(&self, model: &Simulator) -> RuntimeBuilder {
         let mut store = self.0.lock().unwrap();
-        *store = store.reopened().unwrap();
-        builder(model).store(store.clone())
+        *store = reopened(&store);
+        builder(model).engine(store.clone())
     }
 }
 
@@ -295,7 +294,7 @@ async fn a_question_expires_when_the_disk_works_again() {
     const TRIES_MAX: u32 = 4;
     let model = cashier();
     let disk = FaultyFiles::new(Arc::new(MemoryFiles::new()));
-    let store = Store::memory_on(disk.open(Path::new("disk"), OpenMode::Create).unwrap());
+    let store = greenroom_store::Store::memory_on(disk.open(Path::new("disk"), OpenMode::Create).unwrap());
     let tries = Arc::new(AtomicU32::new(0));
     let tried = Arc::clone(&tries);
     let probe = move |_: &str, step: &'static str| {

@@ -13,7 +13,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use crate::compaction_fixtures::text;
-use crate::support::{agent, drain};
+use crate::support::{agent, drain, store};
 
 const RUNS: u64 = 40;
 /// The reasoning of each answer, in approximate tokens.
@@ -77,7 +77,7 @@ async fn started(way: Way, model: &Simulator, window: u64) -> (Runtime, Agent, i
     } else {
         model.provider()
     };
-    let builder = Runtime::builder().provider(provider).in_memory().clock_from(1_700_000_000_000);
+    let builder = Runtime::builder().provider(provider).engine(store()).clock_from(1_700_000_000_000);
     let mut agent = agent(window).tool("look", |_: Nothing| async move { Ok("The sky is grey.") });
     if way.is_setting {
         agent = agent.settings(ModelSettings::new().resend_reasoning(way.resend));

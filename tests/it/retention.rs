@@ -15,7 +15,7 @@ use greenroom_store::files::RealFiles;
 use greenroom_store::{Store, StoreOptions};
 use serde_json::json;
 
-use crate::support::{agent, builder, drain, runtime, simulator};
+use crate::support::{agent, builder, drain, reopened, runtime, simulator};
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
@@ -171,9 +171,9 @@ async fn a_session_with_something_to_do_is_never_deleted() {
     check(&runtime, &Retention { sessions_max: Some(0), ..Retention::default() }, &[]).await;
     assert_eq!(ids(&runtime).await, ["live", "waiting", "working"]);
     // In another process, what was interrupted is unfinished, and what waits still waits.
-    let store = runtime.store().unwrap().clone();
+    let store = runtime.engine().clone();
     runtime.shutdown().await.unwrap();
-    let next = Runtime::builder().provider(model.provider()).store(store.reopened().unwrap());
+    let next = Runtime::builder().provider(model.provider()).engine(reopened(&store));
     let next = next.clock_from(1_800_000_000_000).start().await.unwrap();
     check(&next, &by_age(1), &[("live", DeletionReason::Age)]).await;
     assert_eq!(ids(&next).await, ["waiting", "working"]);
@@ -268,7 +268,8 @@ async fn a_session_that_is_used_again_is_not_deleted() {
             runtime.delete(&id).await.unwrap();
         }
     }
-    assert!(kept >= 5 && gone >= 5, "{kept} kept, {gone} gone");
+    // The yields decide only where a store answers at once.
+    assert!(runtime.store().is_none() || kept >= 5 && gone >= 5, "{kept} kept, {gone} gone");
 }
 
 /// How far consumers have read a session is forgotten with it.
@@ -285,8 +286,8 @@ async fn the_positions_of_a_deleted_session_are_forgotten() {
         consumer.next().await.unwrap();
     }
     consumer.commit().await.unwrap();
-    let stored = || runtime.store().unwrap().learned_keys("consumer/").unwrap();
-    assert_eq!(stored().len(), 3);
+    let stored = async || runtime.engine().learned_keys("consumer/").await.unwrap();
+    assert_eq!(stored().await.len(), 3);
     check(
         &runtime,
         &Retention { sessions_max: Some(2), ..Retention::default() },
@@ -294,7 +295,7 @@ async fn the_positions_of_a_deleted_session_are_forgotten() {
     )
     .await;
     runtime.delete("b").await.unwrap();
-    assert_eq!(stored(), ["consumer/audit/c"]);
+    assert_eq!(stored().await, ["consumer/audit/c"]);
 }
 
 /// Sessions that are opened, or prompted and asleep again, after they were found due.

@@ -8,7 +8,7 @@ use greenroom::prelude::*;
 use greenroom_kernel::{EntryId, EntryKind};
 use greenroom_simulator::{Answer as Said, CallInfo, Echo, Function, Pace, SeenRequest, Simulator};
 
-use crate::support::{agent, builder, drain, runtime, simulator};
+use crate::support::{agent, builder, drain, runtime, simulator, store};
 
 const WINDOW: u64 = 50_000;
 
@@ -201,8 +201,8 @@ async fn what_waits_is_withdrawn_and_the_run_goes_on() {
 
 #[tokio::test(start_paused = true)]
 async fn what_waits_in_a_session_that_crashed_is_withdrawn_without_beginning() {
-    let (model, store) = (slow(), greenroom_store::Store::memory());
-    let crashed = builder(&model).store(store.clone()).start().await.unwrap();
+    let (model, store) = (slow(), store());
+    let crashed = builder(&model).engine(store.clone()).start().await.unwrap();
     let session = crashed.open("one", &agent(WINDOW)).await.unwrap();
     for text in ["one", "two", "three"] {
         let mut run = session.prompt(text).start().await.unwrap();
@@ -212,7 +212,7 @@ async fn what_waits_in_a_session_that_crashed_is_withdrawn_without_beginning() {
     tokio::time::sleep(Duration::from_secs(2)).await;
     let calls = model.calls();
 
-    let runtime = builder(&model).store(store.clone()).start().await.unwrap();
+    let runtime = builder(&model).engine(store.clone()).start().await.unwrap();
     let mut events = runtime.subscribe(Filter::session("one"));
     let session = runtime.session("one").await.unwrap();
     assert_eq!(session.state().await.unwrap().waiting, 2);
@@ -223,7 +223,7 @@ async fn what_waits_in_a_session_that_crashed_is_withdrawn_without_beginning() {
     assert_eq!(told.len(), 1, "{told:?}");
     assert_eq!(
         told[0].seq + 1,
-        store.head("one").unwrap().unwrap().entries,
+        store.head("one").await.unwrap().unwrap().entries,
         "it is told with its place in the log"
     );
     tokio::time::sleep(Duration::from_secs(600)).await;

@@ -9,7 +9,7 @@ use greenroom_simulator::{Answer as Said, ByPurpose, Echo, Fault, Sequence, Summ
 use serde_json::json;
 
 use crate::compaction_fixtures::{asked, chat, keep, opened, runs, settings as compaction_settings};
-use crate::support::{agent, builder, runtime, simulator};
+use crate::support::{agent, builder, runtime, simulator, store};
 
 #[derive(Deserialize, JsonSchema)]
 struct Nothing {}
@@ -27,7 +27,7 @@ async fn they_are_merged_and_come_to_the_server_as_it_knows_them() {
         HttpProvider::new(ServerOptions { base_url: server.base_url(), ..Default::default() }).unwrap();
     let runtime = Runtime::builder()
         .provider(Arc::new(provider))
-        .in_memory()
+        .engine(store())
         .settings_for("simulated", ModelSettings::new().top_p(0.5).seed(1))
         .settings_for("another", ModelSettings::new().seed(99))
         .start()
@@ -131,7 +131,7 @@ async fn a_setting_that_a_provider_refuses_is_named() {
     let server = model.serve().await.unwrap();
     let provider =
         HttpProvider::new(ServerOptions { base_url: server.base_url(), ..Default::default() }).unwrap();
-    let runtime = Runtime::builder().provider(Arc::new(provider)).in_memory().start().await.unwrap();
+    let runtime = Runtime::builder().provider(Arc::new(provider)).engine(store()).start().await.unwrap();
     let session = runtime.open("s", &agent(100_000)).await.unwrap();
     let error = session.prompt("a").settings(ModelSettings::new().temperature(0.2)).await.unwrap_err();
     let Error::Model(failure) = &error else { panic!("{error:?}") };

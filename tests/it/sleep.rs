@@ -12,7 +12,7 @@ use greenroom::prelude::*;
 use greenroom::provider::{Provider, ProviderError, ReplyStream, Request};
 use greenroom_simulator::{Answer as Said, ByPurpose, CallInfo, Echo, Function, SeenRequest, Summariser};
 
-use crate::support::{agent, builder, drain, simulator};
+use crate::support::{agent, builder, drain, simulator, store};
 
 /// The request made at a point on the session's way to sleep.
 type Begin = fn(SessionHandle) -> BoxFuture<'static, Result<String>>;
@@ -257,7 +257,7 @@ async fn providers_keep_nothing_for_sessions_that_sleep() {
     let ((of_runtime, by_runtime), (of_agent, by_agent)) = (noting(), noting());
     let taken = |released: &Mutex<Vec<String>>| std::mem::take(&mut *released.lock().unwrap());
     let runtime = Runtime::builder()
-        .in_memory()
+        .engine(store())
         .provider(of_runtime)
         .idle_after(Duration::from_secs(60))
         .start()

@@ -17,7 +17,7 @@ use tracing_subscriber::layer::{Context, SubscriberExt as _};
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::{Layer, Registry};
 
-use crate::support::{agent, builder, simulator};
+use crate::support::{agent, builder, simulator, store};
 
 type Fields = BTreeMap<String, String>;
 
@@ -359,7 +359,8 @@ async fn waits_are_spans() {
         }
     });
     let model = simulator(script, 50_000);
-    let runtime = Runtime::builder().provider_with(model.provider(), 1).in_memory().start().await.unwrap();
+    let runtime =
+        Runtime::builder().provider_with(model.provider(), 1).engine(store()).start().await.unwrap();
     let open = async |id: &str| runtime.open(id, &agent(50_000)).await.unwrap();
     let (a, b) = (open("a").await, open("b").await);
     // One waits for the other to finish.

@@ -19,7 +19,7 @@ use greenroom_simulator::{
 use serde_json::json;
 
 use crate::compaction_fixtures::text;
-use crate::support::{agent, builder, drain, runtime, simulator};
+use crate::support::{agent, builder, drain, runtime, simulator, store};
 
 /// The maximum depth, as documented at `Agent::sub_agent`.
 const DEPTH_MAX: usize = 4;
@@ -114,8 +114,8 @@ async fn agents_call_agents_at_most_four_deep_whatever_the_length_of_the_session
 async fn a_sub_agent_s_session_that_is_opened_again_is_as_deep_as_before() {
     for closed in [false, true] {
         let model = simulator(Function(delegator), 100_000);
-        let store = greenroom_store::Store::memory();
-        let start = || builder(&model).store(store.clone()).start();
+        let store = store();
+        let start = || builder(&model).engine(store.clone()).start();
         let runtime = start().await.unwrap();
         let session = runtime.open("root", &nested(DEPTH_MAX + 3, agent(100_000))).await.unwrap();
         session.prompt("go").await.unwrap();

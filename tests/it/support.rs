@@ -1,22 +1,40 @@
 //! Shared helpers: runtimes over a simulator that checks every request.
 
+/// PostgreSQL as the store of a test whose time may be paused.
+mod apart;
+
 use std::sync::Arc;
 
 use greenroom::prelude::*;
 use greenroom::{RuntimeBuilder, Subscription};
 use greenroom_simulator::{Script, Simulator, SimulatorOptions};
+use greenroom_store::{Engine, Store};
 
 /// Returns a simulator with this script and window.
 pub(crate) fn simulator(script: impl Script + 'static, window: u64) -> Simulator {
     Simulator::new(SimulatorOptions { window, ..SimulatorOptions::new(script) })
 }
 
-/// Returns a builder over a simulator, in memory, at a fixed time.
-pub(crate) fn builder(simulator: &Simulator) -> RuntimeBuilder {
-    Runtime::builder().provider(simulator.provider()).in_memory().clock_from(1_700_000_000_000)
+/// Returns an empty store: in memory, or a schema of the PostgreSQL server that `GREENROOM_TEST_POSTGRES` names.
+#[expect(clippy::disallowed_methods, reason = "where sessions are stored is said by the environment")]
+pub(crate) fn store() -> Arc<dyn Engine> {
+    match std::env::var("GREENROOM_TEST_POSTGRES") {
+        Ok(url) => apart::Apart::new(&url),
+        Err(_) => Arc::new(Store::memory()),
+    }
 }
 
-/// Returns a runtime over a simulator, in memory.
+/// Returns the store as the next process finds it, after it was closed or not.
+pub(crate) fn reopened(store: &Arc<dyn Engine>) -> Arc<dyn Engine> {
+    store.as_store().map_or_else(|| Arc::clone(store), |store| Arc::new(store.reopened().unwrap()))
+}
+
+/// Returns a builder over a simulator, with a store of its own, at a fixed time.
+pub(crate) fn builder(simulator: &Simulator) -> RuntimeBuilder {
+    Runtime::builder().provider(simulator.provider()).engine(store()).clock_from(1_700_000_000_000)
+}
+
+/// Returns a runtime over a simulator, with a store of its own.
 pub(crate) async fn runtime(simulator: &Simulator) -> Runtime {
     builder(simulator).start().await.unwrap()
 }

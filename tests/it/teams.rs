@@ -18,7 +18,7 @@ use greenroom_simulator::{
 };
 use serde_json::{Value, json};
 
-use crate::support::{agent, builder, drain, quiet_injected_panics, runtime, simulator};
+use crate::support::{agent, builder, drain, quiet_injected_panics, runtime, simulator, store};
 
 mod deaths;
 mod deletes;
@@ -313,8 +313,8 @@ async fn a_tree_is_watched_as_one_and_its_starts_and_ends_are_replayed() {
         }
     };
     let model = simulator(Function(script), 100_000);
-    let store = greenroom_store::Store::memory();
-    let runtime = builder(&model).store(store.clone()).start().await.unwrap();
+    let store = store();
+    let runtime = builder(&model).engine(store.clone()).start().await.unwrap();
     let middle = agent(100_000).sub_agent(sub_agent("helper", agent(100_000)));
     let boss = agent(100_000).sub_agent(sub_agent("helper", middle));
     let session = runtime.open("boss", &boss).await.unwrap();
@@ -351,7 +351,7 @@ async fn a_tree_is_watched_as_one_and_its_starts_and_ends_are_replayed() {
     let of_boss: Vec<Event> =
         live.iter().filter(|event| &*event.session == "boss").map(|event| Event::clone(event)).collect();
     for _ in 0..2 {
-        let runtime = builder(&model).store(store.clone()).start().await.unwrap();
+        let runtime = builder(&model).engine(store.clone()).start().await.unwrap();
         let mut replayed = runtime.replay("boss", 0).await.unwrap();
         replayed.retain(is_child);
         assert_eq!(replayed, of_boss);

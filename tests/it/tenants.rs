@@ -10,11 +10,11 @@ use greenroom::{ConfigError, LabelLimit, Period, QueueReason, RuntimeBuilder, Su
 use greenroom_simulator::{
     Answer as Said, ByPurpose, CallInfo, Function, SeenRequest, Simulator, SimulatorOptions, Summariser,
 };
-use greenroom_store::Store;
+use greenroom_store::Engine;
 use serde_json::json;
 
 use crate::compaction_fixtures::text;
-use crate::support::drain;
+use crate::support::{drain, reopened, store};
 
 const MODEL: &str = "gpt-4o";
 const BEGUN: u64 = 1_700_000_000_000;
@@ -55,7 +55,7 @@ fn agent() -> Agent {
 }
 
 fn builder(model: &Simulator) -> RuntimeBuilder {
-    Runtime::builder().provider(model.provider()).in_memory().clock_from(BEGUN)
+    Runtime::builder().provider(model.provider()).engine(store()).clock_from(BEGUN)
 }
 
 /// Opens a session with a value of the label `tenant`; none if it is empty.
@@ -95,11 +95,11 @@ async fn sums(runtime: &Runtime, label: &str) -> BTreeMap<String, u64> {
 
 #[tokio::test(start_paused = true)]
 async fn dollars_of_a_label_stop_its_sessions_and_no_others_and_a_restart_keeps_them() {
-    let (each, model, store) = (one("hello").await, model(), Store::memory());
+    let (each, model, store) = (one("hello").await, model(), store());
     let start = |at_ms: u64| {
         let limit = LabelLimit::each("tenant").cost_usd(usd(each * 5 / 2), Period::Day);
         let free = LabelLimit::of("tenant", "south");
-        builder(&model).store(store.clone()).clock_from(at_ms).label_limit(limit).label_limit(free).start()
+        builder(&model).engine(store.clone()).clock_from(at_ms).label_limit(limit).label_limit(free).start()
     };
     let runtime = start(BEGUN).await.unwrap();
     for id in ["a", "b"] {
@@ -122,10 +122,10 @@ async fn dollars_of_a_label_stop_its_sessions_and_no_others_and_a_restart_keeps_
     moved.set_label("tenant", "south").await.unwrap();
     moved.prompt("hello").await.unwrap();
     runtime.shutdown().await.unwrap();
-    let store = store.reopened().unwrap();
+    let store = reopened(&store);
     let start = |at_ms: u64| {
         let limit = LabelLimit::each("tenant").cost_usd(usd(each * 5 / 2), Period::Day);
-        builder(&model).store(store.clone()).clock_from(at_ms).label_limit(limit).start()
+        builder(&model).engine(store.clone()).clock_from(at_ms).label_limit(limit).start()
     };
     let runtime = start(BEGUN + 3_600_000).await.unwrap();
     assert!(stopped_by(open(&runtime, "d", "north").await.prompt("hello").await).contains("tenant=north"));
@@ -255,9 +255,10 @@ async fn runs_of_a_label_wait_for_each_other_in_order() {
     for (id, tenant) in
         [("a", "north"), ("b", "north"), ("c", "north"), ("d", "north"), ("e", "south"), ("f", "")]
     {
-        let session = open(&runtime, id, tenant).await;
+        let mut run = open(&runtime, id, tenant).await.prompt("hello").start().await.unwrap();
+        run.recorded().await.unwrap();
         runs.push(async move {
-            session.prompt("hello").await.unwrap();
+            run.reply().await.unwrap();
             (id, began.elapsed().as_millis() as u64)
         });
     }
@@ -365,9 +366,9 @@ async fn sums_by_label_are_what_the_sessions_cost() {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             (random >> 33) % below
         };
-        let (model, mut store, mut now) = (model(), Store::memory(), BEGUN);
-        let start = |store: &Store, now: u64| {
-            builder(&model).store(store.clone()).clock_from(now).spending_by(["tenant"]).start()
+        let (model, mut store, mut now) = (model(), store(), BEGUN);
+        let start = |store: &Arc<dyn Engine>, now: u64| {
+            builder(&model).engine(store.clone()).clock_from(now).spending_by(["tenant"]).start()
         };
         let mut runtime = start(&store, now).await.unwrap();
         let mut expected: BTreeMap<String, u64> = BTreeMap::new();
@@ -390,7 +391,7 @@ async fn sums_by_label_are_what_the_sessions_cost() {
                 3 => {
                     let pause = draw(40) * 3_600_000;
                     runtime.shutdown().await.unwrap();
-                    store = store.reopened().unwrap();
+                    store = reopened(&store);
                     now += 1_000_000 + pause;
                     runtime = start(&store, now).await.unwrap();
                     restarts += 1;

@@ -2,16 +2,17 @@
 //!
 //! Invariants: each test lets one process end in the middle, and checks the requests of the next one.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use greenroom::prelude::*;
 use greenroom_simulator::{
     Answer as Said, CallInfo, Function, Pace, Script, SeenRequest, Sequence, Simulator, SimulatorOptions,
 };
-use greenroom_store::Store;
+use greenroom_store::Engine;
 use serde_json::json;
 
-use crate::support::{agent, builder, simulator};
+use crate::support::{agent, builder, simulator, store};
 
 const WINDOW: u64 = 100_000;
 const BERGEN: &str = r#"{"name":"Bergen","rain":2250}"#;
@@ -32,8 +33,8 @@ fn says(script: &[&str]) -> Simulator {
     simulator(Sequence(script.iter().map(|text| Said::text(*text)).collect()), WINDOW)
 }
 
-async fn start(model: &Simulator, store: &Store) -> Runtime {
-    builder(model).store(store.clone()).start().await.unwrap()
+async fn start(model: &Simulator, store: &Arc<dyn Engine>) -> Runtime {
+    builder(model).engine(store.clone()).start().await.unwrap()
 }
 
 /// How the first process ends.
@@ -44,7 +45,7 @@ enum End {
 }
 
 /// A process that sends these prompts to the session `s`, and ends while its model works on the first.
-async fn leave(store: &Store, end: End, says: impl AsyncFnOnce(&SessionHandle)) {
+async fn leave(store: &Arc<dyn Engine>, end: End, says: impl AsyncFnOnce(&SessionHandle)) {
     let runtime = start(&stuck(), store).await;
     let session = runtime.open("s", &agent(WINDOW)).await.unwrap();
     says(&session).await;
@@ -97,7 +98,7 @@ async fn a_typed_prompt_is_finished_with_its_schema_and_its_settings() {
             (true, By::Open),
         ] {
             let case = format!("{end:?}, waits: {waits}, {by:?}");
-            let store = Store::memory();
+            let store = store();
             leave(&store, end, async |session: &SessionHandle| {
                 if waits {
                     left(session.prompt("before").start().await).await;
@@ -146,7 +147,7 @@ async fn a_prompt_that_nobody_waits_for_is_held_to_its_limits() {
     for waits in [false, true] {
         for what in ["timeout", "output"] {
             let case = format!("{what}, waits: {waits}");
-            let store = Store::memory();
+            let store = store();
             leave(&store, End::Crash, async |session: &SessionHandle| {
                 if waits {
                     left(session.prompt("before").start().await).await;
@@ -205,7 +206,7 @@ async fn a_prompt_that_nobody_waits_for_is_held_to_its_cost() {
     let counter =
         || Agent::new("gpt-4o").context_window(WINDOW).tool("count", async |_: Count| Ok("one more"));
     let whole = counts();
-    let runtime = start(&whole, &Store::memory()).await;
+    let runtime = start(&whole, &store()).await;
     let session = runtime.open("s", &counter()).await.unwrap();
     session.prompt("count").await.unwrap();
     let cost = session.state().await.unwrap().cost_microdollars;
@@ -213,7 +214,7 @@ async fn a_prompt_that_nobody_waits_for_is_held_to_its_cost() {
 
     let mut cases = 0;
     for waits in [false, true] {
-        let store = Store::memory();
+        let store = store();
         let pace = Pace { chunks: 1, first_ms: 3_600_000, between_ms: 1 };
         let stuck = priced(Function(move |_: &SeenRequest, _: CallInfo| Said::text("late").with_pace(pace)));
         let runtime = start(&stuck, &store).await;
@@ -247,7 +248,7 @@ async fn a_validator_of_a_name_is_asked_of_the_agent_that_resumes() {
     let mut cases = 0;
     for (end, waits) in [(End::Crash, false), (End::Close, false), (End::Crash, true), (End::Close, true)] {
         let case = format!("{end:?}, waits: {waits}");
-        let store = Store::memory();
+        let store = store();
         leave(&store, end, async |session: &SessionHandle| {
             session.set_agent(&checks(agent(WINDOW))).await.unwrap();
             if waits {
@@ -286,7 +287,7 @@ async fn a_validator_without_a_name_is_asked_of_who_resumes() {
     };
     let mut cases = 0;
     for waits in [false, true] {
-        let store = Store::memory();
+        let store = store();
         leave(&store, End::Crash, async |session: &SessionHandle| {
             if waits {
                 left(session.prompt("before").start().await).await;
@@ -314,7 +315,7 @@ async fn a_validator_without_a_name_is_asked_of_who_resumes() {
 #[tokio::test(start_paused = true)]
 async fn a_validator_that_the_agent_does_not_have_is_refused() {
     let model = says(&["It rains."]);
-    let runtime = start(&model, &Store::memory()).await;
+    let runtime = start(&model, &store()).await;
     let session = runtime.open("s", &checks(agent(WINDOW))).await.unwrap();
     let refused = session.prompt("weather?").validated_by("has_sun").await.unwrap_err();
     assert!(refused.is_invalid_request(), "{refused:?}");

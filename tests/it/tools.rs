@@ -11,7 +11,7 @@ use greenroom_simulator::{Answer as Said, Sequence};
 use serde_json::json;
 use tokio::sync::Barrier;
 
-use crate::support::{agent, runtime, simulator};
+use crate::support::{agent, runtime, simulator, store};
 
 mod waiting;
 
@@ -166,7 +166,7 @@ async fn images_of_tools_and_prompts_reach_the_model() {
     let server = model.serve().await.unwrap();
     let options = ServerOptions { base_url: server.base_url(), ..ServerOptions::default() };
     let provider = Arc::new(HttpProvider::new(options).unwrap());
-    let runtime = Runtime::builder().provider(provider).in_memory().start().await.unwrap();
+    let runtime = Runtime::builder().provider(provider).engine(store()).start().await.unwrap();
     let session = runtime.open("s", &charts).await.unwrap();
     let gif = Image::new(b"GIF89asky").unwrap();
     session.prompt(Prompt::from("And this?").image(gif.clone())).await.unwrap();

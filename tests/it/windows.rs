@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use crate::support::store;
 use greenroom::prelude::*;
 use greenroom_kernel::usage::WindowSource;
 use greenroom_provider::{HttpProvider, ServerOptions};
@@ -11,7 +12,7 @@ use greenroom_simulator::{
     Answer as Said, ByPurpose, CallInfo, Echo, Fault, Function, ListForm, Point, Script, SeenRequest,
     Simulator, SimulatorOptions, SimulatorServer, Summariser,
 };
-use greenroom_store::Store;
+use greenroom_store::Engine;
 
 /// Returns a model with a window of 8,192 tokens behind a server that lists it in this form.
 async fn served(list: ListForm) -> (Simulator, SimulatorServer) {
@@ -21,7 +22,7 @@ async fn served(list: ListForm) -> (Simulator, SimulatorServer) {
     (model, server)
 }
 
-async fn runtime(server: &SimulatorServer, store: &Store) -> Runtime {
+async fn runtime(server: &SimulatorServer, store: &Arc<dyn Engine>) -> Runtime {
     let options = ServerOptions {
         name: "rig".to_owned(),
         base_url: server.base_url(),
@@ -29,7 +30,7 @@ async fn runtime(server: &SimulatorServer, store: &Store) -> Runtime {
         ..ServerOptions::default()
     };
     let provider = Arc::new(HttpProvider::new(options).unwrap());
-    Runtime::builder().provider(provider).store(store.clone()).start().await.unwrap()
+    Runtime::builder().provider(provider).engine(store.clone()).start().await.unwrap()
 }
 
 async fn window(session: &SessionHandle) -> (Option<u64>, WindowSource) {
@@ -40,7 +41,7 @@ async fn window(session: &SessionHandle) -> (Option<u64>, WindowSource) {
 /// Opens a session at such a server and checks its window.
 async fn check(list: ListForm, agent: Agent, expected: (u64, WindowSource)) {
     let (model, server) = served(list).await;
-    let runtime = runtime(&server, &Store::memory()).await;
+    let runtime = runtime(&server, &store()).await;
     let session = runtime.open("s", agent).await.unwrap();
     assert_eq!(window(&session).await, (Some(expected.0), expected.1), "{list:?}");
     session.prompt("hello").await.unwrap();
@@ -52,7 +53,7 @@ async fn check(list: ListForm, agent: Agent, expected: (u64, WindowSource)) {
 #[tokio::test]
 async fn a_session_that_is_not_live_says_where_its_window_came_from() {
     let (_model, server) = served(ListForm::Vllm).await;
-    let store = Store::memory();
+    let store = store();
     let first = runtime(&server, &store).await;
     first.open("s", simulated()).await.unwrap().prompt("hello").await.unwrap();
     let second = runtime(&server, &store).await;
@@ -82,7 +83,7 @@ async fn a_server_is_asked_for_the_window() {
 #[tokio::test]
 async fn a_known_window_is_compacted_before_the_server_refuses() {
     let (model, server) = served(ListForm::Vllm).await;
-    let runtime = runtime(&server, &Store::memory()).await;
+    let runtime = runtime(&server, &store()).await;
     let session = runtime.open("s", simulated()).await.unwrap();
     let mut compacted = 0;
     let mut events = session.subscribe();
@@ -100,7 +101,7 @@ async fn a_known_window_is_compacted_before_the_server_refuses() {
 
 #[tokio::test]
 async fn a_limit_belongs_to_its_server_and_is_doubted_when_the_list_says_more() {
-    let store = Store::memory();
+    let store = store();
     let (_, boasting) = served(ListForm::Overstated { tokens: 32_768 }).await;
     let first = runtime(&boasting, &store).await;
     let session = first.open("s", simulated()).await.unwrap();
@@ -135,7 +136,7 @@ async fn a_server_that_does_not_answer_delays_nobody_for_long() {
         ..ServerOptions::default()
     };
     let provider = Arc::new(HttpProvider::new(options).unwrap());
-    let runtime = Runtime::builder().provider(provider).in_memory().start().await.unwrap();
+    let runtime = Runtime::builder().provider(provider).engine(store()).start().await.unwrap();
     let opened = tokio::time::timeout(Duration::from_secs(30), runtime.open("s", simulated())).await;
     assert_eq!(window(&opened.unwrap().unwrap()).await, (Some(128_000), WindowSource::Assumed));
     runtime.shutdown().await.unwrap();

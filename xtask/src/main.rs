@@ -26,6 +26,7 @@ cargo xtask clients                                write the generated part of c
 cargo xtask fuzz-http [--seconds N]                send random requests to all routes (120), with schemathesis
 cargo xtask simulate --seed N                      run one simulated life and print its trace
 cargo xtask simulate --runs N [--from N]           run many simulated lives
+cargo xtask postgres [NEXTEST ARGUMENT]...          run tests/it with PostgreSQL as the store
 cargo xtask kills [--runs N]                       kill a real process N times (2,000)
 cargo xtask sleeps [--runs N]                      send 100,000 prompts to sessions that fall asleep, N times (10)
 cargo xtask mutations [--runs N]                   damage a store N times (10,000)
@@ -53,6 +54,11 @@ fn dispatch(arguments: Vec<String>) -> Result<()> {
         Some("kills") => simulate::kills(arguments),
         Some("sleeps") => simulate::sleeps(arguments),
         Some("mutations") => simulate::mutations(arguments),
+        Some("postgres") => {
+            let arguments: Vec<String> = arguments.collect();
+            let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+            steps::on_postgres(&arguments).map(drop)
+        }
         Some("bench") => bench::bench(arguments),
         Some("clients") => clients::write(),
         Some("fuzz-http") => clients::fuzz(arguments),

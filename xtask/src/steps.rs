@@ -37,6 +37,7 @@ pub(crate) const STEPS: &[Step] = &[
         run: features,
     },
     Step { name: "test", about: "unit and integration tests", run: test },
+    Step { name: "postgres", about: "behaviour with PostgreSQL as the store", run: postgres },
     Step { name: "doctest", about: "the examples in the documentation", run: doctest },
     Step { name: "doc", about: "the documentation builds without warnings", run: doc },
     Step { name: "examples", about: "every example runs, offline", run: examples },
@@ -59,7 +60,7 @@ fn fmt() -> Result<Outcome> {
 }
 
 fn features() -> Result<Outcome> {
-    for features in ["", "command-tools", "disk", "http", "metrics", "permissions"] {
+    for features in ["", "command-tools", "disk", "http", "metrics", "permissions", "postgres"] {
         println!("-- features {features:?}");
         let choice = ["--no-default-features", "--features", features];
         Cargo::new(
@@ -86,6 +87,28 @@ fn test() -> Result<Outcome> {
         Cargo::new(&["test", "--locked", "--workspace", "--lib", "--bins", "--tests", "--no-fail-fast"])
             .run()?
     };
+    Ok(Outcome::Passed(closing_lines(&output)))
+}
+
+/// The tests of behaviour that depend most on the store; `cargo xtask postgres` runs all.
+const ON_POSTGRES: &str = "test(/^(follow|hand_offs|keys|questions::restarts|runs|teams|unfinished)::/)";
+
+fn postgres() -> Result<Outcome> {
+    on_postgres(&["-E", ON_POSTGRES])
+}
+
+/// Runs tests of `tests/it` with a PostgreSQL server that starts for them.
+pub(crate) fn on_postgres(selection: &[&str]) -> Result<Outcome> {
+    if !Cargo::new(&["nextest", "--version"]).succeeds() {
+        return Ok(Outcome::Skipped("cargo-nextest is not installed".to_owned()));
+    }
+    // No `--package`: what the step before has built is used.
+    let with_server = ["run", "--locked", "--quiet", "--bin", "with_postgres", "--"];
+    let tests = ["cargo", "nextest", "run", "--locked", "--workspace", "--test", "it", "--no-fail-fast"];
+    let output = Cargo::new(&[&with_server[..], &tests[..], selection].concat()).run()?;
+    if output.contains("SKIPPED: there is no PostgreSQL") {
+        return Ok(Outcome::Skipped("there is no PostgreSQL server".to_owned()));
+    }
     Ok(Outcome::Passed(closing_lines(&output)))
 }
 

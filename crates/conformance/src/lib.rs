@@ -19,6 +19,7 @@
 //! | 11 | a failed append wrote nothing, or is settled by its repetition | [`points::faults::cuts`] |
 //! | 12 | large entries, and 10,000 sessions | [`points::log::sizes`], [`points::log::walk`] |
 //! | 13 | an engine that went back in time | [`points::faults::set_back`] |
+//! | 14 | a power cut | by hand: `GREENROOM_POWER_CUTS=20`, for files in the store's own test, for PostgreSQL in `postgres::power_cut` |
 
 pub mod kit;
 pub mod points;

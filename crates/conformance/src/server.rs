@@ -4,6 +4,7 @@
 //! however that ends: a shell waits for that. It keeps its promises as a real one does: `fsync` is on.
 
 use std::io;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -23,7 +24,7 @@ pub struct Server {
 
 const SETTINGS: &[&str] = &[
     "listen_addresses=''",
-    "max_connections=200",
+    "max_connections=1000",
     "shared_buffers=64MB",
     "autovacuum_naptime=5s",
     "log_min_messages=warning",
@@ -34,9 +35,17 @@ impl Server {
     ///
     /// # Panics
     /// If there is none and the variable `GREENROOM_REQUIRE_POSTGRES` is set to `1`; if it cannot be started.
+    pub fn start() -> Option<Self> {
+        Self::start_on(None)
+    }
+
+    /// As [`Self::start`], with the data in a new folder of this file system.
+    ///
+    /// # Panics
+    /// As [`Self::start`].
     #[expect(clippy::print_stderr, reason = "a test that is skipped says so")]
     #[expect(clippy::disallowed_methods, reason = "whether a server is required is said by the environment")]
-    pub fn start() -> Option<Self> {
+    pub fn start_on(disk: Option<&Path>) -> Option<Self> {
         let Some(programs) = programs() else {
             let required = std::env::var("GREENROOM_REQUIRE_POSTGRES").is_ok_and(|value| value == "1");
             assert!(
@@ -54,6 +63,16 @@ impl Server {
         });
         if let Some((user, group)) = user {
             std::os::unix::fs::chown(&folder, Some(user), Some(group)).expect("root may do that");
+        }
+        if let Some(disk) = disk {
+            let data = disk.join("data");
+            std::fs::create_dir(&data).expect("the disk can be written");
+            std::fs::set_permissions(&data, std::fs::Permissions::from_mode(0o700))
+                .expect("the folder is ours");
+            if let Some((user, group)) = user {
+                std::os::unix::fs::chown(&data, Some(user), Some(group)).expect("root may do that");
+            }
+            std::os::unix::fs::symlink(&data, folder.join("data")).expect("a link");
         }
         let watch = Command::new("sh")
             .args(["-c", WATCH, "watch"])
@@ -127,6 +146,31 @@ impl Server {
         let authority = self.folder.join("ca.pem");
         std::fs::copy(self.folder.join("data/ca.pem"), &authority).expect("it can be copied");
         Some((port, authority))
+    }
+
+    /// Kills all its processes, whose disk is gone. Its own process number must have been asked for before: see
+    /// [`Self::process`].
+    pub fn kill(process: u32) {
+        let process = process.to_string();
+        // The parent would start its children again.
+        let _ = try_output("kill", &["-STOP", &process]);
+        let _ = try_output("pkill", &["-KILL", "-P", &process]);
+        let _ = try_output("kill", &["-KILL", &process]);
+    }
+
+    /// Returns the number of its first process.
+    ///
+    /// # Panics
+    /// If it does not run.
+    pub fn process(&self) -> u32 {
+        let file = std::fs::read_to_string(self.folder.join("data/postmaster.pid")).expect("the server runs");
+        file.lines().next().and_then(|line| line.parse().ok()).expect("a process number")
+    }
+
+    /// Starts it again after its disk was cut off, and came back.
+    pub fn start_after_cut(&self) {
+        let _ = std::fs::remove_file(self.folder.join("data/postmaster.pid"));
+        self.start_again();
     }
 
     /// Stops it as a crash does: connections break, and it recovers from its log at the next start.

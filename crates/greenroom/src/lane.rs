@@ -168,6 +168,13 @@ impl Lane {
         }
     }
 
+    /// Divides the limit on tokens per minute by the number of nodes that use the provider.
+    pub(crate) fn share_rate(&self, nodes: u64) {
+        if let Some(mut budget) = self.budget() {
+            budget.divide(nodes, Instant::now());
+        }
+    }
+
     fn queue(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock()
     }

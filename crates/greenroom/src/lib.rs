@@ -234,6 +234,8 @@ pub mod internal {
     pub use crate::api::sessions::{SessionCounts, SessionsFound};
     pub use crate::events::entry_events::of_entries;
     pub use crate::values::model_info::call_cost;
+    #[cfg(feature = "postgres")]
+    pub use greenroom_postgres::{Survey, SurveyedNode};
     #[cfg(feature = "http")]
     pub use greenroom_provider::Poster;
 }

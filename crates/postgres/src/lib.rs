@@ -28,6 +28,7 @@ mod reads;
 mod schema;
 mod slots;
 mod statements;
+mod survey;
 mod tls;
 mod writer;
 
@@ -38,12 +39,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use greenroom_kernel::{Entry, EntryId, Head};
 use greenroom_store::{
-    Answer, Appended, Batch, Engine, Placement, Salvaged, StoreError, check_fact, check_session,
+    Answer, Appended, Batch, Engine, Opened, Placement, Salvaged, StoreError, check_fact, check_session,
 };
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 pub use options::PostgresOptions;
+pub use survey::{Survey, SurveyedNode};
 
 use lease::{Keeper, Lease};
 use options::Server;
@@ -206,6 +208,10 @@ impl Engine for Postgres {
 
     fn get<'a>(&'a self, session: &'a str, entries: &'a [EntryId]) -> Answer<'a, Vec<Entry>> {
         Box::pin(self.shared().get(session, entries))
+    }
+
+    fn open<'a>(&'a self, session: &'a str) -> Answer<'a, Option<Opened>> {
+        Box::pin(self.shared().open(session))
     }
 
     fn page<'a>(&'a self, after: Option<&'a str>, limit: usize) -> Answer<'a, Vec<(String, Head)>> {

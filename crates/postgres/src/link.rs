@@ -166,6 +166,11 @@ impl Link {
         self.client.batch_execute(text).await.map_err(|error| not_connected(&error))
     }
 
+    /// Returns the rows of a query.
+    pub(crate) async fn rows(&self, text: &str) -> Result<Vec<Row>, StoreError> {
+        self.client.query(text, &[]).await.map_err(|error| not_connected(&error))
+    }
+
     /// Returns the first column of the first row.
     pub(crate) async fn number(&self, text: &str) -> Result<Option<i32>, StoreError> {
         let row = self.client.query_opt(text, &[]).await.map_err(|error| not_connected(&error))?;

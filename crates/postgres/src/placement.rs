@@ -12,6 +12,7 @@ use tokio_postgres::Row;
 use crate::append::Claimed;
 use crate::batch::number;
 use crate::pool::Kind;
+use crate::slots::State;
 use crate::statements::Sql;
 use crate::{Postgres, Shared};
 
@@ -67,6 +68,12 @@ impl Placement for Postgres {
         })
     }
 
+    fn holds(&self, session: &str) -> bool {
+        let shared = self.shared();
+        let lease = shared.lease.incarnation();
+        matches!(shared.slots.state(session), State::Owned(owned) if lease.is_ok_and(|now| now == owned.incarnation))
+    }
+
     fn release<'a>(&'a self, session: &'a str, to: Option<&'a str>) -> Answer<'a, ()> {
         Box::pin(async move {
             self.shared().check_open()?;
@@ -119,7 +126,7 @@ impl Placement for Postgres {
         self.shared().lease.incarnation().map(drop)
     }
 
-    fn lost(&self, known: u64) -> Pin<Box<dyn Future<Output = u64> + Send + '_>> {
+    fn lost(&self, known: u64) -> Pin<Box<dyn Future<Output = u64> + Send>> {
         Box::pin(self.shared().lease.lost(known))
     }
 }

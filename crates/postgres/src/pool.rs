@@ -29,6 +29,7 @@ const STATEMENTS: &[Sql] = &[
     Sql::Head,
     Sql::UsedKey,
     Sql::Load,
+    Sql::Open,
     Sql::Get,
     Sql::Page,
     Sql::FactGet,

@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 
 use greenroom_kernel::{Entry, EntryId, Head};
-use greenroom_store::{Salvaged, StoreError, check_session, decode_entry, decode_head};
+use greenroom_store::{Opened, Salvaged, StoreError, check_session, decode_entry, decode_head};
 use tokio_postgres::Row;
 
 use crate::Shared;
@@ -47,15 +47,20 @@ impl Shared {
         };
         let entries: i64 = row.get(0);
         check_not_set_back(session, before, row.get(1), entries)?;
-        let mut found = Vec::with_capacity(rows.len());
-        let mut next = column(from.0);
-        // A session without entries in this range has one row without an entry.
-        for row in rows.iter().filter(|row| row.get::<_, Option<i64>>(2).is_some()) {
-            let entry = entry_of(row).filter(|entry| column(entry.id.0) == next);
-            found.push(entry.ok_or_else(|| damaged(session, next))?);
-            next += 1;
-        }
-        if next < entries { Err(damaged(session, next)) } else { Ok(found) }
+        all_from(session, from, entries, &rows)
+    }
+
+    pub(crate) async fn open(&self, session: &str) -> Result<Option<Opened>, StoreError> {
+        check_session(session)?;
+        let before = self.slots.state(session);
+        let rows = self.read(Sql::Open, &[&session]).await?;
+        let Some(first) = rows.first() else { return Ok(None) };
+        let entries: i64 = first.get(0);
+        check_not_set_back(session, before, first.get(1), entries)?;
+        let head = decode_head(first.get(3))?;
+        let active = all_from(session, head.active_from, entries, &rows)?;
+        let older = self.get(session, &Opened::older(&head)).await?;
+        Ok(Some(Opened { head, active, older }))
     }
 
     pub(crate) async fn get(&self, session: &str, wanted: &[EntryId]) -> Result<Vec<Entry>, StoreError> {
@@ -101,6 +106,18 @@ impl Shared {
         }
         Ok(Salvaged { entries, lost })
     }
+}
+
+/// Returns the entries of the rows that have one, which must be all from `from` on.
+fn all_from(session: &str, from: EntryId, entries: i64, rows: &[Row]) -> Result<Vec<Entry>, StoreError> {
+    let mut found = Vec::with_capacity(rows.len());
+    let mut next = column(from.0);
+    for row in rows.iter().filter(|row| row.get::<_, Option<i64>>(2).is_some()) {
+        let entry = entry_of(row).filter(|entry| column(entry.id.0) == next);
+        found.push(entry.ok_or_else(|| damaged(session, next))?);
+        next += 1;
+    }
+    if next < entries { Err(damaged(session, next)) } else { Ok(found) }
 }
 
 /// Returns the entry of a row with its id and its bytes; `None` if they are not those of that entry.

@@ -33,7 +33,7 @@ pub(crate) async fn migrate(options: &PostgresOptions, server: &Server) -> Resul
 }
 
 /// Returns the version of the tables; 0 if there are none.
-async fn version(link: &Link, schema: &str) -> Result<usize, StoreError> {
+pub(crate) async fn version(link: &Link, schema: &str) -> Result<usize, StoreError> {
     if link.number(&format!("select 1 where to_regclass('{schema}.version') is not null")).await?.is_none() {
         return Ok(0);
     }

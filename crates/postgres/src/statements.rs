@@ -25,6 +25,7 @@ pub(crate) enum Sql {
     Head,
     UsedKey,
     Load,
+    Open,
     Get,
     Page,
     FactGet,
@@ -183,6 +184,16 @@ impl Sql {
                 "select s.entries, s.epoch, e.id, e.body from {s}.session s
                  left join {s}.entry e on e.session = $1::text and e.id >= $2::int8
                  where s.id = $1::text and s.is_there order by e.id"
+            }
+            // The head is the first row, and the only one without an entry's id.
+            Self::Open => {
+                "select s.entries, s.epoch, null::int8 as id, s.head as body from {s}.session s
+                 where s.id = $1::text and s.is_there
+                 union all
+                 select s.entries, s.epoch, e.id, e.body from {s}.session s
+                 join {s}.entry e on e.session = $1::text and e.id >= s.active_from
+                 where s.id = $1::text and s.is_there
+                 order by id nulls first"
             }
             Self::Get => {
                 "select s.entries, s.epoch, e.id, e.body from {s}.session s

@@ -35,7 +35,8 @@ use self::access::Tokens;
 pub use self::access::{TOKEN_CHARS_MIN, Token, TokenError, check_token};
 use self::answers::{answer, problem};
 use self::connections::{Connection, Connections};
-use self::forward::Secret;
+use self::forward::{Forwarding, Secret};
+pub use self::forward::{NodeAnswer, ask_node};
 use self::guard::Guard;
 pub use self::openapi::openapi;
 use crate::operations::{OpenConsumers, Right, Runs};
@@ -110,8 +111,8 @@ struct Shared {
     /// Agents by name.
     agents: Arc<BTreeMap<String, Arc<Agent>>>,
     guard: Guard,
-    /// The secret with which requests are forwarded to other nodes.
-    cluster: Option<Secret>,
+    /// How requests are forwarded to other nodes; `None` without a cluster.
+    forwarding: Option<Forwarding>,
     request_timeout: Duration,
     stop: CancellationToken,
     /// Places for requests that wait for a run or a compaction, or that stream events: fewer than connections, so that a
@@ -162,7 +163,7 @@ impl HttpServer {
             agent,
             agents: Arc::new(agents),
             guard: Guard::new(tokens, cluster_secret.clone().map(Secret), address, &host_names),
-            cluster: cluster_secret.map(Secret),
+            forwarding: cluster_secret.map(Forwarding::new),
             request_timeout,
             stop: stop.clone(),
             waiting: Arc::new(Semaphore::new(waiting_max.min(Semaphore::MAX_PERMITS))),

@@ -16,6 +16,8 @@ pub mod rpc;
 
 pub use client::{Client, ClientError, Events, Received, WeakClient, Working};
 pub use host::{Defined, Definer, Host};
-pub use http::{HttpOptions, HttpServer, TOKEN_CHARS_MIN, Token, TokenError, check_token};
+pub use http::{
+    HttpOptions, HttpServer, NodeAnswer, TOKEN_CHARS_MIN, Token, TokenError, ask_node, check_token,
+};
 pub use problem::{Problem, ProblemKind};
 pub use rpc::{LINE_BYTES_MAX, Unanswered, serve};

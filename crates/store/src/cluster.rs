@@ -13,7 +13,7 @@ use std::sync::Arc;
 use greenroom_kernel::{Entry, EntryId, Head};
 use parking_lot::Mutex;
 
-use crate::engine::{Answer, Claim, Engine, Member, Owner, Placement};
+use crate::engine::{Answer, Claim, Engine, Member, Opened, Owner, Placement};
 use crate::{Appended, Batch, Store, StoreError};
 
 /// A cluster. Clones are the same cluster.
@@ -277,6 +277,10 @@ impl Engine for Node {
         Engine::get(&self.cluster.store, session, entries)
     }
 
+    fn open<'a>(&'a self, session: &'a str) -> Answer<'a, Option<Opened>> {
+        Engine::open(&self.cluster.store, session)
+    }
+
     fn page<'a>(&'a self, after: Option<&'a str>, limit: usize) -> Answer<'a, Vec<(String, Head)>> {
         Engine::page(&self.cluster.store, after, limit)
     }
@@ -316,6 +320,10 @@ impl Engine for Node {
 impl Placement for Node {
     fn claim<'a>(&'a self, session: &'a str) -> Answer<'a, Claim> {
         Box::pin(async move { self.claim_now(session) })
+    }
+
+    fn holds(&self, session: &str) -> bool {
+        self.check().is_ok() && self.held.lock().contains_key(session)
     }
 
     fn release<'a>(&'a self, session: &'a str, to: Option<&'a str>) -> Answer<'a, ()> {
@@ -384,11 +392,12 @@ impl Placement for Node {
         }
     }
 
-    fn lost(&self, known: u64) -> Pin<Box<dyn Future<Output = u64> + Send + '_>> {
+    fn lost(&self, known: u64) -> Pin<Box<dyn Future<Output = u64> + Send>> {
+        let (cluster, name) = (self.cluster.clone(), self.name.clone());
         Box::pin(async move {
             loop {
-                let changed = self.cluster.changed.notified();
-                let losses = self.cluster.shared.lock().nodes.get(&self.name).map_or(0, |lease| lease.losses);
+                let changed = cluster.changed.notified();
+                let losses = cluster.shared.lock().nodes.get(&name).map_or(0, |lease| lease.losses);
                 if losses > known {
                     return losses;
                 }

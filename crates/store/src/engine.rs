@@ -66,6 +66,19 @@ pub trait Engine: fmt::Debug + Send + Sync + 'static {
     /// Those of [`Engine::load`]. An entry that the session does not have is [`StoreError::Damaged`] too.
     fn get<'a>(&'a self, session: &'a str, entries: &'a [EntryId]) -> Answer<'a, Vec<Entry>>;
 
+    /// Returns what a session needs to be opened, in one read where the engine can; `None` if there is no such session.
+    ///
+    /// # Errors
+    /// Those of [`Engine::load`].
+    fn open<'a>(&'a self, session: &'a str) -> Answer<'a, Option<Opened>> {
+        Box::pin(async move {
+            let Some(head) = self.head(session).await? else { return Ok(None) };
+            let active = self.load(session, head.active_from).await?;
+            let older = self.get(session, &Opened::older(&head)).await?;
+            Ok(Some(Opened { head, active, older }))
+        })
+    }
+
     /// Returns the sessions after `after` and their heads, ordered by id as bytes: at most `limit`; fewer mean that no
     /// more follow.
     ///
@@ -143,6 +156,31 @@ pub trait Engine: fmt::Debug + Send + Sync + 'static {
     }
 }
 
+/// A session as it is opened.
+#[derive(Debug, Clone)]
+pub struct Opened {
+    /// The session's head.
+    pub head: Head,
+    /// The entries that may be in the model's view: from [`Head::active_from`] on.
+    pub active: Vec<Entry>,
+    /// The earlier entries that the head refers to: queued input, pins, open calls of sub-agents, the compaction in effect,
+    /// an open one, and the terms of the open run.
+    pub older: Vec<Entry>,
+}
+
+impl Opened {
+    /// The ids of the entries before the active ones that the head refers to.
+    pub fn older(head: &Head) -> Vec<EntryId> {
+        let mut ids: Vec<EntryId> =
+            head.inbox.iter().chain(&head.pins).chain(&head.open_children).copied().collect();
+        ids.extend(head.active_compaction);
+        ids.extend(head.open_compaction);
+        ids.extend(head.run_terms);
+        ids.retain(|entry| *entry < head.active_from);
+        ids
+    }
+}
+
 /// A node of a cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Member {
@@ -190,6 +228,10 @@ pub trait Placement: fmt::Debug + Send + Sync {
     /// [`StoreError::LeaseLost`] past the lease's deadline; those of writing.
     fn claim<'a>(&'a self, session: &'a str) -> Answer<'a, Claim>;
 
+    /// Whether the session is this node's, as far as the node knows without asking: it has claimed the session under its
+    /// present lease. Who relies on it wrongly is refused by [`Engine::append`].
+    fn holds(&self, session: &str) -> bool;
+
     /// Gives a session back. `to` names the node that should claim it next. Does nothing if it is not this node's.
     ///
     /// # Errors
@@ -236,8 +278,8 @@ pub trait Placement: fmt::Debug + Send + Sync {
     fn check(&self) -> Result<(), StoreError>;
 
     /// Completes once this node has lost its lease more than `known` times, and returns how often: with each loss,
-    /// everything that it ran belongs to others.
-    fn lost(&self, known: u64) -> Pin<Box<dyn Future<Output = u64> + Send + '_>>;
+    /// everything that it ran belongs to others. Waiting does not keep the engine open.
+    fn lost(&self, known: u64) -> Pin<Box<dyn Future<Output = u64> + Send>>;
 }
 
 /// Runs a reading method of the store where it may block: here for one in memory, else on a thread for blocking work.
@@ -288,6 +330,16 @@ impl Engine for Store {
         }
         let (session, entries) = (session.to_owned(), entries.to_vec());
         Box::pin(read(self, move |store| store.get(&session, &entries)))
+    }
+
+    fn open<'a>(&'a self, session: &'a str) -> Answer<'a, Option<Opened>> {
+        let session = session.to_owned();
+        Box::pin(read(self, move |store| {
+            let Some(head) = store.head(&session)? else { return Ok(None) };
+            let active = store.load(&session, head.active_from)?;
+            let older = store.get(&session, &Opened::older(&head))?;
+            Ok(Some(Opened { head, active, older }))
+        }))
     }
 
     fn page<'a>(&'a self, after: Option<&'a str>, limit: usize) -> Answer<'a, Vec<(String, Head)>> {

@@ -190,7 +190,7 @@ async fn a_branch_s_failures_pause_nothing() {
     for _ in 0..4 {
         session.branch_with_summary(Some(EntryId(1))).await.unwrap_err();
     }
-    assert_eq!(runtime.store().unwrap().head("s").unwrap().unwrap().automatic_compaction_failures, 0);
+    assert_eq!(runtime.engine().head("s").await.unwrap().unwrap().automatic_compaction_failures, 0);
     let empty = runtime.open("t", &agent(100_000)).await.unwrap();
     empty.branch_with_summary(None).await.unwrap();
 }

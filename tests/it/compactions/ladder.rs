@@ -53,6 +53,8 @@ async fn after_a_fallback_above_the_trigger_none_follows_in_vain() {
     let mut events = session.subscribe();
     session.prompt(text("huge", 6_200)).await.unwrap();
     let trigger = CompactionSettings::default().trigger_tokens(8_000).unwrap();
+    // The second one begins after the run.
+    tokio::time::sleep(std::time::Duration::from_secs(10)).await;
     let ended = ends(&drain(&mut events));
     let outcomes: Vec<_> = ended.iter().map(|end| end.outcome.as_str()).collect();
     assert_eq!(outcomes, ["digested", "completed"], "{ended:?}");

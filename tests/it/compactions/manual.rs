@@ -191,7 +191,7 @@ async fn a_pin_is_kept_verbatim_through_compactions_and_within_a_budget() {
         }
     }
     session.prompt(text("much", 2_900)).await.unwrap();
-    let head = runtime.store().unwrap().head("s").unwrap().unwrap();
+    let head = runtime.engine().head("s").await.unwrap().unwrap();
     let log = runtime.entries("s", EntryId(0)).await.unwrap();
     let much = log
         .iter()

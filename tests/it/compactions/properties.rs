@@ -24,7 +24,7 @@ use serde_json::json;
 use crate::compaction_fixtures::{
     asked, assert_paired, calls, ends, entries, result, said, settings, text, user,
 };
-use crate::support::{agent, builder, drain};
+use crate::support::{agent, builder, drain, store};
 
 /// The number of random sessions.
 const SEEDS: u64 = 100;
@@ -122,9 +122,9 @@ async fn live(seed: u64) -> Shown {
         ..SimulatorOptions::new(ByPurpose::new(Function(talk), Summariser::Obedient))
     };
     let model = Simulator::new(options);
-    let store = greenroom_store::Store::memory();
+    let store = store();
     let runtime =
-        builder(&model).store(store).compaction(settings.clone()).start().await.expect("a usable runtime");
+        builder(&model).engine(store).compaction(settings.clone()).start().await.expect("a usable runtime");
     let session = runtime.open("s", &tools(window)).await.unwrap();
     let path = imported(&mut random);
     let leaf = path.last().map(|entry| entry.id);

@@ -12,7 +12,7 @@ use greenroom_simulator::{
 };
 
 use crate::compaction_fixtures::{asked, chat, keep, newest, opened, runs, settings, text};
-use crate::support::{agent, builder, simulator};
+use crate::support::{agent, builder, simulator, store};
 
 fn named(provider: &str, script: impl Script + 'static) -> Simulator {
     let provider_name = provider.to_owned();
@@ -21,7 +21,7 @@ fn named(provider: &str, script: impl Script + 'static) -> Simulator {
 
 async fn runtime_over(left: &Simulator, right: &Simulator) -> Runtime {
     let builder = Runtime::builder().provider(left.provider()).provider(right.provider());
-    builder.in_memory().clock_from(1_700_000_000_000).start().await.unwrap()
+    builder.engine(store()).clock_from(1_700_000_000_000).start().await.unwrap()
 }
 
 /// The compactor lives longer than the definition that it was started with.

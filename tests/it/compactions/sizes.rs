@@ -42,7 +42,7 @@ async fn the_size_in_lists_is_right_after_a_branch_an_undo_and_a_fork() {
     let later = sizes("s", "after a run on a compacted path").await;
     // Back to before the compaction, and to a place after it.
     let session = runtime.open("s", &definition).await.unwrap();
-    let leaf = runtime.store().unwrap().head("s").unwrap().unwrap().leaf;
+    let leaf = runtime.engine().head("s").await.unwrap().unwrap().leaf;
     session.branch(Some(EntryId(5))).await.unwrap();
     let early = sizes("s", "after a branch to before the compaction").await;
     assert!((1_500..2_300).contains(&early), "{early}");

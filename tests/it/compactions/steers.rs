@@ -51,7 +51,7 @@ async fn a_request_and_its_steers_are_both_verbatim_after_a_compaction() {
         }
     }
     // The path records which messages were steers, also when it is read again.
-    let entries = runtime.store().unwrap().load("s", greenroom_kernel::EntryId(0)).unwrap();
+    let entries = runtime.engine().load("s", greenroom_kernel::EntryId(0)).await.unwrap();
     let steers: Vec<String> = entries
         .iter()
         .filter(|entry| entry.kind.is_steer())
@@ -77,7 +77,7 @@ async fn a_correction_joins_the_request_and_what_begins_a_run_is_no_steer() {
     while session.state().await.unwrap().status != greenroom::Status::Idle {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    let entries = runtime.store().unwrap().load("s", greenroom_kernel::EntryId(0)).unwrap();
+    let entries = runtime.engine().load("s", greenroom_kernel::EntryId(0)).await.unwrap();
     let users: Vec<(String, bool)> = entries
         .iter()
         .filter_map(|entry| match &entry.kind {

@@ -18,7 +18,7 @@ use greenroom_simulator::{
 use crate::compaction_fixtures::{
     asked, calls, chat, compactions, ends, keep, newest, opened, result, settings, text, user,
 };
-use crate::support::{agent, builder, drain, runtime, simulator};
+use crate::support::{agent, builder, drain, runtime, simulator, store};
 
 /// The harm done to a request before the model sees it.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -112,7 +112,8 @@ async fn a_half_that_fails_panics_or_hangs_harms_neither_the_other_nor_the_sessi
         for hits in [is_prefix as fn(&str) -> bool, is_history] {
             let model = simulator(ByPurpose::new(Echo, paced(1_000, 1_000)), 100_000);
             let harmful = Harmful { inner: model.provider(), harm, times: 1, hits, done: AtomicU32::new(0) };
-            let runtime = Runtime::builder().provider(Arc::new(harmful)).in_memory().start().await.unwrap();
+            let runtime =
+                Runtime::builder().provider(Arc::new(harmful)).engine(store()).start().await.unwrap();
             let session = opened(&runtime, "s", &agent(100_000), with_a_long_turn()).await;
             let done = session.compact(keep(1_000)).await.unwrap();
             assert_eq!(done.outcome.as_str(), "completed", "{harm:?}: {done:?}");
@@ -137,7 +138,7 @@ async fn a_half_that_never_works_ends_the_compaction_and_nothing_else() {
         let model = simulator(Echo, 100_000);
         let harmful =
             Harmful { inner: model.provider(), harm, times: 99, hits: is_prefix, done: AtomicU32::new(0) };
-        let runtime = Runtime::builder().provider(Arc::new(harmful)).in_memory().start().await.unwrap();
+        let runtime = Runtime::builder().provider(Arc::new(harmful)).engine(store()).start().await.unwrap();
         let session = opened(&runtime, "s", &agent(100_000), with_a_long_turn()).await;
         let before = session.context().await.unwrap();
         let done = session.compact(keep(1_000)).await.unwrap();
@@ -156,7 +157,7 @@ async fn a_compaction_under_way_can_be_left() {
     let harm = Harm::Hang;
     let harmful =
         Harmful { inner: model.provider(), harm, times: 99, hits: |_| true, done: AtomicU32::new(0) };
-    let runtime = Runtime::builder().provider(Arc::new(harmful)).in_memory().start().await.unwrap();
+    let runtime = Runtime::builder().provider(Arc::new(harmful)).engine(store()).start().await.unwrap();
     let session = opened(&runtime, "s", &agent(8_000), chat(12, 280)).await;
     let mut events = session.subscribe();
     let began = tokio::time::Instant::now();
@@ -331,7 +332,7 @@ async fn questions_of_a_size_that_was_refused_are_cancelled_under_way() {
     let harmful =
         Harmful { inner: model.provider(), harm, times: 1, hits: |_| true, done: AtomicU32::new(0) };
     let own = settings(|settings| settings.summary_model = Some("nobody-knows-it".into()));
-    let runtime = Runtime::builder().provider(Arc::new(harmful)).compaction(own).in_memory();
+    let runtime = Runtime::builder().provider(Arc::new(harmful)).compaction(own).engine(store());
     let runtime = runtime.start().await.unwrap();
     let session = opened(&runtime, "s", &agent(1_000_000), chat(600, 500)).await;
     let done = session.compact(keep(5_000)).await.unwrap();

@@ -19,7 +19,7 @@ use greenroom_simulator::{
 use crate::compaction_fixtures::{
     asked, chat, compactions, ends, keep, newest, opened, runs, settings, text, warnings,
 };
-use crate::support::{agent, builder, drain, runtime, simulator};
+use crate::support::{agent, builder, drain, runtime, simulator, store};
 
 /// Returns a model that answers runs, and summaries unless `name` is asked: then it does this.
 fn broken(name: &'static str, harm: impl Fn(&SeenRequest) -> Said + Send + Sync + 'static) -> impl Script {
@@ -246,7 +246,7 @@ async fn a_summary_has_no_more_output_than_the_server_says() {
             ..ServerOptions::default()
         };
         let provider = Arc::new(HttpProvider::new(options).unwrap());
-        let runtime = Runtime::builder().provider(provider).in_memory().start().await.unwrap();
+        let runtime = Runtime::builder().provider(provider).engine(store()).start().await.unwrap();
         // The user's setting of the window: the reserve follows from it.
         let session = opened(&runtime, "s", &agent(100_000), chat(8, 280)).await;
         let done = session.compact(keep(1_000)).await.unwrap();
@@ -324,12 +324,12 @@ async fn after_a_switch_during_a_turn_the_model_that_is_left_writes() {
 /// The switch happens with a restart, before or after it was recorded: the old model writes.
 #[tokio::test(start_paused = true)]
 async fn after_a_restart_the_model_that_is_left_writes() {
-    let store = greenroom_store::Store::memory();
+    let store = store();
     for crashes in [false, true] {
         let id = format!("s{crashes}");
         let model = simulator(broken("nobody", |_| Said::text("")), 100_000);
         let start =
-            || Runtime::builder().provider(model.provider()).store(store.clone()).clock_from(1).start();
+            || Runtime::builder().provider(model.provider()).engine(store.clone()).clock_from(1).start();
         let runtime = start().await.unwrap();
         let session = opened(&runtime, &id, &large(), chat(30, 400)).await;
         session.prompt("go on").await.unwrap();

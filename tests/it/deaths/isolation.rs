@@ -303,7 +303,7 @@ async fn victim(runtime: Runtime, definitions: [Arc<Agent>; 2], strike: Strike, 
     // After all of that, it works.
     let last = ask("the last prompt", session.prompt("and now?")).await;
     assert!(last.is_ok(), "{:?}: the victim does not work any more: {last:?}", strike.point);
-    let head = runtime.store().unwrap().head(VICTIM).unwrap().unwrap();
+    let head = runtime.engine().head(VICTIM).await.unwrap().unwrap();
     assert_eq!((head.open_run, head.open_compaction), (None, None), "{:?}", strike.point);
     assert!(head.inbox.is_empty(), "{:?}: {:?}", strike.point, head.inbox);
     let names: Vec<&str> =

@@ -283,7 +283,7 @@ async fn reopen(dir: &Path, seed: u64) -> (u64, u64) {
         while session.state().await.unwrap().status != Status::Idle {
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
-        let head = runtime.store().unwrap().head(&id).unwrap().unwrap();
+        let head = runtime.engine().head(&id).await.unwrap().unwrap();
         assert_eq!((head.open_run, head.open_compaction), (None, None));
         let entries: Vec<Arc<Entry>> =
             runtime.entries(&id, EntryId(0)).await.unwrap().into_iter().map(Arc::new).collect();

@@ -16,7 +16,7 @@ use greenroom_provider::{HttpProvider, ServerOptions};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::support::agent;
+use crate::support::{agent, store};
 
 /// The expected result of a hostile answer.
 #[derive(Debug, Clone, PartialEq)]
@@ -422,7 +422,7 @@ async fn play(case: Case) -> Option<String> {
         ..ServerOptions::default()
     };
     let provider = HttpProvider::new(options).unwrap();
-    let runtime = Runtime::builder().provider(Arc::new(provider)).in_memory().start().await.unwrap();
+    let runtime = Runtime::builder().provider(Arc::new(provider)).engine(store()).start().await.unwrap();
     let limits = RunLimits { retries_max: 0, ..RunLimits::default() };
     let agent = agent(50_000).limits(limits).tool("note", |_: Anything| async { Ok("noted".to_owned()) });
     let session = runtime.open("attacked", &agent).await.unwrap();

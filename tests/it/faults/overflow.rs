@@ -11,9 +11,8 @@ use greenroom_simulator::{
     Answer as Said, ByPurpose, CallInfo, ErrorDialect, Fault, Function, SeenRequest, Sequence, Simulator,
     SimulatorOptions, Summariser,
 };
-use greenroom_store::Store;
 
-use crate::support::{agent, builder, drain, runtime, simulator};
+use crate::support::{agent, builder, drain, runtime, simulator, store};
 
 const WINDOW: u64 = 8_000;
 
@@ -194,14 +193,14 @@ async fn a_length_without_a_word_is_an_overflow_and_with_reasoning_only_near_the
 
 #[tokio::test(start_paused = true)]
 async fn a_learned_limit_is_kept_and_shown() {
-    let store = Store::memory();
+    let store = store();
     let model = speaking(ErrorDialect::OpenAi);
     let window = |runtime: Runtime| async move {
         let session = runtime.open("learned", &Agent::new("simulated")).await.unwrap();
         let context = session.state().await.unwrap().context;
         (context.window, context.window_source)
     };
-    let start = || Runtime::builder().provider(model.provider()).store(store.clone()).clock_from(1);
+    let start = || Runtime::builder().provider(model.provider()).engine(store.clone()).clock_from(1);
     let runtime = start().start().await.unwrap();
     assert_eq!(window(runtime.clone()).await, (Some(128_000), WindowSource::Assumed));
     let session = runtime.open("learned", &Agent::new("simulated")).await.unwrap();
@@ -242,8 +241,8 @@ async fn a_limit_that_cannot_be_is_not_believed_and_locks_nothing() {
         answers.extend((0..refusals).map(|_| Said::fault(refusing(limit))));
         answers.extend((0..20).map(|number| Said::text(format!("later {number}"))));
         let model = simulator(ByPurpose::new(Sequence(answers), Summariser::Obedient), 100_000);
-        let store = Store::memory();
-        let start = || Runtime::builder().provider(model.provider()).store(store.clone()).clock_from(1);
+        let store = store();
+        let start = || Runtime::builder().provider(model.provider()).engine(store.clone()).clock_from(1);
         let runtime = start().start().await.unwrap();
         let agent = Agent::new("simulated").instructions(&*instructions);
         let session = runtime.open("locked", &agent).await.unwrap();
@@ -319,7 +318,7 @@ async fn less_output_is_asked_for_where_the_provider_sets_the_limit() {
         ..ServerOptions::default()
     };
     let provider = std::sync::Arc::new(HttpProvider::new(options).unwrap());
-    let runtime = Runtime::builder().provider(provider).in_memory().start().await.unwrap();
+    let runtime = Runtime::builder().provider(provider).engine(store()).start().await.unwrap();
     let session = runtime.open("limited", &agent(WINDOW).compaction(late())).await.unwrap();
     let mut events = session.subscribe();
     session.prompt("thing ".repeat(3_000)).await.unwrap();

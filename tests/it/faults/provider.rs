@@ -11,7 +11,7 @@ use greenroom_simulator::{
     Answer as Said, ByPurpose, CallInfo, Fault, Function, Point, Script, SeenRequest, Summariser,
 };
 
-use crate::support::{agent, builder, drain, simulator};
+use crate::support::{agent, builder, drain, simulator, store};
 
 /// Takes anything.
 #[derive(Deserialize, JsonSchema)]
@@ -170,7 +170,7 @@ async fn every_kind_of_fault_is_survived_over_http() {
     let runtime = Runtime::builder()
         .provider(Arc::new(provider))
         .in_flight_max(1_000)
-        .in_memory()
+        .engine(store())
         .start()
         .await
         .unwrap();

@@ -12,7 +12,7 @@ use greenroom_simulator::{
     Answer as Said, Echo, Fault, Pace, Point, RetryAfter, Sequence, Simulator, SimulatorOptions,
 };
 
-use crate::support::{agent, builder, drain, names, runtime, simulator};
+use crate::support::{agent, builder, drain, names, runtime, simulator, store};
 
 /// Each retry's attempt and wait, in milliseconds.
 fn retries(events: &mut Subscription) -> Vec<(u32, u64)> {
@@ -273,7 +273,7 @@ async fn a_server_that_closes_each_connection_costs_no_retry() {
         let provider =
             HttpProvider::new(ServerOptions { base_url: server.base_url(), ..Default::default() }).unwrap();
         let runtime =
-            Runtime::builder().provider(std::sync::Arc::new(provider)).in_memory().start().await.unwrap();
+            Runtime::builder().provider(std::sync::Arc::new(provider)).engine(store()).start().await.unwrap();
         let session = runtime.open("closed", &agent(20_000)).await.unwrap();
         let mut events = session.subscribe();
         for number in 0..40 {

@@ -145,7 +145,7 @@ async fn check(fault: Fault, heals: bool, compacts: bool) -> usize {
             assert_eq!(times, 1, "{context}: {text} was answered");
         }
     }
-    let head = runtime.store().unwrap().head("waiting").unwrap().unwrap();
+    let head = runtime.engine().head("waiting").await.unwrap().unwrap();
     assert!(head.inbox.is_empty() && head.open_run.is_none(), "{context}: {head:?}");
     assert_eq!(head.open_compaction, None, "{context}");
     runtime.shutdown().await.unwrap();

@@ -12,6 +12,7 @@ use greenroom_tools::{ToolContext, tool};
 use tokio::sync::Semaphore;
 
 use super::*;
+use crate::support::store;
 
 fn of(name: &str) -> Agent {
     agent(100_000).instructions(name).fingerprint(name)
@@ -39,9 +40,9 @@ fn answers() -> Simulator {
 /// Repeating a held-back prompt with an agent of its fingerprint releases that prompt alone.
 #[tokio::test(start_paused = true)]
 async fn a_prompt_that_is_held_back_begins_when_it_is_said_again_to_its_agent() {
-    let store = Store::memory();
+    let store = store();
     let stuck = simulator(Function(|_: &_, _| Said::text("late").after_ms(3_600_000)), 100_000);
-    let first = builder(&stuck).store(store.clone()).start().await.unwrap();
+    let first = builder(&stuck).engine(store.clone()).start().await.unwrap();
     let session = first.open("once", &of("ada")).await.unwrap();
     let mut entries = Vec::new();
     for text in ["before", "one", "two"] {
@@ -52,7 +53,7 @@ async fn a_prompt_that_is_held_back_begins_when_it_is_said_again_to_its_agent() 
     std::mem::forget((session, first));
 
     let model = answers();
-    let runtime = builder(&model).store(store).start().await.unwrap();
+    let runtime = builder(&model).engine(store).start().await.unwrap();
     let his = runtime.join("once", of("bob")).await.unwrap();
     assert_eq!(his.state().await.unwrap().held_back, 2);
     let refused = soon("his", his.prompt("one").once("one")).await;
@@ -85,8 +86,8 @@ async fn the_key_of_a_run_that_waits_for_a_person_takes_it_up() {
         Some(("user", text)) if text == "ask" => Said::call("deploy", &json!({})),
         last => Said::text(format!("after {}", last.map(|(_, text)| text).unwrap_or_default())),
     };
-    let (model, store) = (simulator(Function(script), 100_000), Store::memory());
-    let first = builder(&model).store(store.clone()).start().await.unwrap();
+    let (model, store) = (simulator(Function(script), 100_000), store());
+    let first = builder(&model).engine(store.clone()).start().await.unwrap();
     let session = first.open("once", &asking("ada")).await.unwrap();
     let old = session.prompt("hello").once("old").await.unwrap();
     let mut run = session.prompt("ask").once("k").start().await.unwrap();
@@ -97,7 +98,7 @@ async fn the_key_of_a_run_that_waits_for_a_person_takes_it_up() {
     first.close("once").await.unwrap();
     drop((run, first));
 
-    let runtime = builder(&model).store(store).start().await.unwrap();
+    let runtime = builder(&model).engine(store).start().await.unwrap();
     let his = runtime.join("once", of("bob")).await.unwrap();
     assert_eq!(his.state().await.unwrap().status, Status::Waiting);
     assert_eq!(soon("old", his.prompt("hello").once("old")).await.unwrap(), old);
@@ -300,8 +301,8 @@ async fn a_withdrawn_prompt_that_is_still_in_the_inbox_is_said_under_its_key() {
 #[tokio::test(start_paused = true)]
 async fn whoever_repeats_a_prompt_that_is_held_back_meanwhile_hears_so() {
     let stuck = simulator(Function(|_: &_, _| Said::text("late").after_ms(3_600_000)), 100_000);
-    let store = Store::memory();
-    let first = builder(&stuck).store(store.clone()).start().await.unwrap();
+    let store = store();
+    let first = builder(&stuck).engine(store.clone()).start().await.unwrap();
     let session = first.open("once", &agent(100_000)).await.unwrap();
     for text in ["before", "middle", "one"] {
         let mut run = session.prompt(text).once(text).start().await.unwrap();
@@ -312,7 +313,7 @@ async fn whoever_repeats_a_prompt_that_is_held_back_meanwhile_hears_so() {
     drop((session, first));
 
     let model = simulator(Sequence(vec![refused().after_ms(10_000), Said::text("one")]), 100_000);
-    let runtime = builder(&model).store(store).start().await.unwrap();
+    let runtime = builder(&model).engine(store).start().await.unwrap();
     let session = runtime.open("once", &agent(100_000)).await.unwrap();
     let answer = soon("repeated", session.prompt("one").once("one")).await;
     assert!(matches!(answer, Err(Error::Model(_))), "{answer:?}");

@@ -16,6 +16,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
 use super::Nothing;
+use crate::support::store;
 
 /// One answer of a conversation, as the server streams it.
 #[derive(Debug, Deserialize)]
@@ -198,7 +199,7 @@ async fn check(vendor: &str, api: Api, turns: &[Turn]) {
     let base_url = replay(turns).await.parse().unwrap();
     let options = ServerOptions { name: vendor.to_owned(), api, base_url, ..ServerOptions::default() };
     let provider = Arc::new(HttpProvider::new(options).unwrap());
-    let runtime = Runtime::builder().provider(provider).in_memory().start().await.unwrap();
+    let runtime = Runtime::builder().provider(provider).engine(store()).start().await.unwrap();
     let model = &turns[0].model;
     let agent = Agent::new(model).tool("look", |_: Nothing| async move { Ok("The sky is grey.") });
     let session = runtime.open("s", &agent).await.unwrap();

@@ -9,7 +9,7 @@ use greenroom_kernel::Block;
 use greenroom_kernel::{Compaction, EntryKind};
 
 use super::*;
-use crate::support::drain;
+use crate::support::{drain, store};
 
 const WINDOW: u64 = 6_000;
 
@@ -114,7 +114,7 @@ async fn a_server_without_it_is_asked_once() {
     for api in [Api::Anthropic, Api::Responses] {
         let model = model_with(None);
         let (provider, _server) = served(&model, "vendor", api).await;
-        let runtime = Runtime::builder().provider(Arc::new(provider)).in_memory().start().await.unwrap();
+        let runtime = Runtime::builder().provider(Arc::new(provider)).engine(store()).start().await.unwrap();
         let session = runtime.open("s", &natively(Strategy::Auto)).await.unwrap();
         let mut events = session.subscribe();
         talk(&session, 0, 24).await;
@@ -146,7 +146,7 @@ async fn it_is_read_by_its_provider_alone() {
         // The same API at another provider: only the form's maker can read it.
         let (other, _two) = served(&second, "other", Api::Chat).await;
         let builder = Runtime::builder().provider(Arc::new(own)).provider(Arc::new(other));
-        let runtime = builder.in_memory().start().await.unwrap();
+        let runtime = builder.engine(store()).start().await.unwrap();
         let at = |name: &str| natively(Strategy::Auto).provider(name);
         let session = runtime.open("s", &at("own")).await.unwrap();
         talk(&session, 0, 6).await;

@@ -10,7 +10,7 @@ use greenroom_simulator::Counting;
 
 use super::*;
 use crate::compaction_fixtures::{chat, opened, talker};
-use crate::support::drain;
+use crate::support::{drain, store};
 
 const WINDOW: u64 = 20_000;
 
@@ -33,7 +33,7 @@ fn trigger() -> u64 {
 /// Prompts a session with an imported history of about this many tokens by our estimate. Returns whether it was compacted
 /// before the answer.
 async fn prompted(provider: Arc<dyn Provider>, tokens: usize) -> bool {
-    let builder = Runtime::builder().provider(provider).in_memory().compact_between_runs(false);
+    let builder = Runtime::builder().provider(provider).engine(store()).compact_between_runs(false);
     let runtime = builder.start().await.unwrap();
     let session = opened(&runtime, "s", &agent(WINDOW), chat(10, tokens / 20)).await;
     let mut events = session.subscribe();
@@ -82,7 +82,7 @@ async fn the_compaction_comes_at_the_real_trigger() {
 #[tokio::test]
 async fn few_requests_are_counted() {
     let model = counting(120, true);
-    let builder = Runtime::builder().provider(model.provider()).in_memory().compact_between_runs(false);
+    let builder = Runtime::builder().provider(model.provider()).engine(store()).compact_between_runs(false);
     let runtime = builder.start().await.unwrap();
     let session = opened(&runtime, "s", &agent(WINDOW), chat(10, 300)).await;
     for run in 0..20 {
@@ -113,7 +113,7 @@ async fn a_server_that_does_not_count_is_asked_once() {
     for api in [Api::Anthropic, Api::Responses, Api::Gemini] {
         let model = counting(120, false);
         let (provider, _server) = served(&model, "vendor", api).await;
-        let runtime = Runtime::builder().provider(Arc::new(provider)).in_memory().start().await.unwrap();
+        let runtime = Runtime::builder().provider(Arc::new(provider)).engine(store()).start().await.unwrap();
         for number in 0..4 {
             let id = format!("s{number}");
             let session = opened(&runtime, &id, &agent(WINDOW), chat(10, 575)).await;
@@ -175,7 +175,7 @@ async fn a_count_that_fails_changes_nothing() {
         let (model, asked) = (counting(100, false), Arc::new(AtomicU64::new(0)));
         let provider = Arc::new(Troubled(model.provider(), trouble, Arc::clone(&asked)));
         let before = tokio::time::Instant::now();
-        let builder = Runtime::builder().provider(provider).in_memory().compact_between_runs(false);
+        let builder = Runtime::builder().provider(provider).engine(store()).compact_between_runs(false);
         let runtime = builder.start().await.unwrap();
         let session = opened(&runtime, "s", &agent(WINDOW), chat(10, 575)).await;
         for _ in 0..5 {
@@ -193,7 +193,7 @@ async fn a_count_that_fails_changes_nothing() {
 #[tokio::test]
 async fn nothing_is_counted_before_a_hook_has_seen_it() {
     let model = counting(120, true);
-    let runtime = Runtime::builder().provider(model.provider()).in_memory().start().await.unwrap();
+    let runtime = Runtime::builder().provider(model.provider()).engine(store()).start().await.unwrap();
     let hooked = agent(WINDOW).before_model(|_| async { BeforeModel::Continue });
     let session = opened(&runtime, "s", &hooked, chat(10, 575)).await;
     session.prompt("Go on.").await.unwrap();
@@ -206,7 +206,7 @@ async fn nothing_is_counted_before_a_hook_has_seen_it() {
 async fn an_abort_does_not_wait_for_a_count() {
     let (model, asked) = (counting(100, false), Arc::new(AtomicU64::new(0)));
     let provider = Arc::new(Troubled(model.provider(), Trouble::NeverAnswers, Arc::clone(&asked)));
-    let runtime = Runtime::builder().provider(provider).in_memory().start().await.unwrap();
+    let runtime = Runtime::builder().provider(provider).engine(store()).start().await.unwrap();
     let session = opened(&runtime, "s", &agent(WINDOW), chat(10, 575)).await;
     let before = tokio::time::Instant::now();
     let run = tokio::spawn({

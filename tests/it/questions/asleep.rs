@@ -195,7 +195,7 @@ async fn what_sleeps_is_ended_in_order() {
     for how in ["shutdown", "close", "delete", "drop"] {
         let (model, ended, runs) = (cashier(), Effects::default(), Arc::default());
         let runtime = sleepy(&model).await;
-        let store = runtime.store().unwrap().clone();
+        let store = runtime.engine().clone();
         let session = runtime.open("s", &long(5, &runs, &ended)).await.unwrap();
         let reply = started(&session, "work");
         asleep(&session).await;
@@ -210,7 +210,7 @@ async fn what_sleeps_is_ended_in_order() {
         let told = reply.await.unwrap();
         assert!(matches!(told, Err(Error::Interrupted { .. } | Error::Deleted { .. })), "{how}: {told:?}");
         if how == "close" {
-            let head = store.head("s").unwrap().unwrap();
+            let head = store.head("s").await.unwrap().unwrap();
             assert_eq!((head.open_run, head.interrupted.is_some()), (None, true));
         }
     }

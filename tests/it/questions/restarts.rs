@@ -98,10 +98,11 @@ impl World {
 
     pub(super) async fn until_idle(&self) -> String {
         for _ in 0..100_000 {
+            // What has just been sent may still be on its way to the store.
+            tokio::time::sleep(Duration::from_millis(50)).await;
             if self.session.state().await.unwrap().status == Status::Idle {
                 return self.session.context().await.unwrap().last().unwrap().text();
             }
-            tokio::time::sleep(Duration::from_millis(50)).await;
         }
         panic!("it waits for ever");
     }

@@ -1,6 +1,7 @@
 //! Deaths while agents work for another one: of the agent, its session, its caller, the process.
 
 use super::*;
+use crate::support::store;
 
 /// A boss with one agent that works in two steps, whose session is struck at a point as often as `times`
 /// says.
@@ -160,21 +161,21 @@ async fn after_the_end_of_the_process_agents_are_told_as_interrupted_and_billed(
     #[derive(Deserialize, JsonSchema)]
     struct Nothing {}
     let model = priced(Function(script));
-    let store = greenroom_store::Store::memory();
+    let store = store();
     let member = Agent::new(MODEL).context_window(100_000).tool("look", |_: Nothing| async { Ok("seen") });
     let boss = MEMBERS.iter().fold(Agent::new(MODEL).context_window(100_000), |boss, name| {
         boss.sub_agent(sub_agent(*name, member.clone()))
     });
-    let runtime = builder(&model).store(store.clone()).start().await.unwrap();
+    let runtime = builder(&model).engine(store.clone()).start().await.unwrap();
     let session = runtime.open("boss", &boss).await.unwrap();
     let run = session.prompt("go").start().await.unwrap();
     tokio::time::sleep(Duration::from_secs(10)).await;
     // The process is gone: nothing of it receives messages.
     std::mem::forget(run);
-    let log = store.load("boss", EntryId(0)).unwrap();
-    let head = store.head("boss").unwrap().unwrap();
+    let log = store.load("boss", EntryId(0)).await.unwrap();
+    let head = store.head("boss").await.unwrap().unwrap();
     assert_eq!(head.open_children.len(), 3);
-    let copy = greenroom_store::Store::memory();
+    let copy = crate::support::store();
     let copy_of = |from: Vec<greenroom_kernel::Entry>, head| greenroom_store::Batch {
         entries: from.into_iter().map(Arc::new).collect(),
         head: Arc::new(head),
@@ -183,15 +184,17 @@ async fn after_the_end_of_the_process_agents_are_told_as_interrupted_and_billed(
     copy.append("boss", copy_of(log, head)).await.unwrap();
     let mut spent = 0;
     for session in runtime.sessions().children_of("boss").await.unwrap() {
-        let head = store.head(&session.id).unwrap().unwrap();
+        let head = store.head(&session.id).await.unwrap().unwrap();
         assert!(head.open_run.is_some() && head.cost_microdollars > 0);
         spent += head.cost_microdollars;
-        copy.append(&session.id, copy_of(store.load(&session.id, EntryId(0)).unwrap(), head)).await.unwrap();
+        copy.append(&session.id, copy_of(store.load(&session.id, EntryId(0)).await.unwrap(), head))
+            .await
+            .unwrap();
     }
     drop((session, runtime));
 
     let asked = model.requests().len();
-    let runtime = builder(&model).store(copy).start().await.unwrap();
+    let runtime = builder(&model).engine(copy).start().await.unwrap();
     let unfinished = runtime.unfinished().await.unwrap();
     assert_eq!(unfinished.iter().map(|session| session.id.as_str()).collect::<Vec<_>>(), ["boss"]);
     let before = unfinished[0].cost_microdollars;

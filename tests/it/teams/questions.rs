@@ -4,6 +4,8 @@
 use greenroom::{FunctionTool, PendingQuestion};
 
 use super::*;
+use crate::support::{reopened, store};
+use greenroom_store::Engine;
 
 /// Pays an order back.
 #[derive(Deserialize, JsonSchema)]
@@ -158,7 +160,7 @@ const CUTS: [Cut; 7] = [
 
 /// A runtime over a store in memory, whose actors die on command.
 struct World {
-    store: std::sync::Mutex<greenroom_store::Store>,
+    store: std::sync::Mutex<Arc<dyn Engine>>,
     model: Simulator,
     /// The session and the point at which it is struck.
     strike: Arc<std::sync::Mutex<Option<(String, &'static str)>>>,
@@ -167,7 +169,7 @@ struct World {
 impl World {
     fn new(model: Simulator) -> Self {
         quiet_injected_panics();
-        let store = std::sync::Mutex::new(greenroom_store::Store::memory());
+        let store = std::sync::Mutex::new(store());
         Self { store, model, strike: Arc::default() }
     }
 
@@ -180,9 +182,9 @@ impl World {
             assert!(!dies, "injected at {at}");
         };
         // A shutdown closes a store for good, so the next runtime gets a copy.
-        let store = self.store.lock().unwrap().reopened().unwrap();
+        let store = reopened(&self.store.lock().unwrap());
         *self.store.lock().unwrap() = store.clone();
-        builder(&self.model).probe(probe).store(store).start().await.unwrap()
+        builder(&self.model).probe(probe).engine(store).start().await.unwrap()
     }
 
     async fn cut(&self, cut: Cut, runtime: Runtime, boss: &Agent, asks: &str) -> Runtime {

@@ -6,10 +6,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use greenroom_kernel::entry::Spender;
 use greenroom_provider::Purpose;
-use greenroom_store::Store;
 use greenroom_store::faults::Random;
 
 use super::*;
+use crate::support::store;
 
 /// Counts over all lives, so that the test is not vacuous.
 #[derive(Debug, Default)]
@@ -204,7 +204,7 @@ async fn check(runtime: &Runtime, seed: u64, seen: &mut Seen) {
 
 fn life(seed: u64, seen: &mut Seen) {
     let mut random = Random::new(seed);
-    let store = Store::memory();
+    let store = store();
     let model = priced(Function(script(seed)));
     let team = team_of(&mut random);
     let panics = Arc::new(AtomicU32::new(0));
@@ -212,7 +212,7 @@ fn life(seed: u64, seen: &mut Seen) {
         || tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
     let start = |panics: Arc<AtomicU32>| {
         builder(&model)
-            .store(store.clone())
+            .engine(store.clone())
             .probe(move |_, _| {
                 let left =
                     panics.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1));

@@ -50,6 +50,12 @@ pub(crate) struct LoginArgs {
 pub(crate) struct DoctorArgs {
     #[command(flatten)]
     pub(crate) server: ServerArgs,
+    /// Database of a cluster, which is checked too: postgres://USER:PASSWORD@HOST/DATABASE [env: GREENROOM_STORE]
+    #[arg(long, value_name = "URL")]
+    pub(crate) store: Option<String>,
+    /// File with the cluster's secret, to check that its nodes have it [default: the variable GREENROOM_CLUSTER_SECRET]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) cluster_secret_file: Option<std::path::PathBuf>,
     /// Print JSON: each check with its result
     #[arg(long)]
     pub(crate) json: bool,

@@ -300,6 +300,9 @@ pub(crate) enum StoreCommand {
     /// Make a store of a backup, in the directory of --data-dir; a store that exists is not overwritten
     #[command(after_help = help::STORE_RESTORE_EXAMPLES)]
     Restore(RestoreArgs),
+    /// Copy all sessions to a PostgreSQL database, or from one to --data-dir, and compare each entry
+    #[command(after_help = help::STORE_COPY_EXAMPLES)]
+    Copy(CopyArgs),
     /// Let a damaged session continue without its lost entries, and list them
     #[command(after_help = help::ACCEPT_LOSS_EXAMPLES)]
     AcceptLoss(AcceptLossArgs),
@@ -324,6 +327,21 @@ pub(crate) struct RestoreArgs {
     /// Restore a damaged backup too: sessions that lost entries are quarantined
     #[arg(long)]
     pub(crate) damaged: bool,
+}
+
+/// `store copy`.
+#[derive(Debug, Args)]
+#[command(group = clap::ArgGroup::new("direction").required(true))]
+pub(crate) struct CopyArgs {
+    /// Database that gets the sessions of --data-dir: postgres://USER:PASSWORD@HOST/DATABASE [default: GREENROOM_STORE]
+    #[arg(long, value_name = "URL", num_args = 0..=1, group = "direction")]
+    pub(crate) to: Option<Option<String>>,
+    /// Database whose sessions --data-dir gets [default: GREENROOM_STORE]
+    #[arg(long, value_name = "URL", num_args = 0..=1, group = "direction")]
+    pub(crate) from: Option<Option<String>>,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// `prune`.

@@ -22,6 +22,9 @@ use crate::config::{Loaded, kept_keys};
 use crate::error;
 use crate::host::{self, source};
 
+/// The checks of a cluster.
+mod cluster;
+
 /// How long the server may take to list its models.
 const LISTED_WITHIN: Duration = Duration::from_secs(5);
 
@@ -71,6 +74,7 @@ pub(crate) async fn run(global: &Global, args: &DoctorArgs) -> Result<u8> {
     }
     checks.push(store(global).await);
     checks.push(host(global).await);
+    checks.extend(cluster::checks(args, &here).await);
     let mut screen = Screen::stdout(global.color);
     if args.json {
         screen.pretty_json(&checks)?;

@@ -12,8 +12,8 @@ use greenroom_terminal::{Look, Row, Screen, format};
 use serde_json::json;
 
 use crate::args::{AcceptLossArgs, Global, JsonArgs, StoreCommand};
-use crate::commands::backup;
 use crate::commands::show::losses;
+use crate::commands::{backup, copy};
 use crate::host::stored;
 use crate::{agent, error};
 
@@ -24,6 +24,7 @@ pub(crate) async fn run(global: &Global, command: &StoreCommand) -> Result<u8> {
         StoreCommand::Backup(args) => backup::back_up(global, args).await,
         StoreCommand::Verify(args) => backup::verify(global, args).await,
         StoreCommand::Restore(args) => backup::restore(global, args).await,
+        StoreCommand::Copy(args) => copy::run(global, args).await,
         StoreCommand::AcceptLoss(AcceptLossArgs { segment: Some(segment), json, .. }) => {
             accept_segment(global, *segment, *json).await
         }

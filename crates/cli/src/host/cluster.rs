@@ -5,15 +5,18 @@
 
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use greenroom::internal::Survey;
 use greenroom::postgres::{Postgres, PostgresOptions};
 use greenroom::{Engine, StoreError};
 use greenroom_server::check_token;
+use greenroom_store::Placement as _;
 
-use crate::args::ClusterArgs;
+use crate::args::{ClusterArgs, DoctorArgs};
 use crate::config::overrides::{ADVERTISE, CLUSTER_SECRET, NODE, STORE};
 use crate::config::surroundings::Surroundings;
 use crate::error::{secrets, usage};
@@ -55,13 +58,7 @@ impl ClusterNode {
                 false => Ok(None),
             };
         };
-        secrets::note("store", &url);
-        if !url.starts_with("postgres://") && !url.starts_with("postgresql://") {
-            return Err(usage(
-                "--store takes the URL of a PostgreSQL database: postgres://USER:PASSWORD@HOST/DATABASE"
-                    .to_owned(),
-            ));
-        }
+        check_url("--store", &url)?;
         let advertise = given(&args.advertise, ADVERTISE).map_or_else(|| reached_at(listen), Ok)?;
         let authority = advertise.strip_prefix("http://").map(|rest| rest.trim_end_matches('/'));
         let authority = authority.filter(|rest| rest.contains(':') && !rest.contains(['/', '@', '?']));
@@ -70,7 +67,7 @@ impl ClusterNode {
                 "--advertise {advertise}: other nodes need an address such as http://10.0.0.5:7878, with its port"
             )));
         };
-        let secret = secret(args, surroundings)?;
+        let secret = secret(args.cluster_secret_file.as_deref(), surroundings)?;
         secrets::note("cluster_secret", &secret);
         let name = given(&args.node, NODE).unwrap_or(authority);
         let mut options = PostgresOptions::new(url, &name);
@@ -94,6 +91,86 @@ impl ClusterNode {
     }
 }
 
+/// Notes the URL as a secret, and checks its form.
+fn check_url(flag: &str, url: &str) -> Result<()> {
+    secrets::note("store", url);
+    if url.starts_with("postgres://") || url.starts_with("postgresql://") {
+        return Ok(());
+    }
+    Err(usage(format!(
+        "{flag} takes the URL of a PostgreSQL database: postgres://USER:PASSWORD@HOST/DATABASE"
+    )))
+}
+
+/// The database of a cluster, for commands that look after it.
+pub(crate) struct Database {
+    options: PostgresOptions,
+}
+
+impl Database {
+    fn new(url: String, what: &str) -> Self {
+        Self { options: PostgresOptions::new(url, format!("{what} {}", std::process::id())) }
+    }
+
+    /// Joins as the only node.
+    ///
+    /// # Errors
+    /// The database cannot be reached or used, or nodes are running.
+    pub(crate) async fn connect(&self) -> Result<Arc<Postgres>> {
+        let database = Arc::new(Postgres::connect(&self.options).await?);
+        let members = database.members().await?;
+        let others: Vec<&str> =
+            members.iter().map(|member| &*member.node).filter(|node| *node != self.options.node).collect();
+        if others.is_empty() {
+            return Ok(database);
+        }
+        let others = others.join(", ");
+        database.close().await?;
+        Err(usage(format!(
+            "nodes use the database: {others}; stop them first, and wait until their leases have run out"
+        )))
+    }
+
+    /// Looks at the cluster without joining it.
+    ///
+    /// # Errors
+    /// The database cannot be reached or used.
+    pub(crate) async fn survey(&self) -> Result<Survey, StoreError> {
+        Postgres::survey(&self.options).await
+    }
+}
+
+/// The database that `store copy` copies to or from.
+///
+/// # Errors
+/// No URL is given, or it is not one of PostgreSQL.
+pub(crate) fn for_copy(url: Option<String>, surroundings: &Surroundings) -> Result<Database> {
+    let url = url.or_else(|| surroundings.variable(STORE));
+    let none = || usage(format!("which database? Give its URL, or set {STORE}"));
+    let url = url.ok_or_else(none)?;
+    check_url("store copy", &url)?;
+    Ok(Database::new(url, "copy"))
+}
+
+/// The database of `doctor`, and the cluster's secret if it is known; `None` if the sessions are in files.
+///
+/// # Errors
+/// The URL is not one of PostgreSQL, or the secret cannot be read.
+pub(crate) fn for_doctor(
+    args: &DoctorArgs,
+    surroundings: &Surroundings,
+) -> Result<Option<(Database, Option<String>)>> {
+    let Some(url) = args.store.clone().or_else(|| surroundings.variable(STORE)) else { return Ok(None) };
+    check_url("--store", &url)?;
+    let file = args.cluster_secret_file.as_deref();
+    let is_known = file.is_some() || surroundings.variable(CLUSTER_SECRET).is_some();
+    let secret = is_known.then(|| secret(file, surroundings)).transpose()?;
+    if let Some(secret) = &secret {
+        secrets::note("cluster_secret", secret);
+    }
+    Ok(Some((Database::new(url, "doctor"), secret)))
+}
+
 /// The address of a server that listens here, for other nodes.
 fn reached_at(listen: SocketAddr) -> Result<String> {
     if listen.ip().is_unspecified() || listen.port() == 0 {
@@ -105,8 +182,8 @@ fn reached_at(listen: SocketAddr) -> Result<String> {
     Ok(format!("http://{listen}"))
 }
 
-fn secret(args: &ClusterArgs, surroundings: &Surroundings) -> Result<String> {
-    let secret = match &args.cluster_secret_file {
+fn secret(file: Option<&Path>, surroundings: &Surroundings) -> Result<String> {
+    let secret = match file {
         Some(path) => {
             let context = || format!("read the cluster's secret in {}", path.display());
             let (file, _) = greenroom_terminal::files::open(path, true).with_context(context)?;

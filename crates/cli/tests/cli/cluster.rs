@@ -95,9 +95,13 @@ impl Cluster {
     }
 
     fn url(&self) -> String {
+        self.url_of("postgres")
+    }
+
+    fn url_of(&self, database: &str) -> String {
         let socket = self.server.socket();
         let folder = socket.parent().unwrap().display().to_string();
-        format!("postgresql:///postgres?user=postgres&host={folder}&sslmode=disable")
+        format!("postgresql:///{database}?user=postgres&host={folder}&sslmode=disable")
     }
 
     fn start_node(&mut self, at: usize) {
@@ -322,6 +326,108 @@ fn a_cluster_lives_through_faults() {
 #[ignore = "takes a quarter of an hour"]
 fn a_cluster_lives_through_300_faults() {
     live(11, 300, 300);
+}
+
+/// What `doctor` says of the cluster: of each check, its name, whether it is well, and what was found.
+fn diagnosis(cluster: &Cluster, place: &Place, secret: &Path) -> Vec<(String, bool, String)> {
+    let arguments = ["doctor", "--json", "--store", &cluster.url(), "--cluster-secret-file"];
+    let ran = place.run(&[&arguments[..], &[&secret.display().to_string()]].concat());
+    let checks: Vec<Value> = serde_json::from_str(&ran.stdout).unwrap_or_else(|_| panic!("{ran:?}"));
+    let check = |check: &Value| {
+        let text = |name: &str| check[name].as_str().unwrap().to_owned();
+        (text("check"), check["ok"].as_bool().unwrap(), text("found"))
+    };
+    let of_cluster = |(name, ..): &(String, bool, String)| matches!(&**name, "node" | "database" | "cluster");
+    checks.iter().map(check).filter(of_cluster).collect()
+}
+
+#[test]
+fn doctor_says_what_is_wrong_with_a_cluster() {
+    let Some(mut cluster) = Cluster::start() else { return };
+    let place = Place::new();
+    let is_well = |checks: &[(String, bool, String)]| checks.iter().map(|(_, ok, _)| *ok).collect::<Vec<_>>();
+    let checks = diagnosis(&cluster, &place, &cluster.secret);
+    assert_eq!(is_well(&checks), [true; 4], "{checks:?}");
+    assert!(checks[0].2.starts_with("PostgreSQL ") && checks[3].2.contains("node-2"), "{checks:?}");
+    // This machine has another secret.
+    let other = place.work().join("other");
+    std::fs::write(&other, "another-another-another-another-\n").unwrap();
+    let checks = diagnosis(&cluster, &place, &other);
+    assert_eq!(is_well(&checks), [true, false, false, false], "{checks:?}");
+    assert!(checks[1].2.contains("another secret"), "{checks:?}");
+    // A node is frozen: its lease is valid, and it does not answer; then its lease has run out.
+    let process = cluster.nodes[1].running.take().unwrap();
+    process.signal(Signal::STOP);
+    let checks = diagnosis(&cluster, &place, &cluster.secret);
+    assert!(!checks[2].1 || checks[2].2.contains("not heard of"), "{checks:?}");
+    std::thread::park_timeout(LEASE * 2);
+    let checks = diagnosis(&cluster, &place, &cluster.secret);
+    assert!(checks[2].2.contains("node-1") && checks[2].2.contains("not heard of"), "{checks:?}");
+    process.signal(Signal::KILL);
+    drop(process.end());
+    // There is no database.
+    cluster.server.stop();
+    let checks = diagnosis(&cluster, &place, &cluster.secret);
+    assert_eq!(is_well(&checks), [false], "{checks:?}");
+}
+
+/// From the nodes' database to files, from there to another database, and back: the same conversation.
+#[test]
+fn sessions_are_copied_between_files_and_a_database() {
+    let Some(mut cluster) = Cluster::start() else { return };
+    for (number, id) in ["one", "two"].into_iter().enumerate() {
+        let api = cluster.api(number);
+        for prompt in 0..3 {
+            let text = format!("{id}.{prompt}");
+            let request = format!("POST /v1/sessions/{id}/prompt");
+            let (status, told) = api.ask(&request, Some(&text), &json!({ "text": text })).unwrap();
+            assert_eq!(status, 200, "{told}");
+        }
+    }
+    let (files, back) = (Place::new(), Place::new());
+    let ran = files.run(&["store", "copy", "--from", &cluster.url()]);
+    assert_eq!(ran.code, Some(2), "{ran:?}");
+    assert!(
+        ran.stderr.contains("node-0, node-1, node-2") && ran.stderr.contains("stop them first"),
+        "{ran:?}"
+    );
+    for node in &mut cluster.nodes {
+        let process = node.running.take().unwrap();
+        process.signal(Signal::TERM);
+        drop(process.end_within(Duration::from_secs(30)));
+    }
+    cluster.server.sql("create database other");
+    let (first, other) = (cluster.url(), cluster.url_of("other"));
+    for (place, direction, url, entries, before) in [
+        (&files, "--from", &first, 1.., 0),
+        (&files, "--to", &other, 1.., 0),
+        (&back, "--from", &other, 1.., 0),
+        // What is there is not copied again.
+        (&files, "--to", &other, 0.., 1),
+    ] {
+        let copied = place.json(&["store", "copy", direction, url, "--json"]);
+        assert_eq!(copied["sessions"], 2, "{copied}");
+        let count = |name: &str| copied[name].as_u64().unwrap();
+        assert!(
+            entries.contains(&count("entries")) && (count("entries_before") > 0) == (before > 0),
+            "{copied}"
+        );
+    }
+    for id in ["one", "two"] {
+        // The first line names the folder of the command.
+        let export = |place: &Place| place.run(&["export", id]).stdout.split_once('\n').unwrap().1.to_owned();
+        assert!(export(&files).contains(&format!("done {id}.2")), "{}", export(&files));
+        assert_eq!(export(&files), export(&back));
+    }
+    // The URL may be in the environment, and must be somewhere.
+    let ran = files.run(&["store", "copy", "--to"]);
+    assert!(ran.code == Some(2) && ran.stderr.contains("GREENROOM_STORE"), "{ran:?}");
+    // Another session of the same id is not overwritten.
+    let other_one = Place::new();
+    let ran = other_one.run(&["run", "hello", "--simulate", "--session", "one"]);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let ran = other_one.run(&["store", "copy", "--to", &other]);
+    assert!(ran.code != Some(0) && ran.stderr.contains("one") && ran.stderr.contains("differs"), "{ran:?}");
 }
 
 #[test]

@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use greenroom_kernel::{EntryId, Head};
+use greenroom_kernel::{Entry, EntryId, Head};
 use greenroom_store::{Appended, Batch, Engine, Store, StoreError};
 
 use crate::Fixture;
@@ -138,6 +138,22 @@ pub async fn reads(fixture: &dyn Fixture) {
     });
     for writer in writers.collect::<Vec<_>>() {
         writer.await.expect("a writer is well");
+    }
+
+    // What a session is opened with: its head, what is live, and what the head refers to before that.
+    let session = "opened";
+    assert!(engine.open(session).await.expect("it is read").is_none(), "there is no such session");
+    for (first, active_from, pins) in [(0, 0, &[][..]), (6, 4, &[1, 3, 9][..]), (12, 18, &[17][..])] {
+        let mut batch = batch(first, 6, "opened", None);
+        let pins: Vec<EntryId> = pins.iter().map(|id| EntryId(*id)).collect();
+        let head = Head { active_from: EntryId(active_from), pins: pins.clone(), ..head(first + 6) };
+        batch.head = Arc::new(head.clone());
+        append(engine.as_ref(), session, batch).await;
+        let opened = engine.open(session).await.expect("it is read").expect("it is there");
+        let ids = |entries: &[Entry]| entries.iter().map(|entry| entry.id.0).collect::<Vec<_>>();
+        let older: Vec<u64> = pins.iter().map(|id| id.0).filter(|id| *id < active_from).collect();
+        assert_eq!(opened.head, head, "the head from {first} on");
+        assert_eq!((ids(&opened.active), ids(&opened.older)), ((active_from..first + 6).collect(), older));
     }
 
     // Facts are read at once, too.

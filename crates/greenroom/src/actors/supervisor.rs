@@ -289,7 +289,15 @@ impl SupervisorState {
     /// `newest` stays: it was just opened, or has just worked.
     fn make_room(&self, newest: &Arc<str>) {
         let Some(max) = self.deps.live_sessions_max else { return };
-        let excess = self.actors.len().saturating_sub(max);
+        if self.actors.len() <= max {
+            return;
+        }
+        // Those that already fall asleep, which takes as long as the store does, make room too.
+        let leaving = self.sessions.values().filter(|session| match session.phase {
+            Phase::Drowsy(..) | Phase::Closing(_) => true,
+            Phase::Live(_) | Phase::Starting(_) | Phase::Held(_) | Phase::Failed(_) => false,
+        });
+        let excess = self.actors.len().saturating_sub(leaving.count() + max);
         if excess == 0 {
             return;
         }

@@ -29,6 +29,7 @@ use crate::api::spending::SpendingQuery;
 use crate::core::deps::Deps;
 use crate::core::door::open;
 use crate::core::message::{OpenReason, SupervisorMessage};
+use crate::core::ownership;
 use crate::core::searches::Wanted;
 use crate::events::activity::LiveSession;
 use crate::events::bus::{Filter, Subscription};
@@ -44,6 +45,8 @@ pub(crate) mod builder;
 
 /// How long a shutdown waits for consumers, after the last session has ended.
 const CONSUMERS_TIMEOUT: Duration = Duration::from_secs(8);
+/// How long a shutdown then waits for their supervisor.
+const SUPERVISOR_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long a shutdown waits for sessions to end in order.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(8);
 
@@ -632,11 +635,7 @@ impl Runtime {
     /// # Ok(()) }
     /// ```
     pub async fn drain(&self, at_most: Duration) -> usize {
-        if let Some(placement) = self.deps.store.placement()
-            && let Err(error) = placement.drain().await
-        {
-            tracing::warn!(%error, "other nodes do not know that this one is leaving");
-        }
+        ownership::leave(&self.deps).await;
         self.deps.admission.drain(at_most).await
     }
 
@@ -646,12 +645,14 @@ impl Runtime {
     /// # Errors
     /// [`Error::Store`] if the store cannot be closed properly; even then, nothing acknowledged is lost.
     pub async fn shutdown(self) -> Result<()> {
+        ownership::leave(&self.deps).await;
         let (done, ended) = oneshot::channel();
         if self.supervisor.cast(SupervisorMessage::Shutdown(done)).is_ok() {
             let _ = tokio::time::timeout(SHUTDOWN_TIMEOUT, ended).await;
         }
         self.deps.bus.close();
-        self.supervisor.stop(None);
+        // With the reports of the sessions' ends, their spans end, too.
+        let _ = self.supervisor.stop_and_wait(None, Some(SUPERVISOR_TIMEOUT)).await;
         let late = self.deps.consumers.ended(CONSUMERS_TIMEOUT).await;
         if !late.is_empty() {
             tracing::warn!(consumers = ?late, "the runtime ended before these consumers had processed all events");

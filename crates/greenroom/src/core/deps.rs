@@ -24,6 +24,7 @@ use crate::agent::shared_tools::SharedTools;
 use crate::core::consumers::Consumers;
 use crate::core::message::SupervisorMessage;
 use crate::core::metrics::Metrics;
+use crate::core::ownership::Heirs;
 use crate::core::readiness::Readiness;
 use crate::core::searches::Searches;
 use crate::core::shared::SessionShared;
@@ -91,6 +92,8 @@ pub(crate) struct Deps {
     pub(crate) deletions: tokio::sync::Mutex<()>,
     pub(crate) consumers: Consumers,
     pub(crate) metrics: Metrics,
+    /// The nodes that get this one's sessions when it leaves.
+    pub(crate) heirs: Heirs,
     /// Whether the store can be written.
     pub(crate) readiness: Readiness,
     /// Which sessions are kept.
@@ -147,6 +150,17 @@ impl Deps {
         for lane in self.lanes.values().chain(own) {
             lane.provider.release(session);
         }
+    }
+
+    /// Whether there is a limit per minute that nodes would have to share.
+    pub(crate) fn has_rates(&self) -> bool {
+        self.lanes.values().any(|lane| lane.counts_tokens()) || self.accounts.table().has_names()
+    }
+
+    /// Divides all limits per minute by the number of nodes.
+    pub(crate) fn share_rates(&self, nodes: u64) {
+        self.lanes.values().for_each(|lane| lane.share_rate(nodes));
+        self.accounts.share_rates(nodes);
     }
 
     /// Returns the error for an agent that names an unknown provider.

@@ -1,12 +1,14 @@
 //! Which node runs a session, where several share one storage: see [`greenroom_store::Placement`].
 //!
 //! Invariants: a session has actors only while it is this node's; it is given back when it sleeps without a run, and when
-//! the runtime ends. Without a placement, this process runs everything and nothing here waits.
+//! the runtime ends, and then to the node with the least to do. Without a placement, this process runs everything and nothing
+//! here waits.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use greenroom_store::{Claim, StoreError};
+use greenroom_store::{Claim, Member, Placement, StoreError};
+use parking_lot::Mutex;
 use ractor::ActorRef;
 use tokio_util::sync::CancellationToken;
 
@@ -16,6 +18,41 @@ use crate::values::error::Result;
 
 /// How often it is checked whether a lease that may have run out was renewed.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
+
+/// How often the nodes are counted among which the rates are divided.
+const COUNT_EVERY: u32 = 5;
+
+/// The nodes that are to run this node's sessions once it has left, with their load.
+#[derive(Default)]
+pub(crate) struct Heirs(Mutex<Vec<Member>>);
+
+impl Heirs {
+    fn new(mut members: Vec<Member>, me: &str) -> Self {
+        members.retain(|member| member.node != me && !member.is_draining);
+        Self(Mutex::new(members))
+    }
+
+    /// The node that gets the next session; `None` if this node does not leave, or is the only one.
+    fn next(&self) -> Option<String> {
+        let mut members = self.0.lock();
+        let heir = members.iter_mut().min_by_key(|member| member.sessions)?;
+        heir.sessions += 1;
+        Some(heir.node.clone())
+    }
+}
+
+/// Takes no more sessions from now on, and chooses the nodes that get those of this one.
+pub(crate) async fn leave(deps: &Deps) {
+    let Some(placement) = deps.store.placement() else { return };
+    let left = async {
+        placement.drain().await?;
+        placement.members().await
+    };
+    match left.await {
+        Ok(members) => *deps.heirs.0.lock() = Heirs::new(members, deps.store.node()).0.into_inner(),
+        Err(error) => tracing::warn!(%error, "other nodes do not know that this one is leaving"),
+    }
+}
 
 /// Makes a session this node's.
 ///
@@ -32,7 +69,8 @@ pub(crate) async fn claim(deps: &Deps, session: &str) -> Result<()> {
 /// Gives a session back. That it cannot be given back is not an error: its lease runs out.
 pub(crate) async fn release(deps: &Deps, session: &str) {
     let Some(placement) = deps.store.placement() else { return };
-    if let Err(error) = placement.release(session, None).await {
+    let heir = deps.heirs.next();
+    if let Err(error) = placement.release(session, heir.as_deref()).await {
         tracing::debug!(session, %error, "a session could not be given back; its lease runs out");
     }
 }
@@ -53,25 +91,42 @@ pub(crate) fn is_lost(error: &StoreError) -> bool {
     matches!(error, StoreError::Fenced { .. } | StoreError::Elsewhere { .. } | StoreError::LeaseLost)
 }
 
-/// Lets the supervisor end everything whenever this node loses its lease, as long as the runtime exists.
+/// Divides the rates of providers and of labels among the nodes that there are now.
+async fn share_rates(deps: &Deps, placement: &dyn Placement) {
+    match placement.members().await {
+        Ok(members) => deps.share_rates(members.len().max(1) as u64),
+        Err(error) => tracing::debug!(%error, "the nodes could not be counted; the rates stay as they are"),
+    }
+}
+
+/// Lets the supervisor end everything whenever this node loses its lease, and divides the rates, as long as the runtime
+/// exists.
 pub(crate) fn watch(deps: &Arc<Deps>, supervisor: &ActorRef<SupervisorMessage>) {
     if deps.store.placement().is_none() {
         return;
     }
-    let (store, supervisor) = (Arc::downgrade(&deps.store), supervisor.clone());
+    let (weak, supervisor) = (Arc::downgrade(deps), supervisor.clone());
+    let has_rates = deps.has_rates();
     tokio::spawn(async move {
-        let mut known = 0;
-        while let Some(store) = store.upgrade() {
-            let Some(placement) = store.placement() else { return };
+        let (mut known, mut turn) = (0, 0);
+        loop {
+            let Some(deps) = weak.upgrade() else { return };
+            let Some(placement) = deps.store.placement() else { return };
+            if has_rates && turn % COUNT_EVERY == 0 {
+                share_rates(&deps, placement).await;
+            }
+            turn = turn.wrapping_add(1);
+            let lost = placement.lost(known);
+            drop(deps);
             tokio::select! {
-                losses = placement.lost(known) => {
+                losses = lost => {
                     known = losses;
                     tracing::error!("this node lost its lease: everything that it ran ends here");
                     if supervisor.cast(SupervisorMessage::LeaseLost).is_err() {
                         return;
                     }
                 }
-                // The storage is not kept open for this.
+                // Whether the runtime still exists.
                 () = tokio::time::sleep(Duration::from_secs(1)) => {}
             }
         }

@@ -60,6 +60,8 @@ struct Inner {
     accounts: HashMap<Name, Account>,
     /// How many accounts cause a look for idle ones.
     look_at: usize,
+    /// The number of nodes among which rates are divided.
+    nodes: u64,
     /// Whether a task is writing. It also writes what changes in the meantime.
     is_writing: bool,
     /// Everything recorded before this time, in unix milliseconds, is in the stored accounts.
@@ -108,6 +110,13 @@ impl Account {
         self.windows.iter_mut().for_each(|window| window.add(tally.cost_microdollars, at_ms));
     }
 
+    /// Divides the rates by the number of nodes that share them.
+    fn share_rates(&mut self, nodes: u64, now: Instant) {
+        for rate in [&mut self.tokens, &mut self.messages].into_iter().flatten() {
+            rate.divide(nodes, now);
+        }
+    }
+
     fn is_idle(&self, now: Instant) -> bool {
         let has_runs = self.runs.as_ref().is_some_and(|runs| Arc::strong_count(runs) > 1);
         !self.has_changed && !has_runs && now.duration_since(self.used_at) >= IDLE_AFTER
@@ -125,8 +134,13 @@ impl Accounts {
     ) -> Arc<Self> {
         let is_on = is_wanted || table.has_names() || !cost_limits.is_empty();
         let of_all = Limits { cost: cost_limits, ..Limits::default() };
-        let inner =
-            Inner { accounts: HashMap::new(), look_at: LOOK_FROM, is_writing: false, counted_before_ms: 0 };
+        let inner = Inner {
+            accounts: HashMap::new(),
+            look_at: LOOK_FROM,
+            nodes: 1,
+            is_writing: false,
+            counted_before_ms: 0,
+        };
         Arc::new(Self {
             store,
             table,
@@ -147,6 +161,13 @@ impl Accounts {
     /// The labels by which it counts.
     pub(crate) fn table(&self) -> &Table {
         &self.table
+    }
+
+    /// Divides the rates of all labels by the number of nodes that share them.
+    pub(crate) fn share_rates(&self, nodes: u64) {
+        let (mut inner, now) = (self.inner.lock(), Instant::now());
+        inner.nodes = nodes;
+        inner.accounts.values_mut().for_each(|account| account.share_rates(nodes, now));
     }
 
     /// Counts what a session recorded: entries below `below`, at this time.
@@ -309,7 +330,8 @@ impl Accounts {
                 inner.look_at = (inner.accounts.len() * 2).max(LOOK_FROM);
             }
             let limits = name.as_ref().map_or_else(|| self.of_all.clone(), |label| self.table.limits(label));
-            let account = Account::new(&limits, self.stored(name), now);
+            let mut account = Account::new(&limits, self.stored(name), now);
+            account.share_rates(inner.nodes, now);
             inner.accounts.insert(name.clone(), account);
         }
         let account = inner.accounts.get_mut(name).expect("it was inserted if it was missing");

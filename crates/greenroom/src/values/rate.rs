@@ -13,6 +13,9 @@ mod tests;
 /// A limit per minute, of tokens or messages. An amount is used at once and is returned evenly.
 #[derive(Debug)]
 pub(crate) struct Rate {
+    /// The limit of all nodes together.
+    total: u64,
+    /// The part of this node.
     per_minute: u64,
     /// The amount that counts at time `at`; more than a minute's while calls wait.
     used: f64,
@@ -21,7 +24,13 @@ pub(crate) struct Rate {
 
 impl Rate {
     pub(crate) fn new(per_minute: u64, now: Instant) -> Self {
-        Self { per_minute, used: 0.0, at: now }
+        Self { total: per_minute, per_minute, used: 0.0, at: now }
+    }
+
+    /// Divides the limit by the number of nodes that share it.
+    pub(crate) fn divide(&mut self, nodes: u64, now: Instant) {
+        self.advance(now);
+        self.per_minute = (self.total / nodes.max(1)).max(1);
     }
 
     /// Reserves an amount. Returns how long its use must wait.

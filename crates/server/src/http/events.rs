@@ -296,7 +296,7 @@ fn respond(
 ) -> Response {
     let open = Open {
         streamed: Some(streamed),
-        session: session.filter(|_| shared.cluster.is_some()).map(|id| (id, interval(LOOK_AGAIN))),
+        session: session.filter(|_| shared.forwarding.is_some()).map(|id| (id, interval(LOOK_AGAIN))),
         shared: Arc::clone(shared),
         // Well within the time after which a connection counts as idle.
         alive: shared.request_timeout / 3,

@@ -2,9 +2,11 @@
 //!
 //! Invariants: a request goes over at most one hop, so there are no loops; the node that gets it checks the caller's right
 //! and label as for a direct request, and trusts the forwarding node's word on the caller only with the cluster's secret;
-//! no session is taken from an owner whose lease is valid. A request that only reads is answered here if the owner cannot be
-//! reached.
+//! no session is taken from an owner whose lease is valid. What is remembered of an owner is a hint: the node that gets the
+//! request knows better. A request that may have been carried out is not sent again. A request that only reads is answered
+//! here if the owner cannot be reached.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
@@ -12,8 +14,10 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::response::Response;
 use greenroom_store::{Member, Owner, Placement};
-use hyper_util::rt::TokioIo;
-use tokio::net::TcpStream;
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+use parking_lot::Mutex;
 
 use super::Shared;
 use super::access::{Bearer, same};
@@ -26,6 +30,9 @@ pub(super) const HOP: HeaderName = HeaderName::from_static("greenroom-hop");
 const PRINCIPAL: HeaderName = HeaderName::from_static("greenroom-principal");
 /// The path above that of a session.
 const SESSIONS: &str = "/v1/sessions/";
+/// How many owners are remembered, and how many idle connections to one node are kept.
+const OWNERS_MAX: usize = 10_000;
+const IDLE_MAX: usize = 64;
 /// How long a node may take to accept a connection.
 const CONNECT: Duration = Duration::from_secs(2);
 /// How often the owner is looked up if it changes in the meantime.
@@ -69,13 +76,102 @@ fn principal_of(text: &str) -> Result<Bearer, String> {
 /// Where a request is answered.
 enum Place {
     Here,
-    /// At another node, whose name and address these are.
-    There(String, Option<String>),
+    There(Node),
 }
 
-/// The session that the path names.
-fn session_of(path: &str) -> Option<String> {
-    let id = path.strip_prefix(SESSIONS)?.split('/').next().filter(|id| !id.is_empty())?;
+/// Another node.
+#[derive(Clone)]
+struct Node {
+    name: String,
+    /// `None` if it serves nothing.
+    address: Option<String>,
+}
+
+/// Why another node gave no answer.
+enum Failure {
+    /// Nothing was sent.
+    Unreachable(String),
+    /// The node may have done what was asked.
+    Broken(String),
+}
+
+/// What this node needs to send requests to others: the secret, their connections, and who was found to run what.
+pub(super) struct Forwarding {
+    secret: Secret,
+    client: Client<HttpConnector, Body>,
+    owners: Mutex<HashMap<String, Node>>,
+}
+
+impl Forwarding {
+    pub(super) fn new(secret: String) -> Self {
+        let mut connector = HttpConnector::new();
+        connector.set_connect_timeout(Some(CONNECT));
+        connector.set_nodelay(true);
+        let client = Client::builder(TokioExecutor::new()).pool_max_idle_per_host(IDLE_MAX).build(connector);
+        Self { secret: Secret(secret), client, owners: Mutex::default() }
+    }
+
+    fn remember(&self, session: &str, node: Option<&Node>) {
+        let mut owners = self.owners.lock();
+        match node {
+            None => drop(owners.remove(session)),
+            Some(node) => {
+                if owners.len() >= OWNERS_MAX {
+                    owners.clear();
+                }
+                owners.insert(session.to_owned(), node.clone());
+            }
+        }
+    }
+
+    /// Sends a request to another node, and returns its answer as it comes.
+    async fn send(
+        &self,
+        node: &Node,
+        head: &Parts,
+        body: Bytes,
+        bearer: &Bearer,
+    ) -> Result<Response, Failure> {
+        let unreachable = |reason: &dyn std::fmt::Display| Failure::Unreachable(reason.to_string());
+        let address = node.address.as_deref().ok_or_else(|| unreachable(&"it serves nothing"))?;
+        let path = head.uri.path_and_query().map_or("/", |path| path.as_str());
+        let mut request = hyper::Request::new(Body::from(body));
+        *request.method_mut() = head.method.clone();
+        let uri = format!("{}{path}", address.trim_end_matches('/'));
+        *request.uri_mut() = uri.parse().map_err(|error: axum::http::uri::InvalidUri| unreachable(&error))?;
+        let headers = request.headers_mut();
+        headers.extend(head.headers.iter().map(|(name, value)| (name.clone(), value.clone())));
+        for own in [header::CONNECTION, header::TRANSFER_ENCODING, header::CONTENT_LENGTH, header::HOST] {
+            headers.remove(own);
+        }
+        let value = |text: &str| HeaderValue::from_str(text).map_err(|error| unreachable(&error));
+        headers.insert(header::AUTHORIZATION, value(&format!("Bearer {}", self.secret.0))?);
+        headers.insert(HOP, HeaderValue::from_static("1"));
+        headers.insert(PRINCIPAL, value(&principal(bearer))?);
+        let response = self.client.request(request).await;
+        let mut response = response
+            .map_err(|error| match error.is_connect() {
+                true => Failure::Unreachable(reason(&error)),
+                false => Failure::Broken(reason(&error)),
+            })?
+            .map(Body::new);
+        response.headers_mut().remove(header::CONNECTION);
+        response.headers_mut().remove(header::TRANSFER_ENCODING);
+        Ok(response)
+    }
+}
+
+/// The session that a request is for: the one in its path, or that of the body that begins one.
+fn session_of(head: &Parts, body: &[u8]) -> Option<String> {
+    /// The only field that matters here.
+    #[derive(serde::Deserialize)]
+    struct Named {
+        session_id: String,
+    }
+    if head.uri.path() == SESSIONS.trim_end_matches('/') && head.method == Method::POST {
+        return serde_json::from_slice::<Named>(body).ok().map(|named| named.session_id);
+    }
+    let id = head.uri.path().strip_prefix(SESSIONS)?.split('/').next().filter(|id| !id.is_empty())?;
     let decoded = percent_encoding::percent_decode_str(id).decode_utf8().ok()?;
     Some(decoded.into_owned())
 }
@@ -84,37 +180,45 @@ impl Shared {
     /// Answers a request at the node that runs its session: `None` if that is this one.
     pub(super) async fn forwarded(&self, head: &Parts, body: &Bytes, bearer: &Bearer) -> Option<Response> {
         let engine = self.runtime.engine();
-        let (Some(placement), Some(secret)) = (engine.placement(), &self.cluster) else { return None };
-        let id = session_of(head.uri.path())?;
+        let (Some(placement), Some(forwarding)) = (engine.placement(), &self.forwarding) else { return None };
+        let id = session_of(head, body).filter(|id| !placement.holds(id))?;
         let is_read = head.method == Method::GET;
+        let is_hop = head.headers.contains_key(HOP);
+        let mut cached = forwarding.owners.lock().get(&id).filter(|_| !is_hop).cloned();
         for _ in 0..LOOKUPS {
-            let (node, address) = match place(placement, engine.node(), &id, is_read).await {
+            let was_cached = cached.is_some();
+            let found = match cached.take() {
+                Some(node) => Ok(Place::There(node)),
+                None => place(placement, engine.node(), &id, is_read).await,
+            };
+            let node = match found {
                 Ok(Place::Here) => return None,
-                Ok(Place::There(node, address)) => (node, address),
+                Ok(Place::There(node)) => node,
                 // The session's own node may be this one, and then the request succeeds.
                 Err(error) => {
                     tracing::warn!(session = %id, %error, "the session's owner could not be looked up");
                     return None;
                 }
             };
-            if head.headers.contains_key(HOP) {
-                return Some(problem(
-                    StatusCode::MISDIRECTED_REQUEST,
-                    format!("the session is run by node {node}"),
-                ));
+            let name = &node.name;
+            if is_hop {
+                let detail = format!("the session is run by node {name}");
+                return Some(problem(StatusCode::MISDIRECTED_REQUEST, detail));
             }
-            let sent = match &address {
-                Some(address) => send(address, secret, head, body.clone(), bearer).await,
-                None => Err("it serves nothing".to_owned()),
-            };
+            let sent = forwarding.send(&node, head, body.clone(), bearer).await;
+            forwarding.remember(&id, None);
             match sent {
                 // It has just been given to another node.
                 Ok(response) if response.status() == StatusCode::MISDIRECTED_REQUEST => {}
-                Ok(response) => return Some(response),
+                Ok(response) => {
+                    forwarding.remember(&id, Some(&node));
+                    return Some(response);
+                }
+                Err(Failure::Unreachable(_)) if was_cached => {}
                 Err(_) if is_read => return None,
-                Err(reason) => {
+                Err(Failure::Unreachable(reason) | Failure::Broken(reason)) => {
                     let detail = format!(
-                        "node {node} runs the session and cannot be reached: {reason}; repeat the request, with its \
+                        "node {name} runs the session and cannot be reached: {reason}; repeat the request, with its \
                          Idempotency-Key"
                     );
                     return Some(problem(StatusCode::SERVICE_UNAVAILABLE, detail));
@@ -130,7 +234,9 @@ impl Shared {
     /// Whether another node runs this session.
     pub(super) async fn is_elsewhere(&self, session: &str) -> bool {
         let engine = self.runtime.engine();
-        let Some(placement) = engine.placement() else { return false };
+        let Some(placement) = engine.placement().filter(|placement| !placement.holds(session)) else {
+            return false;
+        };
         matches!(placement.owner_of(session).await, Ok(Some(owner)) if owner.node != engine.node())
     }
 }
@@ -142,7 +248,7 @@ async fn place(
     session: &str,
     is_read: bool,
 ) -> Result<Place, greenroom_store::StoreError> {
-    let (node, address) = match placement.owner_of(session).await? {
+    let (name, address) = match placement.owner_of(session).await? {
         Some(Owner { node, address, .. }) => (node, address),
         // What is stored can be read anywhere.
         None if is_read => return Ok(Place::Here),
@@ -151,47 +257,59 @@ async fn place(
             (node, address)
         }
     };
-    Ok(if node == me { Place::Here } else { Place::There(node, address) })
+    Ok(if name == me { Place::Here } else { Place::There(Node { name, address }) })
 }
 
-/// Sends a request to another node, and returns its answer as it comes.
-async fn send(
-    address: &str,
-    secret: &Secret,
-    head: &Parts,
-    body: Bytes,
-    bearer: &Bearer,
-) -> Result<Response, String> {
-    let host = address.strip_prefix("http://").unwrap_or(address).trim_end_matches('/');
-    let connecting = tokio::time::timeout(CONNECT, TcpStream::connect(host)).await;
-    let connection =
-        connecting.map_err(|_| "it does not answer".to_owned())?.map_err(|error| error.to_string())?;
-    let handshake = hyper::client::conn::http1::handshake(TokioIo::new(connection)).await;
-    let (mut sender, connection) = handshake.map_err(|error| error.to_string())?;
-    tokio::spawn(async move {
-        if let Err(error) = connection.await {
-            tracing::debug!(%error, "the connection to another node ended");
+/// How a node of a cluster answers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NodeAnswer {
+    /// It takes requests, and knows the secret if one was given.
+    Ready,
+    /// It answers, but is not ready: the reason.
+    NotReady(String),
+    /// It does not know the cluster's secret.
+    OtherSecret,
+    /// It gave no answer: the reason.
+    None(String),
+}
+
+/// Asks a node, at the address that it announces, whether it is ready, and whether it has the cluster's secret.
+pub async fn ask_node(address: &str, secret: Option<&str>) -> NodeAnswer {
+    let forwarding = Forwarding::new(secret.unwrap_or_default().to_owned());
+    let ask = async |path: &str| {
+        let mut request = hyper::Request::new(Body::empty());
+        let uri = format!("{}{path}", address.trim_end_matches('/'));
+        *request.uri_mut() = uri.parse().map_err(|error: axum::http::uri::InvalidUri| error.to_string())?;
+        if let Some(secret) = secret.filter(|_| path != super::probes::READY) {
+            let bearer =
+                HeaderValue::from_str(&format!("Bearer {secret}")).map_err(|error| error.to_string())?;
+            request.headers_mut().insert(header::AUTHORIZATION, bearer);
+            request.headers_mut().insert(PRINCIPAL, HeaderValue::from_static("read"));
         }
-    });
-    let uri = head.uri.path_and_query().map_or("/", |path| path.as_str());
-    let mut request = hyper::Request::new(Body::from(body));
-    *request.method_mut() = head.method.clone();
-    *request.uri_mut() = uri.parse().map_err(|error: axum::http::uri::InvalidUri| error.to_string())?;
-    let headers = request.headers_mut();
-    headers.extend(head.headers.iter().map(|(name, value)| (name.clone(), value.clone())));
-    for hop_by_hop in [header::CONNECTION, header::TRANSFER_ENCODING, header::CONTENT_LENGTH] {
-        headers.remove(hop_by_hop);
+        let answer = tokio::time::timeout(CONNECT * 2, forwarding.client.request(request)).await;
+        let answer = answer.map_err(|_| "it does not answer in time".to_owned())?;
+        answer.map(|answer| answer.status()).map_err(|error| reason(&error))
+    };
+    match ask(super::probes::READY).await {
+        Err(reason) => return NodeAnswer::None(reason),
+        Ok(status) if !status.is_success() => return NodeAnswer::NotReady(format!("its answer is {status}")),
+        Ok(_) if secret.is_none() => return NodeAnswer::Ready,
+        Ok(_) => {}
     }
-    let value = |text: &str| HeaderValue::from_str(text).map_err(|error| error.to_string());
-    headers.insert(header::HOST, value(host)?);
-    headers.insert(header::AUTHORIZATION, value(&format!("Bearer {}", secret.0))?);
-    headers.insert(HOP, HeaderValue::from_static("1"));
-    headers.insert(PRINCIPAL, value(&principal(bearer))?);
-    let response = sender.send_request(request).await.map_err(|error| error.to_string())?;
-    let mut response = response.map(Body::new);
-    response.headers_mut().remove(header::CONNECTION);
-    response.headers_mut().remove(header::TRANSFER_ENCODING);
-    Ok(response)
+    match ask("/v1/sessions?limit=1").await {
+        Err(reason) => NodeAnswer::None(reason),
+        Ok(StatusCode::UNAUTHORIZED) => NodeAnswer::OtherSecret,
+        Ok(_) => NodeAnswer::Ready,
+    }
+}
+
+/// Says what went wrong, with its cause.
+fn reason(error: &hyper_util::client::legacy::Error) -> String {
+    let mut cause: &dyn std::error::Error = error;
+    while let Some(below) = cause.source() {
+        cause = below;
+    }
+    cause.to_string()
 }
 
 /// The value of the header that says who sent a forwarded request.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use greenroom_kernel::bill::CallCost;
 use greenroom_kernel::log::{InboxItem, Log};
 use greenroom_kernel::{Entry, EntryId, Head};
-use greenroom_store::Engine;
+use greenroom_store::{Engine, Opened};
 use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef};
 
 use super::definition::{Definition, SessionLimits};
@@ -234,17 +234,11 @@ pub(super) async fn read_log(deps: &Deps, id: &Arc<str>) -> Result<Log> {
 /// Reads a log, and those of the sub-agents that work for it, of which `depth` levels are above: a call whose
 /// sub-agent waits for a person outlives the actor that runs it.
 async fn read(store: &dyn Engine, id: &str, depth: usize, cost: &CallCost) -> Result<Log> {
-    let Some(head) = store.head(id).await? else { return Ok(Log::new(cost.clone())) };
-    let entries = shared(store.load(id, head.active_from).await?);
-    let mut others: Vec<EntryId> =
-        head.inbox.iter().chain(&head.pins).chain(&head.open_children).copied().collect();
-    others.extend(head.active_compaction);
-    others.extend(head.open_compaction);
-    others.extend(head.run_terms);
-    others.retain(|entry| *entry < head.active_from);
-    let extra = shared(store.get(id, &others).await?);
+    let Some(Opened { head, active, older }) = store.open(id).await? else {
+        return Ok(Log::new(cost.clone()));
+    };
     let has_run = head.open_run.is_some();
-    let mut log = Log::open(head, &entries, &extra, cost.clone());
+    let mut log = Log::open(head, &shared(active), &shared(older), cost.clone());
     if has_run && depth < DEPTH_MAX {
         let mut waiting = Vec::new();
         for (_, child) in log.children() {

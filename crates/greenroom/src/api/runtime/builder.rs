@@ -512,6 +512,7 @@ impl RuntimeBuilder {
             deletions: tokio::sync::Mutex::default(),
             consumers: crate::core::consumers::Consumers::default(),
             metrics: Metrics::default(),
+            heirs: ownership::Heirs::default(),
             readiness: Readiness::default(),
             retention: self.retention,
             #[cfg(feature = "command-tools")]

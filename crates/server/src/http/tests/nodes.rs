@@ -192,6 +192,57 @@ async fn a_stream_ends_where_its_session_moves_and_goes_on_at_the_new_owner() {
     assert_eq!(once.len(), seen.len(), "nothing comes twice: {seen:?}");
 }
 
+/// What a node remembers of an owner is a hint: the session may have moved, and its node may be gone.
+#[tokio::test]
+async fn an_owner_that_is_remembered_may_have_changed() {
+    let cluster = Cluster::new();
+    let (a, b) = (member(&cluster, "a").await, member(&cluster, "b").await);
+    let c = member(&cluster, "c").await;
+    let agent = Agent::new("simulated").context_window(8_000);
+    let prompted = async |id: &str, text: &str| {
+        let (status, reply) = as_of(&b.server, TOKEN, "session/prompt", prompt(id, text)).await;
+        assert_eq!((status, &reply["text"]), (200, &json!(format!("to {text}"))), "{reply}");
+    };
+    for id in ["s", "t"] {
+        a.runtime.open(id, &agent).await.unwrap();
+        prompted(id, "1").await;
+    }
+    // Given to another node, while the old one is there.
+    a.runtime.close("s").await.unwrap();
+    c.runtime.open("s", &agent).await.unwrap();
+    prompted("s", "2").await;
+    assert_eq!(
+        (a.runtime.live().await.unwrap(), c.runtime.live().await.unwrap()),
+        (vec!["t".into()], vec!["s".into()])
+    );
+    // Taken over from one that is gone.
+    a.server.stop().await;
+    cluster.expire("a");
+    c.runtime.open("t", &agent).await.unwrap();
+    prompted("t", "2").await;
+    prompted("t", "3").await;
+}
+
+/// The session is named in the body when it is begun.
+#[tokio::test]
+async fn a_session_is_begun_where_the_placement_says() {
+    let cluster = Cluster::new();
+    let (a, b) = (member(&cluster, "a").await, member(&cluster, "b").await);
+    for id in ["new", "new", "given"] {
+        if id == "given" {
+            let agent = Agent::new("simulated").context_window(8_000);
+            b.runtime.open(id, &agent).await.unwrap();
+        }
+        let (status, told) =
+            call(&b.server, Method::POST, "/v1/sessions", Some(json!({ "session_id": id }))).await;
+        assert_eq!(status, StatusCode::OK, "{id}: {told}");
+    }
+    assert_eq!(
+        (a.runtime.live().await.unwrap(), b.runtime.live().await.unwrap()),
+        (vec!["new".into()], vec!["given".into()])
+    );
+}
+
 #[tokio::test]
 async fn a_cluster_s_secret_is_no_token() {
     let cluster = Cluster::new();

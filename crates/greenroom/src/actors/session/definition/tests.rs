@@ -97,6 +97,7 @@ fn deps() -> Deps {
         deletions: tokio::sync::Mutex::default(),
         consumers: crate::core::consumers::Consumers::default(),
         metrics: crate::core::metrics::Metrics::default(),
+        heirs: crate::core::ownership::Heirs::default(),
         readiness: crate::core::readiness::Readiness::default(),
         retention: crate::Retention::default(),
         #[cfg(feature = "command-tools")]
