@@ -9,6 +9,7 @@ mod backup;
 pub(crate) mod chat;
 pub(crate) mod compact;
 pub(crate) mod completions;
+mod confirm;
 pub(crate) mod config;
 pub(crate) mod demo;
 pub(crate) mod doctor;

@@ -10,6 +10,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use futures_util::FutureExt;
+use greenroom_kernel::redact::Redactor;
 use greenroom_kernel::text::panic_text;
 use greenroom_kernel::{Block, ToolCall, ToolResult, ToolSpec, ToolStatus};
 use serde_json::Value;
@@ -157,18 +158,20 @@ impl Registry {
         time_limit: Option<Duration>,
         note: impl FnOnce() -> Option<String>,
     ) -> ToolResult {
+        let redactor = context.redactor.clone();
         match self.output(call, context, time_limit, note).await {
-            Some(output) => Self::result(call, output),
+            Some(output) => Self::result(call, output, &redactor),
             None => ToolResult::interrupted(call),
         }
     }
 
-    /// Converts an output to the result of a call, within the limits of a result.
-    pub fn result(call: &ToolCall, output: ToolOutput) -> ToolResult {
+    /// Converts an output to the result of a call, within the limits of a result. `redactor` knows the secrets that
+    /// may not be cut in two.
+    pub fn result(call: &ToolCall, output: ToolOutput, redactor: &Redactor) -> ToolResult {
         ToolResult {
             call_id: call.id.clone(),
             tool_name: call.name.clone(),
-            content: cap_blocks(output.content),
+            content: cap_blocks(output.content, redactor),
             status: output.status,
             touched: output.touched,
         }

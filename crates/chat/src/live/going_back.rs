@@ -18,24 +18,50 @@ use crate::commands::{Branching, GoingBack, Place};
 use crate::figures;
 use crate::picker::{Item, Picker, Purpose};
 
-/// Takes back the last prompt.
+/// Takes back the last prompt. While the model works, the user is asked whether its run is aborted.
 pub(super) async fn undo(backend: &Backend, back: GoingBack, width: usize) -> Outcome {
+    let scope = back.scope.unwrap_or_default();
+    match backend.rewind(None, scope, back, true).await {
+        Err(error) if error.kind() == Some(ProblemKind::Busy) && !back.abort => {
+            Ok(vec![Done::Pick(abort_first(back))])
+        }
+        planned => undo_at_rest(backend, back, planned?, width).await,
+    }
+}
+
+async fn undo_at_rest(backend: &Backend, back: GoingBack, planned: SessionRewound, width: usize) -> Outcome {
     let Some(scope) = back.scope else {
-        let planned = backend.rewind(None, RewindScope::Both, false, true).await?;
         if planned.prompt_id.is_none() {
             return note(Look::DIM, "there is no prompt to take back yet");
         }
         if !planned.files.is_empty() {
             return Ok(vec![Done::Pick(choice(None, &planned))]);
         }
-        return take_back(backend, RewindScope::Both, back.overwrite, width).await;
+        return take_back(backend, RewindScope::Both, back, width).await;
     };
-    take_back(backend, scope, back.overwrite, width).await
+    take_back(backend, scope, back, width).await
 }
 
-async fn take_back(backend: &Backend, scope: RewindScope, overwrite: bool, width: usize) -> Outcome {
+/// Asks what happens to the run in progress.
+fn abort_first(back: GoingBack) -> Picker {
+    let scope = match back.scope {
+        None => "",
+        Some(RewindScope::Both) => "--both ",
+        Some(RewindScope::Conversation) => "--conversation ",
+        Some(RewindScope::Files) => "--files ",
+    };
+    let overwrite = if back.overwrite { "--overwrite " } else { "" };
+    let item = Item {
+        value: format!("{scope}{overwrite}--abort"),
+        label: "abort the run, and take its prompt back".to_owned(),
+        detail: "Esc leaves it at work".to_owned(),
+    };
+    Picker::new(Purpose::GoBack(None), "The session is at work", vec![item])
+}
+
+async fn take_back(backend: &Backend, scope: RewindScope, back: GoingBack, width: usize) -> Outcome {
     let said = backend.show().await?.conversation;
-    let rewound = backend.rewind(None, scope, overwrite, false).await?;
+    let rewound = backend.rewind(None, scope, back, false).await?;
     let Some(prompt) = rewound.prompt_id else {
         return note(Look::DIM, "there is no prompt to take back yet");
     };
@@ -76,7 +102,7 @@ pub(super) async fn to(backend: &Backend, how: Branching, width: usize) -> Outco
     let back = || text.into_iter().map(Done::Write);
     let Some(scope) = how.back.scope else {
         if moment.is_some() {
-            let planned = backend.rewind(moment, RewindScope::Both, false, true).await?;
+            let planned = backend.rewind(moment, RewindScope::Both, how.back, true).await?;
             if !planned.files.is_empty() {
                 return Ok(vec![Done::Pick(choice(Some(how), &planned))]);
             }
@@ -87,7 +113,7 @@ pub(super) async fn to(backend: &Backend, how: Branching, width: usize) -> Outco
     };
     let mut done = Vec::new();
     if scope != RewindScope::Conversation && moment.is_some() {
-        let rewound = backend.rewind(moment, RewindScope::Files, how.back.overwrite, false).await?;
+        let rewound = backend.rewind(moment, RewindScope::Files, how.back, false).await?;
         done.extend(told(&rewound, width));
     }
     if scope != RewindScope::Files {

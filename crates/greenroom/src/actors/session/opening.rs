@@ -136,6 +136,8 @@ impl SessionState {
             askers: Askers::default(),
             compaction: OpenCompaction::new(only_at_window),
             outgoing: Outgoing::missed(missed),
+            #[cfg(feature = "command-tools")]
+            rewinds: Vec::new(),
             span,
             life: Life::new(finishes),
         };
