@@ -8,7 +8,6 @@ use greenroom_tools::sandbox::{Limits, Sandbox};
 use serde_json::json;
 
 use crate::environments::{Environment, block_on, call, call_tool, is_root, registry, sandbox};
-use crate::say;
 use crate::victims::{Victims, left};
 
 const ENVIRONMENTS: [Environment; 4] =
