@@ -252,7 +252,7 @@ impl<'a> Reader<'a> {
             return unreadable("which command it runs is known only when it runs");
         }
         let name = command.map_or("", |word| &*word.text);
-        if matches!(name, "coproc" | "function" | "alias" | "enable" | "shopt" | "set") {
+        if matches!(name, "coproc" | "function" | "alias" | "enable" | "hash" | "shopt" | "set") {
             return unreadable(format!("`{name}` changes what later words mean"));
         }
         self.script.changes_folder |= matches!(name, "cd" | "pushd" | "popd");

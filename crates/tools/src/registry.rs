@@ -200,11 +200,12 @@ impl Registry {
         let pauses = context.questions.pauses().clone();
         let (stop, grace) = (run.child_token(), tool.grace());
         context.cancel = stop.clone();
+        let redactor = context.redactor.clone();
         // The tool's own `call` may panic as well as its future.
         let running = AssertUnwindSafe(async move { tool.call(arguments, context).await }).catch_unwind();
         let mut running = std::pin::pin!(running);
         let ended = |result: Result<ToolOutput, Box<dyn std::any::Any + Send>>| {
-            result.unwrap_or_else(|panic| panicked(&call.name, panic.as_ref()))
+            result.unwrap_or_else(|panic| panicked(&call.name, &redactor.all(panic_text(panic.as_ref()))))
         };
         let too_long = async {
             match time_limit {
@@ -281,8 +282,7 @@ fn timed_out(limit: Duration, note: Option<String>, last: Option<ToolOutput>) ->
     output
 }
 
-fn panicked(name: &str, panic: &(dyn std::any::Any + Send)) -> ToolOutput {
-    let text = panic_text(panic);
+fn panicked(name: &str, text: &str) -> ToolOutput {
     tracing::error!(tool = name, panic = text, "a tool panicked");
     ToolOutput::error(format!("the tool failed in itself ({text}); whether it took effect is not known"))
 }

@@ -139,7 +139,11 @@ fn a_kill_during_an_undo_loses_nothing() {
             let (old, new) = (format!("one {number}"), format!("two {number}"));
             assert!([old, new].contains(&content(number)), "{killed_at}: {number}: {:?}", content(number));
         }
-        let prompts = || run(&["show", "s"]).stdout.matches("two").count();
+        let prompts = || {
+            let shown = place.run(&["show", "s"]);
+            assert_eq!(shown.code, Some(0), "{killed_at}: {shown:?}");
+            shown.stdout.matches("two").count()
+        };
         let is_conversation_back = prompts() == 0;
         assert!(!is_conversation_back || were_back == FILES - 1, "{killed_at}: the files go first");
         states.insert((were_back, is_conversation_back));

@@ -119,11 +119,13 @@ fn no_cut_leaves_a_part_of_a_secret() {
     for secret in SECRETS {
         // Around both cuts, in long lines and in short ones; with the bounds of bytes and of lines.
         for (filler, bytes_max, lines_max) in [(". ", 400, 1_000), (".\n", 400, 1_000), (".\n", 100_000, 40), (". ", 400, 4)] {
-            for before in 0..500 {
+            // The cuts of bytes are at 200 and 200 before the end, those of lines at 40 and 40.
+            let near = |cut: usize| cut.saturating_sub(secret.len() + 3)..=cut + 3;
+            for before in near(200).chain(near(40)).chain(near(800)).chain(near(960)) {
                 let text = format!(
                     "{}{secret}{}",
-                    &filler.repeat(300)[..before],
-                    &filler.repeat(600)[..1_000 - before]
+                    &filler.repeat(500)[..before],
+                    &filler.repeat(500)[..1_000 - before]
                 );
                 for chunk in [7, 10_000] {
                     let mut clip = Clip::new(bytes_max, lines_max, &redactor);
@@ -136,8 +138,8 @@ fn no_cut_leaves_a_part_of_a_secret() {
             }
         }
         // The tail ends with the secret, and so does the head.
-        for after in 0..300 {
-            let text = format!("{}{secret}{}", ". ".repeat(50_000), &". ".repeat(300)[..after]);
+        for after in (0..300).step_by(7) {
+            let text = format!("{}{secret}{}", ". ".repeat(20_000), &". ".repeat(300)[..after]);
             let mut clip = Clip::new(400, 1_000, &redactor);
             clip.push(text.as_bytes());
             check_no_part(secret, &clip.finish("ask"), &format!("{after} bytes after"));
@@ -147,7 +149,7 @@ fn no_cut_leaves_a_part_of_a_secret() {
             }
         }
     }
-    assert!(cuts > 10_000);
+    assert!(cuts > 5_000, "{cuts}");
     // In the sizes that tools use, and over all texts of a result.
     for before in [BODY_BYTES_MAX / 2 - 10, BODY_BYTES_MAX - 10] {
         let text = format!("{}{}{}", ".".repeat(before), SECRETS[0], ".".repeat(BODY_BYTES_MAX));

@@ -19,7 +19,7 @@ const FOLDER_MODE: u32 = 0o1555;
 /// The permissions of a folder that the user takes over.
 const PRIVATE_MODE: u32 = 0o700;
 /// How often a placeholder is made again that another process removes at the same moment.
-const ATTEMPTS_MAX: usize = 10;
+const ATTEMPTS_MAX: usize = 200;
 
 /// The placeholders of one command. Dropping it removes those that no other command needs.
 #[derive(Debug, Default)]
@@ -100,6 +100,7 @@ fn made(path: &Path, make: impl Fn(&Path) -> Result<()>) -> Option<File> {
             Err(_) => return None,
         }
         if !is_placeholder(path) {
+            std::thread::yield_now();
             continue;
         }
         // Another process may remove it before it is locked.

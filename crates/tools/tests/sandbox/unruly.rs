@@ -2,6 +2,8 @@
 //!
 //! Invariants: no test waits for a fixed time; each command is ended by its own time limit or by itself.
 
+use std::os::unix::net::UnixListener;
+
 use greenroom_kernel::ToolStatus;
 use greenroom_tools::builtin::bash;
 use greenroom_tools::sandbox::{Limits, Sandbox};
@@ -175,4 +177,41 @@ pub(crate) fn limits() {
             }
         });
     }
+}
+
+/// A program ends, and its socket with it, between the search for sockets and the mounts of bubblewrap. The many sockets
+/// before it make that time longer.
+pub(crate) fn a_socket_vanishes() {
+    let victims = Victims::new();
+    let Some(options) = Environment::Bubblewrap.options(sandbox(&victims)) else { return };
+    let folder = victims.base.join("outside/sockets");
+    std::fs::create_dir(&folder).expect("it is new");
+    let bind = |name: String| UnixListener::bind(folder.join(name)).expect("a short path");
+    let _others: Vec<UnixListener> = (0..150).map(|number| bind(format!("{number:03}"))).collect();
+    let last = folder.join("z");
+    block_on(async {
+        let registry = registry(&victims, options);
+        for round in 0..20 {
+            let _one = bind("z".to_owned());
+            let (watched, vanishing) = (victims.base.display().to_string(), last.clone());
+            let ending = std::thread::spawn(move || {
+                while !is_started(&watched) {
+                    std::thread::yield_now();
+                }
+                std::fs::remove_file(vanishing).expect("it is there");
+            });
+            let (_, output) = call(&registry, "echo fine", 20_000).await;
+            ending.join().expect("it ends");
+            assert_eq!(output, "fine\n", "round {round}");
+        }
+    });
+}
+
+/// Whether bubblewrap is being started for this folder.
+fn is_started(folder: &str) -> bool {
+    let processes = std::fs::read_dir("/proc").expect("a Linux system").filter_map(Result::ok);
+    processes.into_iter().any(|process| {
+        let is_it = std::fs::read_to_string(process.path().join("comm")).is_ok_and(|comm| comm.trim() == "bwrap");
+        is_it && std::fs::read_to_string(process.path().join("cmdline")).is_ok_and(|line| line.contains(folder))
+    })
 }

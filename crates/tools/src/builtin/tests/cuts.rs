@@ -46,7 +46,7 @@ async fn tools_divide_no_secret() {
         for secret in secrets {
             let mut replaced = 0;
             for before in (cut - secret.len() - 2..=cut + 2).step_by(3) {
-                let mut text = format!("{}{secret}{}", &"x ".repeat(BYTES)[..before], " y".repeat(BYTES));
+                let mut text = format!("{}{secret}{}", &". ".repeat(BYTES)[..before], " .".repeat(BYTES));
                 text.truncate(BYTES);
                 let fixture = Fixture::new(&[("a", &text)]);
                 let shown = shown(&fixture, &redactor, tool, arguments.clone()).await;
