@@ -405,7 +405,12 @@ fn evaluates(simple: &Simple) -> bool {
             NUMBERS.iter().any(|operator| words.contains(operator))
                 && words.iter().any(|word| word.contains(['$', '`', '[']) && *word != "[[")
         }
-        "test" | "[" => has(&["-v", "-R"]) && arguments.iter().any(is_name),
+        "[" => {
+            let words: Vec<&str> = arguments.iter().flat_map(|word| word.text.split_whitespace()).collect();
+            ["-v", "-R"].iter().any(|option| words.contains(option))
+                && words.iter().any(|word| word.contains(['$', '`']) || word.len() > 1 && word.contains('['))
+        }
+        "test" => has(&["-v", "-R"]) && arguments.iter().any(is_name),
         "printf" | "wait" => has(&["-v", "-p"]) && arguments.iter().any(is_name),
         "mapfile" | "readarray" => has(&["-C"]) || arguments.iter().any(is_name),
         "declare" | "typeset" | "local" => {

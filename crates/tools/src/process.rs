@@ -17,6 +17,7 @@
 mod tree;
 
 use std::ffi::OsString;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
 use std::sync::{OnceLock, mpsc};
@@ -217,12 +218,16 @@ impl Running {
         command.args(&argv[1..]).current_dir(&launch.directory).env_clear();
         command.envs(launch.environment.iter().cloned()).env(MARKER, &id).kill_on_drop(true);
         let input = launch.helper.as_ref().map_or_else(|| Ok(Stdio::null()), Helper::input)?;
-        command.stdin(input).stdout(Stdio::piped()).stderr(Stdio::null());
+        // What the programs before the command say is output, too: why a sandbox could not be made.
+        let (output, end) = std::io::pipe()?;
+        command.stdin(input).stdout(end.try_clone()?).stderr(end);
         if !leaves_terminal {
             command.process_group(0);
         }
-        let mut child = command.spawn()?;
-        let output = child.stdout.take().expect("its standard output is a pipe");
+        let child = command.spawn()?;
+        // Only the command itself keeps the other end open.
+        drop(command);
+        let output = ChildStdout::from_std(std::process::ChildStdout::from(OwnedFd::from(output)))?;
         let pid = child.id().expect("it was not waited for yet");
         let root = i32::try_from(pid).expect("process ids are positive and fit");
         let marker = format!("{MARKER}={id}");

@@ -96,7 +96,8 @@ fn made(path: &Path, make: impl Fn(&Path) -> Result<()>) -> Option<File> {
     for _ in 0..ATTEMPTS_MAX {
         match make(path) {
             Ok(()) => {}
-            Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+            // One that another process removes before it is locked is gone again.
+            Err(error) if matches!(error.kind(), ErrorKind::AlreadyExists | ErrorKind::NotFound) => {}
             Err(_) => return None,
         }
         if !is_placeholder(path) {
