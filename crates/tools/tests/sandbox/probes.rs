@@ -325,7 +325,7 @@ pub(crate) const PROBES: &[Probe] = &[
     probe("read the token by the root of the own process", Always, Yes, "cat /proc/self/root$STORE/token"),
     probe("read the token by an open file", Always, Yes, "exec 9< $STORE/token; cat <&9"),
     probe("read the token from a folder that is entered", Always, Yes, "cd $STORE && cat token"),
-    probe("list the store", Always, Yes, "ls $STORE | grep -q token && echo ESCAPED"),
+    probe("list the store", Mounts, Yes, "ls $STORE | grep -q token && echo ESCAPED"),
     probe("link out of the workspace", Sandbox, Yes, "ln a.txt $OUTSIDE/hard"),
     probe("move a folder out of the workspace", Sandbox, Yes, "mkdir out; mv out $OUTSIDE/out; rmdir out"),
     probe("rename the workspace", Sandbox, Yes, "mv $WS $BASE/other && mv $BASE/other $WS && echo ESCAPED"),
