@@ -459,24 +459,45 @@ fn add_forms(simple: &Simple, forms: &mut Forms, depth: usize) {
         forms.is_open |= arguments.iter().any(|word| word.is_dynamic);
         for start in 0..arguments.len() {
             let rest = &arguments[start..];
-            let inner = base_name(&rest[0].text);
-            forms.known.push(with_name(inner, rest));
-            add_text(inner, &rest[1..], forms, depth);
-            if rest[0].text.contains([' ', '\t', '\n']) {
-                add_script(&rest[0].text, forms, depth);
+            forms.is_open |= matches!(&*rest[0].text, "." | "source");
+            for text in meant(&rest[0].text) {
+                let inner = base_name(text);
+                forms.known.push(with_name(inner, rest));
+                add_text(inner, &rest[1..], forms, depth);
+                if text.contains([' ', '\t', '\n']) {
+                    add_script(text, forms, depth);
+                }
             }
         }
     }
+    // Without a command they run a shell, which reads its input.
+    forms.is_open |= match base {
+        "su" | "chroot" | "unshare" | "nsenter" | "runuser" | "sg" | "newgrp" | "script" => true,
+        "sudo" | "doas" => {
+            let is_shell = |word: &Word| matches!(&*word.text, "-s" | "-i" | "--shell" | "--login");
+            arguments.iter().all(|word| word.text.starts_with('-')) || arguments.iter().any(is_shell)
+        }
+        _ => false,
+    };
     match base {
         // Their text is a command of its own.
         "eval" | "trap" | "ssh" | "su" | "watch" | "script" => {
-            let texts: Vec<&str> = arguments.iter().map(|word| &*word.text).collect();
+            let texts = arguments.iter().map(|word| &*word.text).skip_while(|text| *text == "--");
+            let texts: Vec<&str> = texts.collect();
             forms.is_open |= arguments.iter().any(|word| word.is_dynamic);
             add_script(&texts.join(" "), forms, depth);
         }
         "." | "source" => forms.is_open = true,
         base => add_text(base, arguments, forms, depth),
     }
+}
+
+/// Returns an argument of a wrapper, and the value of an option that is written in the same word: `-Srm`, `--x=rm`.
+fn meant(text: &str) -> impl Iterator<Item = &str> {
+    let is_option = text.starts_with('-');
+    let value = text.split_once('=').map(|(_, value)| value);
+    let glued = text.char_indices().skip(2).map(|(at, _)| &text[at..]).take(if is_option { 3 } else { 0 });
+    std::iter::once(text).chain(value).chain(glued)
 }
 
 /// Adds the commands in the text that a shell is given.

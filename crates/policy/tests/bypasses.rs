@@ -320,6 +320,37 @@ const BYPASSES: &[&str] = &[
     "sh<<<rm\\ x",
     "function rm2 () { rm x; }; rm2",
     "select f in a; do rm x; done < in",
+    "command . ./x",
+    "env -vS'rm x'",
+    "env -iS 'rm x'",
+    "env -Srm x",
+    "ssh -oProxyCommand='rm x' host",
+    "ssh -o ProxyCommand='rm x' host",
+    "nice -n5 -- rm x",
+    "xargs -I{} sh -c 'rm {}'",
+    "bash -c '$0 x' rm",
+    "bash -c 'exec \"$@\"' _ rm x",
+    "find . -exec bash -c '\"$0\" x' rm \\;",
+    "trap rm\\ x EXIT",
+    "sh -c rm\\ x",
+    "sh -c 'r''m x'",
+    "parallel -j2 'rm {}' ::: x",
+    "watch -n1 rm x",
+    "flock -c 'rm x' lock",
+    "script -qc 'rm x' /dev/null",
+    "su - -c 'rm x'",
+    "sudo -s <<< 'rm x'",
+    "sudo -i",
+    "su",
+    "nsenter -t1 -- sh -c 'rm x'",
+    "then rm x",
+    "do rm x",
+    "! rm x",
+    "time ! rm x",
+    "{ rm x;} 2>/dev/null",
+    "(rm x) 2>/dev/null",
+    "if rm x; then :; fi >out",
+    "while :; do rm x; break; done < f",
 ];
 
 fn policy(mode: Mode, rules: &[(Effect, &str)]) -> Policy {
@@ -334,15 +365,17 @@ fn policy(mode: Mode, rules: &[(Effect, &str)]) -> Policy {
 fn a_forbidden_command_runs_in_no_form() {
     let denying = policy(Mode::Everything, &[(Effect::Deny, "bash(rm *)")]);
     let asking = policy(Mode::Everything, &[(Effect::Ask, "bash(rm *)")]);
-    let mut denied = 0;
+    let (mut denied, mut running) = (0, Vec::new());
     for command in BYPASSES {
         let arguments = json!({ "command": command });
         let call = Call::new("bash", &arguments);
         let verdict = denying.judge(&call);
-        assert!(verdict != Verdict::Allow, "{command:?} runs where `rm` is forbidden");
         denied += usize::from(matches!(verdict, Verdict::Deny(_)));
-        assert!(asking.judge(&call) != Verdict::Allow, "{command:?} runs where `rm` asks");
+        if [verdict, asking.judge(&call)].contains(&Verdict::Allow) {
+            running.push(command);
+        }
     }
+    assert!(running.is_empty(), "these run where `rm` is forbidden, or asks: {running:#?}");
     assert!(BYPASSES.len() >= 80 && denied >= 60, "{denied} of {} are recognised", BYPASSES.len());
 }
 
