@@ -201,7 +201,8 @@ async fn a_run_is_aborted_and_taken_back_before_queued_input_begins() {
     for (number, dry_run) in [(0, true), (1, false)] {
         let began = format!("began{number}");
         let waits = command(&format!("touch {began}; sleep 100"));
-        let run = fixture.session.prompt(json!([write("a", "two"), waits]).to_string()).start().await.unwrap();
+        let run =
+            fixture.session.prompt(json!([write("a", "two"), waits]).to_string()).start().await.unwrap();
         while !fixture.path(&began).exists() {
             tokio::task::yield_now().await;
         }

@@ -128,7 +128,9 @@ impl GoingBack {
         let mut words = rest.split_whitespace().filter(|word| *word != "--abort");
         match words.find(|word| !back.takes(word)) {
             None => Ok(Self { abort: rest.split_whitespace().any(|word| word == "--abort"), ..back }),
-            Some(_) => Err(format!("/{name} takes --both, --conversation or --files, --overwrite and --abort")),
+            Some(_) => {
+                Err(format!("/{name} takes --both, --conversation or --files, --overwrite and --abort"))
+            }
         }
     }
 }

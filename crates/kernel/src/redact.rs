@@ -173,9 +173,11 @@ impl Redactor {
     /// kept of the text can then be redacted without what was cut off.
     pub fn cut(&self, text: &[u8], mut at: usize, is_after: bool) -> usize {
         let known = self.known();
-        let values = known.values.as_ref().map(|values| values.finder.find_iter(text).map(|found| found.range()));
-        let shapes = known.shapes.then(|| shapes::secrets(text).map(|(_, secret)| secret));
-        let secrets: Vec<Range<usize>> = values.into_iter().flatten().chain(shapes.into_iter().flatten()).collect();
+        let values =
+            known.values.as_ref().map(|values| values.finder.find_iter(text).map(|found| found.range()));
+        let shapes = known.shapes.then(|| shapes::extents(text));
+        let secrets: Vec<Range<usize>> =
+            values.into_iter().flatten().chain(shapes.into_iter().flatten()).collect();
         // Outside of one secret it can still be in another one.
         while let Some(divided) = secrets.iter().find(|secret| secret.start < at && at < secret.end) {
             at = if is_after { divided.end } else { divided.start };

@@ -16,8 +16,8 @@ const COMMANDS_MAX: usize = 1_000;
 
 /// Words of the language that are no commands, although the grammar may take them for one.
 const RESERVED: [&str; 17] = [
-    "!", "{", "}", "]]", "if", "then", "elif", "else", "fi", "while", "until", "do", "done", "for", "case", "esac",
-    "select",
+    "!", "{", "}", "]]", "if", "then", "elif", "else", "fi", "while", "until", "do", "done", "for", "case",
+    "esac", "select",
 ];
 
 /// A command that was taken apart.

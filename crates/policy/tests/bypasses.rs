@@ -396,7 +396,18 @@ fn what_is_allowed_does_not_carry_other_commands() {
 /// What bash evaluates in the arguments of its own commands is no argument.
 #[test]
 fn arguments_that_are_evaluated_are_not_allowed_with_their_command() {
-    let rules = ["printf *", "test *", "[ *", "[[ *", "read *", "export *", "declare *", "unset *", "let *", "compgen *"];
+    let rules = [
+        "printf *",
+        "test *",
+        "[ *",
+        "[[ *",
+        "read *",
+        "export *",
+        "declare *",
+        "unset *",
+        "let *",
+        "compgen *",
+    ];
     let rules = rules.map(|words| format!("bash({words})"));
     let rules: Vec<(Effect, &str)> = rules.iter().map(|rule| (Effect::Allow, &**rule)).collect();
     let policy = policy(Mode::Ask, &rules);

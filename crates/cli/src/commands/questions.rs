@@ -92,7 +92,9 @@ pub(crate) async fn answer(global: &Global, args: &AnswerArgs) -> Result<u8> {
 async fn is_meant(global: &Global, args: &AnswerArgs, asked: Option<&PendingQuestion>) -> Result<bool> {
     let mut screen = Screen::stderr(global.color);
     let is_approval = |asked: &&PendingQuestion| matches!(asked.question.kind, QuestionKind::Approval { .. });
-    let Some(asked) = asked.filter(is_approval).filter(|_| confirm::can_ask(&screen)) else { return Ok(true) };
+    let Some(asked) = asked.filter(is_approval).filter(|_| confirm::can_ask(&screen)) else {
+        return Ok(true);
+    };
     show(&mut screen, asked)?;
     let approved = GivenAnswer::from(args.value.as_str()).approved();
     if args.yes || !matches!(approved, Some(Approved::Once | Approved::Always)) {

@@ -503,7 +503,12 @@ fn a_placeholder_of_a_killed_command_is_no_obstacle() {
         (&["config", "set", "provider", "openai"][..], "", ".config", own),
         (&["config", "set", "provider", "openai"], "", ".config/greenroom", own),
         (&["config", "set", "provider", "openai"], "", own, own),
-        (&["config", "set", "--project", "compaction.enabled", "false"], "", "work/greenroom.yaml", "work/greenroom.yaml"),
+        (
+            &["config", "set", "--project", "compaction.enabled", "false"],
+            "",
+            "work/greenroom.yaml",
+            "work/greenroom.yaml",
+        ),
         (&["login", "openai"], "sk-0123456789abcdef\n", ".config/greenroom", keys),
         (&["login", "openai"], "sk-0123456789abcdef\n", own, keys),
         (&["config", "trust", "--folder", "."], "", ".config", ".config/greenroom/trusted-folders"),

@@ -270,7 +270,10 @@ fn what_is_approved_at_a_terminal_is_shown_and_confirmed() {
         }
         assert_eq!(screen.contains("[y/N]"), !key.is_empty(), "{answer:?}: {screen}");
         let (said, code) = if *is_answered { ("Answered.", "0") } else { ("Not answered.", "1") };
-        assert!(screen.contains(said) && screen.contains(&format!("ended with {code}")), "{answer:?}: {screen}");
+        assert!(
+            screen.contains(said) && screen.contains(&format!("ended with {code}")),
+            "{answer:?}: {screen}"
+        );
         let is_open = place.run(&["questions"]).stdout.contains("order-7");
         assert_eq!(is_open, !is_answered, "{answer:?} {key}");
     }

@@ -94,7 +94,9 @@ fn without_the_setting_only_conversations_go_back() {
 /// Writes into each of the files that the prompt names.
 fn writer_of_many() -> Model {
     let runs = Function(|request: &SeenRequest, _: CallInfo| {
-        let Some(Message::User(_)) = request.messages.last().map(|last| &**last) else { return Answer::text("done") };
+        let Some(Message::User(_)) = request.messages.last().map(|last| &**last) else {
+            return Answer::text("done");
+        };
         let text = request.last_user_text();
         let call = |number: usize| json!({ "path": format!("deep/{number}"), "content": format!("{text} {number}") });
         let first = Answer::call("write", &call(0));

@@ -134,6 +134,16 @@ pub(super) fn replaced(text: &str) -> Cow<'_, str> {
 
 /// Returns what looks like a secret, with the names, in the order of the text.
 pub(super) fn secrets(text: &[u8]) -> impl Iterator<Item = (&'static str, Range<usize>)> {
+    recognised(text).map(|(name, secret, _)| (name, secret))
+}
+
+/// Returns what it takes to recognise each secret: also the words before it, and the `@` behind a password.
+pub(super) fn extents(text: &[u8]) -> impl Iterator<Item = Range<usize>> {
+    recognised(text).map(|(_, _, extent)| extent)
+}
+
+/// Returns the names, the secrets, and what they are recognised by.
+fn recognised(text: &[u8]) -> impl Iterator<Item = (&'static str, Range<usize>, Range<usize>)> {
     let (finder, shapes) = finder();
     let (mut end, mut at) = (0, 0);
     std::iter::from_fn(move || {
@@ -143,7 +153,9 @@ pub(super) fn secrets(text: &[u8]) -> impl Iterator<Item = (&'static str, Range<
             match secret(text, found.range(), rule) {
                 Some(secret) if secret.start >= end => {
                     (end, at) = (secret.end, secret.end);
-                    return Some((name, secret));
+                    let behind = usize::from(matches!(rule, Rule::Url));
+                    let extent = found.start().min(secret.start)..secret.end + behind;
+                    return Some((name, secret, extent));
                 }
                 Some(_) | None => at = found.end(),
             }

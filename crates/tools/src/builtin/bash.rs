@@ -213,7 +213,8 @@ async fn performed(
     let processes_max = launch.confinement.limits.processes_max;
     let (mut running, mut output) = Running::start(launch)
         .map_err(|error| ToolError::new(format!("cannot start the command: {error}")))?;
-    let mut collector = Collector::new(&context.progress, &context.redactor, Some(Spill::new(Arc::clone(shared))));
+    let mut collector =
+        Collector::new(&context.progress, &context.redactor, Some(Spill::new(Arc::clone(shared))));
     let outgrown = running.outgrows(processes_max);
     let end = tokio::select! {
         biased;

@@ -8,9 +8,9 @@ use std::io::Read;
 use std::ops::ControlFlow;
 
 use globset::{GlobBuilder, GlobMatcher};
+use greenroom_kernel::redact::Redactor;
 use regex::bytes::{Regex, RegexBuilder};
 use rustix::fs::FileType;
-use greenroom_kernel::redact::Redactor;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use tokio_util::sync::CancellationToken;
@@ -47,7 +47,9 @@ struct Grep {
 pub(super) fn tool(workspace: Workspace) -> FunctionTool {
     crate::tool("grep", move |arguments: Grep, context: ToolContext| {
         let (workspace, redactor) = (workspace.clone(), context.redactor.clone());
-        async move { workspace.blocking(&context.cancel, move |w, cancel| grep(w, &arguments, cancel, &redactor)).await }
+        async move {
+            workspace.blocking(&context.cancel, move |w, cancel| grep(w, &arguments, cancel, &redactor)).await
+        }
     })
     .read_only()
     .shows_own_files()
@@ -162,7 +164,8 @@ impl Search {
     }
 
     fn show(&mut self, path: &str, index: usize, line: &[u8], mark: char) {
-        let text = cap_line(String::from_utf8_lossy(line).trim_end_matches('\r'), LINE_BYTES_MAX, &self.redactor);
+        let text =
+            cap_line(String::from_utf8_lossy(line).trim_end_matches('\r'), LINE_BYTES_MAX, &self.redactor);
         self.push(&format!("{path}{mark}{}{mark} {text}", index + 1));
     }
 

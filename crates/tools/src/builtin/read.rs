@@ -7,8 +7,8 @@ use std::io::{BufRead, BufReader, Read as _};
 use std::path::{Path, PathBuf};
 
 use greenroom_kernel::image::media_type;
-use greenroom_kernel::{Image, Touch};
 use greenroom_kernel::redact::Redactor;
+use greenroom_kernel::{Image, Touch};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use tokio_util::sync::CancellationToken;

@@ -82,20 +82,22 @@ fn long_lines_are_cut_at_a_character() {
 }
 
 /// The secrets that tests hide, and what redacts them.
-const SECRETS: [&str; 5] = [
+const SECRETS: [&str; 7] = [
     // A value.
     "Zq7!fuD3.wX9-kR5~tB1",
     // Shapes.
     "sk-proj-0aB1cD2eF3gH4iJ5kL6mN7oP8q",
     "-----BEGIN PRIVATE KEY-----\nMIIEvQ0ADBgkqhkiG9w0BAQEF\nAASCBKcwggSjAgEAAoIBAQC7\n-----END PRIVATE KEY-----",
     "https://ada:n0tF0rY0u!xyz@host",
+    "Authorization: Bearer a1B2c3D4e5F6g7H8i9J0",
+    "aws_secret_access_key = 'Ab1Cd2Ef3Gh4Ij5Kl6Mn7Op8Qr9St0Uv1Wx2Yz3Ab4'",
     // A value with several lines.
     "first-Line-0f-9\nsecond-Line-8x7y\nthird-Line-5v4w",
 ];
 
 fn redactor() -> Redactor {
     let redactor = Redactor::with_shapes();
-    redactor.add([0, 4].map(|at| ("CANARY".to_owned(), SECRETS[at].to_owned())));
+    redactor.add([0, 6].map(|at| ("CANARY".to_owned(), SECRETS[at].to_owned())));
     redactor
 }
 
@@ -104,6 +106,8 @@ fn check_no_part(redactor: &Redactor, secret: &str, shown: &str, about: &str) {
     let redacted = redactor.all(shown).into_owned();
     // The name of the user and of the host, and the labels of a key, are no secret.
     let body = secret.trim_start_matches("https://ada:").trim_end_matches("@host");
+    let body =
+        body.trim_start_matches("Authorization: Bearer ").trim_start_matches("aws_secret_access_key = '");
     for line in body.lines().filter(|line| !line.starts_with("-----")) {
         for part in line.as_bytes().windows(6) {
             let part = std::str::from_utf8(part).expect("ASCII");
@@ -118,7 +122,9 @@ fn no_cut_leaves_a_part_of_a_secret() {
     let mut cuts = 0;
     for secret in SECRETS {
         // Around both cuts, in long lines and in short ones; with the bounds of bytes and of lines.
-        for (filler, bytes_max, lines_max) in [(". ", 400, 1_000), (".\n", 400, 1_000), (".\n", 100_000, 40), (". ", 400, 4)] {
+        for (filler, bytes_max, lines_max) in
+            [(". ", 400, 1_000), (".\n", 400, 1_000), (".\n", 100_000, 40), (". ", 400, 4)]
+        {
             // The cuts of bytes are at 200 and 200 before the end, those of lines at 40 and 40.
             let near = |cut: usize| cut.saturating_sub(secret.len() + 3)..=cut + 3;
             for before in near(200).chain(near(40)).chain(near(800)).chain(near(960)) {
@@ -132,7 +138,12 @@ fn no_cut_leaves_a_part_of_a_secret() {
                     text.as_bytes().chunks(chunk).for_each(|bytes| clip.push(bytes));
                     let shown = clip.finish("ask");
                     assert!(shown.contains("left out here"), "{shown}");
-                    check_no_part(&redactor, secret, &shown, &format!("{before} bytes before, {bytes_max} {lines_max}"));
+                    check_no_part(
+                        &redactor,
+                        secret,
+                        &shown,
+                        &format!("{before} bytes before, {bytes_max} {lines_max}"),
+                    );
                     cuts += 1;
                 }
             }
@@ -146,7 +157,12 @@ fn no_cut_leaves_a_part_of_a_secret() {
             // A line of a private key is no secret by itself.
             for line in secret.lines().filter(|line| !secret.starts_with("-----") && line.len() >= 16) {
                 let text = format!("{}{line}{}", ". ".repeat(100), ". ".repeat(100));
-                check_no_part(&redactor, line, &cap_line(&text, after, &redactor), &format!("a line cut at {after}"));
+                check_no_part(
+                    &redactor,
+                    line,
+                    &cap_line(&text, after, &redactor),
+                    &format!("a line cut at {after}"),
+                );
             }
         }
     }
@@ -157,7 +173,8 @@ fn no_cut_leaves_a_part_of_a_secret() {
         let mut clip = Clip::new(BODY_BYTES_MAX, BODY_LINES_MAX, &redactor);
         clip.push(text.as_bytes());
         check_no_part(&redactor, SECRETS[0], &clip.finish("ask"), "a body");
-        let texts = ["x".repeat(RESULT_BYTES_MAX / 2 - 10), SECRETS[1].to_owned(), "y".repeat(RESULT_BYTES_MAX)];
+        let texts =
+            ["x".repeat(RESULT_BYTES_MAX / 2 - 10), SECRETS[1].to_owned(), "y".repeat(RESULT_BYTES_MAX)];
         let blocks = cap_blocks(texts.map(Block::Text).to_vec(), &redactor);
         check_no_part(&redactor, SECRETS[1], &blocks_text(&blocks), "a result");
     }

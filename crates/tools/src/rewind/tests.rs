@@ -211,7 +211,11 @@ fn contents_are_bounded() {
         (Limits::new(all, 10, run), vec![11], vec![Some(NotKept::TooLarge)]),
         (Limits::new(all, 10, run), vec![10], vec![None]),
         (Limits::new(all, file, 25), vec![10, 11, 9, 4], vec![None, None, Some(NotKept::RunFull), None]),
-        (Limits::new(10_000, 5_000, 20_000), vec![4_000, 4_100, 4_200], vec![Some(NotKept::Dropped), None, None]),
+        (
+            Limits::new(10_000, 5_000, 20_000),
+            vec![4_000, 4_100, 4_200],
+            vec![Some(NotKept::Dropped), None, None],
+        ),
     ] {
         let fixture = Fixture::new(limits);
         for (number, size) in sizes.iter().enumerate() {

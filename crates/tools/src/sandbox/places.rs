@@ -42,9 +42,11 @@ impl Ready {
     /// Whether the command did not start, by what bubblewrap said: a socket that was to be covered has vanished
     /// meanwhile.
     pub(crate) fn was_outrun(&self, output: &str) -> bool {
-        let path =
-            output.strip_prefix("bwrap: Can't create file at ").and_then(|rest| rest.split(": ").next());
-        path.map(Path::new)
+        // The second one: its folder has vanished with it.
+        let words = ["bwrap: Can't create file at ", "bwrap: Can't mkdir parents for "];
+        let rest = words.into_iter().find_map(|words| output.strip_prefix(words));
+        rest.and_then(|rest| rest.split(": ").next())
+            .map(Path::new)
             .is_some_and(|path| self.sockets.iter().any(|socket| socket == path) && !path.exists())
     }
 

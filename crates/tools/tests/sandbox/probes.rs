@@ -349,7 +349,12 @@ pub(crate) const PROBES: &[Probe] = &[
         Perhaps,
         "python3 -c 'import ctypes,os; l=ctypes.CDLL(None); f=l.syscall(428,-100,os.environ[\"BASE\"].encode(),1|0o2000000); print(open(\"/proc/self/fd/%d/store/token\"%f).read())'",
     ),
-    probe("write a hook by the folder of the own process", Mounts, Yes, "echo x > /proc/self/cwd/.git/hooks/pre-commit"),
+    probe(
+        "write a hook by the folder of the own process",
+        Mounts,
+        Yes,
+        "echo x > /proc/self/cwd/.git/hooks/pre-commit",
+    ),
     probe("write a hook by a hard link", Mounts, Yes, "ln .git/hooks/pre-commit h && echo evil > h; rm -f h"),
     probe(
         "replace the folder that core.hooksPath names",
@@ -358,15 +363,30 @@ pub(crate) const PROBES: &[Probe] = &[
         "mv .husky gone && mkdir .husky && echo x > .husky/pre-commit",
     ),
     probe("write a hook of a bare repository", Mounts, Yes, "echo x > bare/hooks/post-update"),
-    probe("write the configuration of a bare repository", Mounts, Yes, "echo '[core] fsmonitor = x' >> bare/config"),
+    probe(
+        "write the configuration of a bare repository",
+        Mounts,
+        Yes,
+        "echo '[core] fsmonitor = x' >> bare/config",
+    ),
     probe(
         "replace a bare repository",
         Mounts,
         Yes,
         "mv bare gone && mkdir -p bare/hooks && echo x > bare/hooks/post-update",
     ),
-    probe("look at the memory of a process", Always, Yes, "head -1 /proc/$VICTIM/maps | grep -q - && echo ESCAPED"),
-    probe("have a process ended first", Always, Yes, "echo 1000 > /proc/$VICTIM/oom_score_adj && echo ESCAPED"),
+    probe(
+        "look at the memory of a process",
+        Always,
+        Yes,
+        "head -1 /proc/$VICTIM/maps | grep -q - && echo ESCAPED",
+    ),
+    probe(
+        "have a process ended first",
+        Always,
+        Yes,
+        "echo 1000 > /proc/$VICTIM/oom_score_adj && echo ESCAPED",
+    ),
     probe("limit a process", Mounts, Yes, "prlimit --pid $VICTIM --core=0:0 && echo ESCAPED"),
     probe("move a process to a processor", Mounts, Yes, "taskset -p 1 $VICTIM && echo ESCAPED"),
     probe(
@@ -375,7 +395,12 @@ pub(crate) const PROBES: &[Probe] = &[
         Yes,
         "python3 -c 'import fcntl,os,socket; a,b=socket.socketpair(); fcntl.fcntl(a,8,int(os.environ[\"VICTIM\"])); fcntl.fcntl(a,10,9); fcntl.fcntl(a,4,os.O_NONBLOCK|0o20000); b.send(b\"x\")'",
     ),
-    probe("name the machine", Always, AsRoot, "python3 -c 'import socket; socket.sethostname(socket.gethostname()); print(\"ESCAPED\")'"),
+    probe(
+        "name the machine",
+        Always,
+        AsRoot,
+        "python3 -c 'import socket; socket.sethostname(socket.gethostname()); print(\"ESCAPED\")'",
+    ),
     probe(
         "use the kernel's ciphers",
         Sandbox,

@@ -102,7 +102,9 @@ pub(crate) fn processes_are_limited() {
             let mark = victims.mark().to_owned();
             // So many that a system without the limit bears them.
             let many = format!("for i in $(seq 150); do sleep 900.{mark} & done; sleep 1000.{mark}");
-            let bomb = format!("b() {{ [ $1 = 0 ] || {{ b $(($1 - 1)) & b $(($1 - 1)) & }}; sleep 900.{mark}; }}; b 8");
+            let bomb = format!(
+                "b() {{ [ $1 = 0 ] || {{ b $(($1 - 1)) & b $(($1 - 1)) & }}; sleep 900.{mark}; }}; b 8"
+            );
             for command in [many, bomb] {
                 let (result, output) = call(&registry, &command, 10_000).await;
                 assert_eq!(result.status, ToolStatus::Error, "{environment:?}: {output}");
@@ -110,7 +112,8 @@ pub(crate) fn processes_are_limited() {
                 assert_eq!(left(&mark), Vec::<String>::new(), "{environment:?}");
             }
             // Fewer are no bomb.
-            let (_, output) = call(&registry, "for i in $(seq 20); do sleep 0.3 & done; wait; echo over", 10_000).await;
+            let (_, output) =
+                call(&registry, "for i in $(seq 20); do sleep 0.3 & done; wait; echo over", 10_000).await;
             assert!(output.contains("over"), "{environment:?}: {output}");
         });
     }
@@ -211,7 +214,9 @@ pub(crate) fn a_socket_vanishes() {
 fn is_started(folder: &str) -> bool {
     let processes = std::fs::read_dir("/proc").expect("a Linux system").filter_map(Result::ok);
     processes.into_iter().any(|process| {
-        let is_it = std::fs::read_to_string(process.path().join("comm")).is_ok_and(|comm| comm.trim() == "bwrap");
-        is_it && std::fs::read_to_string(process.path().join("cmdline")).is_ok_and(|line| line.contains(folder))
+        let is_it =
+            std::fs::read_to_string(process.path().join("comm")).is_ok_and(|comm| comm.trim() == "bwrap");
+        is_it
+            && std::fs::read_to_string(process.path().join("cmdline")).is_ok_and(|line| line.contains(folder))
     })
 }

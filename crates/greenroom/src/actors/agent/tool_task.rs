@@ -218,7 +218,9 @@ impl ToolTask {
                 let is_known = self.tools.get(&called.name).is_some();
                 (called, result, is_known)
             }
-            Decision::Instead(output) => (call.clone(), Registry::result(call, output, &self.deps.redactor), false),
+            Decision::Instead(output) => {
+                (call.clone(), Registry::result(call, output, &self.deps.redactor), false)
+            }
         };
         hooks.after(call, &called, result, was_run, began.elapsed(), &self.cancel).await
     }

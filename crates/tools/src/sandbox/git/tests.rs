@@ -102,7 +102,13 @@ fn bare_repositories_are_protected() {
     let (swept, missing) = ("n/commondir n/config.worktree", ".git greenroom.yaml n/hooks");
     check(&["n/HEAD=x", "n/objects/", "n/refs/", "n/config="], "n/config", "", missing, swept);
     check(&["n/HEAD->x", "n/objects->x", "n/refs/"], "", "n/config", missing, swept);
-    check(&["n/HEAD=x", "n/commondir=x", "n/config="], "n/commondir n/config", "", missing, "n/config.worktree");
+    check(
+        &["n/HEAD=x", "n/commondir=x", "n/config="],
+        "n/commondir n/config",
+        "",
+        missing,
+        "n/config.worktree",
+    );
     check(&["n/HEAD=x", "n/objects/", "n/config=", "m/refs/"], "", "", ".git greenroom.yaml", "");
 }
 

@@ -62,7 +62,10 @@ fn there_is_room_for_a_file_of_the_user() {
         // As a killed process leaves it.
         make_folder(&place).expect("it is made");
         write().expect("nobody needs it");
-        assert!(wanted.is_file() && place.metadata().is_ok_and(|place| place.mode() & 0o1000 == 0), "{wanted:?}");
+        assert!(
+            wanted.is_file() && place.metadata().is_ok_and(|place| place.mode() & 0o1000 == 0),
+            "{wanted:?}"
+        );
         make_room(&wanted).expect("there is none");
         assert!(wanted.is_file(), "{wanted:?}");
         let _ = std::fs::remove_dir_all(&place).or_else(|_| std::fs::remove_file(&place));
