@@ -212,7 +212,7 @@ async fn a_run_is_aborted_and_taken_back_before_queued_input_begins() {
         assert!(matches!(run.reply().await, Err(Error::Aborted)));
         let back: Vec<&str> = rewound.files.iter().map(|file| &*file.path).collect();
         assert_eq!(back, ["a", &began], "{rewound:?}");
-        assert_eq!(rewound.conversation, true);
+        assert!(rewound.conversation);
         later.reply().await.unwrap();
         // The queued input has seen what was there after the rewind.
         let seen = if dry_run { "two" } else { "twoone" };

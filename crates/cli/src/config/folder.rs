@@ -18,13 +18,13 @@ use crate::error::usage;
 /// A command of an agent runs that must not create the file, or the folder cannot be made.
 pub(crate) fn make_room(path: &Path) -> Result<()> {
     let failed = || format!("write {}", path.display());
-    sandbox::make_room(path).map_err(|error| match error.kind() {
-        ErrorKind::ResourceBusy => usage(format!(
+    sandbox::make_room(path).map_err(|error| match error.kind() == ErrorKind::ResourceBusy {
+        true => usage(format!(
             "{} cannot be written now: a command of an agent is running, which must not create it; try again when the \
              command has ended",
             path.display()
         )),
-        _ => anyhow::Error::from(error).context(failed()),
+        false => anyhow::Error::from(error).context(failed()),
     })?;
     let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) else { return Ok(()) };
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).with_context(failed)
