@@ -55,6 +55,8 @@ mod native;
 mod nodes;
 /// Events that begin, and their ends.
 mod pairs;
+/// Panics whose message has a secret.
+mod panics;
 /// Requests that extend each other.
 mod prefixes;
 /// What is promised, a test for each.

@@ -195,6 +195,38 @@ async fn a_run_in_progress_is_not_taken_back_and_a_refused_entry_changes_no_file
 }
 
 #[tokio::test]
+async fn a_run_is_aborted_and_taken_back_before_queued_input_begins() {
+    let fixture = Fixture::new().await;
+    fixture.prompt(&json!([write("a", "one")])).await;
+    for (number, dry_run) in [(0, true), (1, false)] {
+        let began = format!("began{number}");
+        let waits = command(&format!("touch {began}; sleep 100"));
+        let run =
+            fixture.session.prompt(json!([write("a", "two"), waits]).to_string()).start().await.unwrap();
+        while !fixture.path(&began).exists() {
+            tokio::task::yield_now().await;
+        }
+        let later = fixture.session.follow_up(json!([command("cat a >> seen")]).to_string()).await.unwrap();
+        let wanted = Rewind::last_turn().aborting();
+        let rewound = fixture.session.rewind(if dry_run { wanted.dry_run() } else { wanted }).await.unwrap();
+        assert!(matches!(run.reply().await, Err(Error::Aborted)));
+        let back: Vec<&str> = rewound.files.iter().map(|file| &*file.path).collect();
+        assert_eq!(back, ["a", &began], "{rewound:?}");
+        assert!(rewound.conversation);
+        later.reply().await.unwrap();
+        // The queued input has seen what was there after the rewind.
+        let seen = if dry_run { "two" } else { "twoone" };
+        assert_eq!(fixture.files()["seen"], seen);
+        assert_eq!(fixture.path(&began).exists(), dry_run);
+        // For the next round.
+        fixture.prompt(&json!([write("a", "one")])).await;
+    }
+    // Nothing is in progress: it is an ordinary rewind.
+    let rewound = fixture.session.rewind(Rewind::last_turn().aborting()).await.unwrap();
+    assert!(rewound.prompt.is_some());
+}
+
+#[tokio::test]
 async fn the_files_of_a_deleted_session_are_forgotten() {
     let fixture = Fixture::new().await;
     fixture.put("a", "one");

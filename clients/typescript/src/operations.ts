@@ -325,7 +325,7 @@ export class SessionOperations {
 
   /**
    * Takes back the newest turn, or goes back to an entry: the conversation, the files that the session's tools
-   * have changed since, or both. Only while the session is idle. Files that cannot be brought back are left as
+   * have changed since, or both. Only while the session is idle, unless `abort` is set. Files that cannot be brought back are left as
    * they are; the answer names them. In the session's read-only mode no file goes back.
    *
    * Needs the right `prompt`.

@@ -3274,6 +3274,11 @@ export interface SessionRewindParams {
   overwrite?: boolean;
   /** Whether to change nothing, and answer what would be done. */
   dry_run?: boolean;
+  /**
+   * Whether to abort a run or compaction in progress first, and to wait for its end; also with `dry_run`. Queued input
+   * begins afterwards.
+   */
+  abort?: boolean;
 }
 
 /** The parameters of `session_fork`. */

@@ -20,6 +20,8 @@ use greenroom_server::operations::{
 };
 use greenroom_server::{Client, ClientError, Events, ProblemKind};
 
+use crate::commands::GoingBack;
+
 /// A connection to the session of the chat. Each request fails with the server's refusal, or if the connection is
 /// lost.
 #[derive(Debug, Clone)]
@@ -238,11 +240,12 @@ impl Backend {
         &self,
         entry_id: Option<EntryId>,
         scope: RewindScope,
-        overwrite: bool,
+        back: GoingBack,
         dry_run: bool,
     ) -> Result<SessionRewound> {
+        let GoingBack { overwrite, abort, .. } = back;
         let session_id = self.session_id.clone();
-        self.call(RewindSession { session_id, entry_id, scope, overwrite, dry_run }).await
+        self.call(RewindSession { session_id, entry_id, scope, overwrite, dry_run, abort }).await
     }
 
     /// Copies the session under a new id; with a goal, with a summary of it instead of the whole.

@@ -112,6 +112,8 @@ pub struct GoingBack {
     pub scope: Option<RewindScope>,
     /// Whether files that somebody else changed are overwritten.
     pub overwrite: bool,
+    /// Whether a run in progress is aborted first.
+    pub abort: bool,
 }
 
 impl GoingBack {
@@ -130,9 +132,12 @@ impl GoingBack {
     /// Parses its options.
     pub(crate) fn parse(name: &str, rest: &str) -> Result<Self, String> {
         let mut back = Self::default();
-        match rest.split_whitespace().find(|word| !back.takes(word)) {
-            None => Ok(back),
-            Some(_) => Err(format!("/{name} takes --both, --conversation or --files, and --overwrite")),
+        let mut words = rest.split_whitespace().filter(|word| *word != "--abort");
+        match words.find(|word| !back.takes(word)) {
+            None => Ok(Self { abort: rest.split_whitespace().any(|word| word == "--abort"), ..back }),
+            Some(_) => {
+                Err(format!("/{name} takes --both, --conversation or --files, --overwrite and --abort"))
+            }
         }
     }
 }
@@ -197,7 +202,7 @@ pub(crate) const COMMANDS: [Spec; 33] = [
     ),
     spec(
         "undo",
-        "[--files] [--conversation] [--overwrite]",
+        "[--files] [--conversation] [--overwrite] [--abort]",
         "take back the last prompt and everything after it: the conversation, the files, or both",
     ),
     spec("redo", "", "bring back what the last /undo took back"),

@@ -10,6 +10,7 @@ pub(crate) mod chat;
 pub(crate) mod compact;
 pub(crate) mod completions;
 pub(crate) mod config;
+mod confirm;
 mod copy;
 pub(crate) mod demo;
 pub(crate) mod doctor;

@@ -6,6 +6,7 @@
 //! provider's address is parsed when its file is read, and only the parsed one is used; an address's query is
 //! never shown.
 
+pub(crate) mod folder;
 pub(crate) mod kept_keys;
 pub(crate) mod keys;
 pub(crate) mod layers;
@@ -51,7 +52,7 @@ pub(crate) use self::permissions::PermissionsConfig;
 use self::redact::RedactConfig;
 pub(crate) use self::retention::{DAY_S, RetentionConfig};
 pub(crate) use self::rewind::RewindConfig;
-pub(crate) use self::sandbox::SandboxConfig;
+pub(crate) use self::sandbox::{ModeConfig, SandboxConfig};
 use self::telemetry::TelemetryConfig;
 use crate::error::usage;
 
@@ -362,6 +363,9 @@ pub(crate) struct AgentConfig {
     /// What happens to calls of its tools that no rule of `permissions` decides. What asks waits for an answer of the
     /// server's clients.
     pub(crate) mode: Option<Mode>,
+    /// The sandbox of its commands, in place of `sandbox.mode`. One that `serve` got with `--sandbox` can only be
+    /// restricted by it. Its other settings are in `settings`: `sandbox.network=none`.
+    pub(crate) sandbox: Option<ModeConfig>,
     /// Other settings, as for `--set`: `limits.cost_usd_max=1`.
     pub(crate) settings: Vec<String>,
 }

@@ -12,6 +12,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::Range;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use aho_corasick::{AhoCorasick, MatchKind};
@@ -158,6 +159,30 @@ impl Redactor {
             let is_shape = known.shapes && shapes::is_name(name);
             (is_value || is_shape).then(|| &text[start..start + BEGIN.len() + name.len() + 1])
         })
+    }
+
+    /// Returns how far from a cut in a text a secret can begin or end that the cut divides, in bytes; 0 if no secret is
+    /// known.
+    pub fn reach(&self) -> usize {
+        let known = self.known();
+        let shape = if known.shapes { shapes::BYTES_MAX } else { 0 };
+        known.values.as_ref().map_or(0, |values| values.longest).max(shape)
+    }
+
+    /// Moves a cut in a text, so that it divides no secret: to before the secret, or to after it (`is_after`). What is
+    /// kept of the text can then be redacted without what was cut off.
+    pub fn cut(&self, text: &[u8], mut at: usize, is_after: bool) -> usize {
+        let known = self.known();
+        let values =
+            known.values.as_ref().map(|values| values.finder.find_iter(text).map(|found| found.range()));
+        let shapes = known.shapes.then(|| shapes::extents(text));
+        let secrets: Vec<Range<usize>> =
+            values.into_iter().flatten().chain(shapes.into_iter().flatten()).collect();
+        // Outside of one secret it can still be in another one.
+        while let Some(divided) = secrets.iter().find(|secret| secret.start < at && at < secret.end) {
+            at = if is_after { divided.end } else { divided.start };
+        }
+        at
     }
 
     fn known(&self) -> Arc<Known> {

@@ -76,7 +76,7 @@ pub struct Question {
 const HARMLESS: [&str; 5] = ["pwd", "true", "false", ":", "echo"];
 
 /// Commands that run the command in their arguments.
-const WRAPPERS: [&str; 36] = [
+const WRAPPERS: [&str; 61] = [
     "builtin",
     "busybox",
     "chroot",
@@ -113,10 +113,39 @@ const WRAPPERS: [&str; 36] = [
     "trap",
     "entr",
     "ltrace",
+    "bwrap",
+    "catchsegv",
+    "chronic",
+    "dbus-run-session",
+    "expect",
+    "fakeroot",
+    "firejail",
+    "gdb",
+    "ld-linux-x86-64.so.2",
+    "ld-linux-aarch64.so.1",
+    "numactl",
+    "perf",
+    "pkexec",
+    "prlimit",
+    "proot",
+    "proxychains",
+    "runuser",
+    "screen",
+    "setarch",
+    "sg",
+    "tmux",
+    "torsocks",
+    "unbuffer",
+    "valgrind",
+    "xvfb-run",
 ];
 
 /// Shells, which run the text after `-c`.
-const SHELLS: [&str; 8] = ["sh", "bash", "dash", "zsh", "ksh", "fish", "ash", "mksh"];
+const SHELLS: [&str; 9] = ["sh", "bash", "dash", "zsh", "ksh", "fish", "ash", "mksh", "rbash"];
+
+/// Variables that have programs run what is not in the command.
+const LOADING: [&str; 8] =
+    ["BASH_ENV", "ENV", "PS4", "PROMPT_COMMAND", "SHELLOPTS", "BASHOPTS", "LD_PRELOAD", "LD_AUDIT"];
 
 /// How deep texts of commands within commands are read.
 const TEXTS_MAX: usize = 8;
@@ -317,6 +346,10 @@ impl Policy {
         if is_free || is_harmless(simple) {
             return Part::Allowed;
         }
+        if evaluates(simple) {
+            let why = "bash evaluates its arguments, which can run commands".to_owned();
+            return Part::Asks { why: Some(why), offer: None };
+        }
         let words: Vec<Word> = simple.assignments.iter().chain(&simple.words).cloned().collect();
         let is_allowed = self.of(Effect::Allow).any(|rule| match rule.pattern() {
             // A relative path may be another file by now.
@@ -351,6 +384,44 @@ fn is_harmless(simple: &Simple) -> bool {
     }
 }
 
+/// Whether it is a command of bash that evaluates arguments: the index of an array may contain a substitution, and the
+/// name of a variable may be that of such an array.
+fn evaluates(simple: &Simple) -> bool {
+    let [name, arguments @ ..] = &*simple.words else { return false };
+    let has = |options: &[&str]| {
+        arguments.iter().any(|word| options.iter().any(|option| word.text.starts_with(option)))
+    };
+    // The value of a variable is its own affair, unless it is a number.
+    let is_name = |word: &Word| {
+        let name = word.text.split('=').next().unwrap_or_default();
+        let is_assigned = name.len() < word.text.len();
+        name.contains(['[', '$', '`']) || word.is_dynamic && !is_assigned
+    };
+    match &*name.text {
+        "let" | "compgen" | "complete" | "bind" => true,
+        "[[" => {
+            let words: Vec<&str> = arguments.iter().flat_map(|word| word.text.split_whitespace()).collect();
+            const NUMBERS: [&str; 7] = ["-eq", "-ne", "-lt", "-le", "-gt", "-ge", "-v"];
+            NUMBERS.iter().any(|operator| words.contains(operator))
+                && words.iter().any(|word| word.contains(['$', '`', '[']) && *word != "[[")
+        }
+        "[" => {
+            let words: Vec<&str> = arguments.iter().flat_map(|word| word.text.split_whitespace()).collect();
+            ["-v", "-R"].iter().any(|option| words.contains(option))
+                && words.iter().any(|word| word.contains(['$', '`']) || word.len() > 1 && word.contains('['))
+        }
+        "test" => has(&["-v", "-R"]) && arguments.iter().any(is_name),
+        "printf" | "wait" => has(&["-v", "-p"]) && arguments.iter().any(is_name),
+        "mapfile" | "readarray" => has(&["-C"]) || arguments.iter().any(is_name),
+        "declare" | "typeset" | "local" => {
+            let is_number = |word: &Word| word.text.starts_with('-') && word.text.contains('i');
+            arguments.iter().any(|word| is_number(word) || is_name(word))
+        }
+        "export" | "readonly" | "unset" | "read" | "getopts" => arguments.iter().any(is_name),
+        _ => false,
+    }
+}
+
 /// The ways in which a command may be meant.
 struct Forms {
     known: Vec<Vec<Word>>,
@@ -375,6 +446,8 @@ fn add_forms(simple: &Simple, forms: &mut Forms, depth: usize) {
         forms.known.push(simple.assignments.iter().chain(&simple.words).cloned().collect());
     }
     let Some(name) = simple.words.first() else { return };
+    let loads = |word: &Word| word.text.split_once('=').is_some_and(|(name, _)| LOADING.contains(&name));
+    forms.is_open |= evaluates(simple) || simple.assignments.iter().chain(&simple.words).any(loads);
     let base = base_name(&name.text);
     forms.known.push(simple.words.clone());
     if base != name.text {
@@ -386,24 +459,45 @@ fn add_forms(simple: &Simple, forms: &mut Forms, depth: usize) {
         forms.is_open |= arguments.iter().any(|word| word.is_dynamic);
         for start in 0..arguments.len() {
             let rest = &arguments[start..];
-            let inner = base_name(&rest[0].text);
-            forms.known.push(with_name(inner, rest));
-            add_text(inner, &rest[1..], forms, depth);
-            if rest[0].text.contains([' ', '\t', '\n']) {
-                add_script(&rest[0].text, forms, depth);
+            forms.is_open |= matches!(&*rest[0].text, "." | "source");
+            for text in meant(&rest[0].text) {
+                let inner = base_name(text);
+                forms.known.push(with_name(inner, rest));
+                add_text(inner, &rest[1..], forms, depth);
+                if text.contains([' ', '\t', '\n']) {
+                    add_script(text, forms, depth);
+                }
             }
         }
     }
+    // Without a command they run a shell, which reads its input.
+    forms.is_open |= match base {
+        "su" | "chroot" | "unshare" | "nsenter" | "runuser" | "sg" | "newgrp" | "script" => true,
+        "sudo" | "doas" => {
+            let is_shell = |word: &Word| matches!(&*word.text, "-s" | "-i" | "--shell" | "--login");
+            arguments.iter().all(|word| word.text.starts_with('-')) || arguments.iter().any(is_shell)
+        }
+        _ => false,
+    };
     match base {
         // Their text is a command of its own.
         "eval" | "trap" | "ssh" | "su" | "watch" | "script" => {
-            let texts: Vec<&str> = arguments.iter().map(|word| &*word.text).collect();
+            let texts = arguments.iter().map(|word| &*word.text).skip_while(|text| *text == "--");
+            let texts: Vec<&str> = texts.collect();
             forms.is_open |= arguments.iter().any(|word| word.is_dynamic);
             add_script(&texts.join(" "), forms, depth);
         }
         "." | "source" => forms.is_open = true,
         base => add_text(base, arguments, forms, depth),
     }
+}
+
+/// Returns an argument of a wrapper, and the value of an option that is written in the same word: `-Srm`, `--x=rm`.
+fn meant(text: &str) -> impl Iterator<Item = &str> {
+    let is_option = text.starts_with('-');
+    let value = text.split_once('=').map(|(_, value)| value);
+    let glued = text.char_indices().skip(2).map(|(at, _)| &text[at..]).take(if is_option { 3 } else { 0 });
+    std::iter::once(text).chain(value).chain(glued)
 }
 
 /// Adds the commands in the text that a shell is given.

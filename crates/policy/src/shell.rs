@@ -14,6 +14,12 @@ const DEPTH_MAX: usize = 64;
 /// The most simple commands that are read.
 const COMMANDS_MAX: usize = 1_000;
 
+/// Words of the language that are no commands, although the grammar may take them for one.
+const RESERVED: [&str; 17] = [
+    "!", "{", "}", "]]", "if", "then", "elif", "else", "fi", "while", "until", "do", "done", "for", "case",
+    "esac", "select",
+];
+
 /// A command that was taken apart.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Script {
@@ -252,8 +258,11 @@ impl<'a> Reader<'a> {
             return unreadable("which command it runs is known only when it runs");
         }
         let name = command.map_or("", |word| &*word.text);
-        if matches!(name, "coproc" | "function" | "alias" | "enable" | "shopt" | "set") {
+        if matches!(name, "coproc" | "function" | "alias" | "enable" | "hash" | "shopt" | "set") {
             return unreadable(format!("`{name}` changes what later words mean"));
+        }
+        if RESERVED.contains(&name) {
+            return unreadable(format!("`{name}` is not understood here"));
         }
         self.script.changes_folder |= matches!(name, "cd" | "pushd" | "popd");
         self.script.commands.push(simple);

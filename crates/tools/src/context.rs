@@ -5,6 +5,7 @@
 use std::sync::Arc;
 
 use greenroom_kernel::question::{GivenAnswer, Question};
+use greenroom_kernel::redact::Redactor;
 use greenroom_kernel::settings::CompactOptions;
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
@@ -31,6 +32,9 @@ pub struct ToolContext {
     pub app_state: AppState,
     /// Asks people: see [`Self::ask`].
     pub questions: Questions,
+    /// Knows the secrets that are replaced in the result. A tool that shortens a text asks it where
+    /// ([`Redactor::cut`]), since half of a secret is not recognised.
+    pub redactor: Redactor,
     /// See [`Self::call_key`].
     pub key: String,
     /// Keeps the files that the call changes, so that they can be brought back.

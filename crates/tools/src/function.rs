@@ -16,6 +16,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use greenroom_kernel::ToolSpec;
+use greenroom_kernel::redact::Redactor;
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -347,7 +348,10 @@ pub fn read_arguments<T: DeserializeOwned + JsonSchema>(arguments: &Value) -> Re
 fn read<T: DeserializeOwned>(arguments: &Value, parameters: &Value) -> Result<T, String> {
     let takes_any = parameters["properties"].as_object().is_some_and(serde_json::Map::is_empty);
     parse(arguments, takes_any).map_err(|wrong| {
-        format!("invalid arguments {wrong}\nexpected: {}", cap_line(&parameters.to_string(), 4_096))
+        format!(
+            "invalid arguments {wrong}\nexpected: {}",
+            cap_line(&parameters.to_string(), 4_096, &Redactor::default())
+        )
     })
 }
 
@@ -358,7 +362,10 @@ fn parse<T: DeserializeOwned>(arguments: &Value, takes_any: bool) -> Result<T, S
     let no_arguments = match arguments {
         Value::Object(fields) => fields.is_empty(),
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => {
-            return Err(format!("at the top: {}, expected an object", cap_line(&arguments.to_string(), 200)));
+            return Err(format!(
+                "at the top: {}, expected an object",
+                cap_line(&arguments.to_string(), 200, &Redactor::default())
+            ));
         }
     };
     match serde_path_to_error::deserialize::<_, T>(arguments) {

@@ -1,11 +1,13 @@
 //! Limits for the text that a tool may return, and a collector that keeps head and tail and counts the rest.
 //!
-//! Invariants: a [`Clip`] holds at most its byte limit in memory, however much is pushed; its text reports
-//! what was omitted, in lines and bytes, and how to get it.
+//! Invariants: a [`Clip`] holds at most its byte limit in memory, and what it takes to recognise secrets at the cuts,
+//! however much is pushed; its text reports what was omitted, in lines and bytes, and how to get it. No cut divides a
+//! secret: its half would not be recognised any more.
 
 use std::collections::VecDeque;
 
 use greenroom_kernel::Block;
+use greenroom_kernel::redact::Redactor;
 
 /// The most text of one tool result that is kept, in bytes. The part that enters the context is decided where
 /// the result is recorded.
@@ -25,6 +27,9 @@ pub(crate) const BODY_LINES_MAX: usize = 1_900;
 pub(crate) struct Clip {
     bytes_max: usize,
     lines_max: usize,
+    redactor: Redactor,
+    /// How much is held beyond the cuts, in bytes.
+    reach: usize,
     head: Vec<u8>,
     tail: VecDeque<u8>,
     bytes_total: usize,
@@ -32,10 +37,12 @@ pub(crate) struct Clip {
 }
 
 impl Clip {
-    pub(crate) fn new(bytes_max: usize, lines_max: usize) -> Self {
+    pub(crate) fn new(bytes_max: usize, lines_max: usize, redactor: &Redactor) -> Self {
         Self {
             bytes_max,
             lines_max,
+            redactor: redactor.clone(),
+            reach: redactor.reach(),
             head: Vec::new(),
             tail: VecDeque::new(),
             bytes_total: 0,
@@ -47,10 +54,10 @@ impl Clip {
     pub(crate) fn push(&mut self, bytes: &[u8]) {
         self.bytes_total += bytes.len();
         self.newlines_total += newlines(bytes);
-        let head_room = (self.bytes_max / 2).saturating_sub(self.head.len()).min(bytes.len());
-        let (head, rest) = bytes.split_at(head_room);
+        let head_max = self.bytes_max / 2 + self.reach;
+        let (head, rest) = bytes.split_at(head_max.saturating_sub(self.head.len()).min(bytes.len()));
         self.head.extend_from_slice(head);
-        let tail_max = self.bytes_max - self.bytes_max / 2;
+        let tail_max = self.bytes_max - self.bytes_max / 2 + self.reach;
         self.tail.extend(&rest[rest.len().saturating_sub(tail_max)..]);
         self.tail.drain(..self.tail.len().saturating_sub(tail_max));
     }
@@ -58,21 +65,26 @@ impl Clip {
     /// Returns everything if it was within the limits; otherwise head, a mark that states what is missing and
     /// `how` to get it, and tail. Invalid UTF-8 becomes replacement characters.
     pub(crate) fn finish(mut self, how: &str) -> String {
-        let dropped = self.bytes_total - self.head.len() - self.tail.len();
         let tail = self.tail.make_contiguous();
         let lines_total =
             self.newlines_total + usize::from(!ends_line(if tail.is_empty() { &self.head } else { tail }));
-        let (head, tail) = if dropped > 0 {
-            (whole_lines_head(&self.head), whole_lines_tail(tail))
-        } else {
+        if self.head.len() + tail.len() == self.bytes_total {
             self.head.extend_from_slice(tail);
-            if lines_total <= self.lines_max {
+            if self.bytes_total <= self.bytes_max && lines_total <= self.lines_max {
                 return String::from_utf8_lossy(&self.head).into_owned();
             }
-            (self.head.as_slice(), self.head.as_slice())
-        };
-        let head = first_lines(head, self.lines_max / 2);
-        let tail = last_lines(tail, self.lines_max - self.lines_max / 2);
+            self.tail = self.head.clone().into();
+        }
+        let held = &*self.tail.make_contiguous();
+        let (mut head, mut tail) = (&self.head[..], held);
+        if self.bytes_total > self.bytes_max {
+            head = whole_lines_head(&head[..self.bytes_max / 2]);
+            tail = whole_lines_tail(&tail[tail.len() - (self.bytes_max - self.bytes_max / 2)..]);
+        }
+        head = first_lines(head, self.lines_max / 2);
+        tail = last_lines(tail, self.lines_max - self.lines_max / 2);
+        head = &self.head[..self.redactor.cut(&self.head, head.len(), false)];
+        tail = &held[self.redactor.cut(held, held.len() - tail.len(), true)..];
         let cut_bytes = self.bytes_total - head.len() - tail.len();
         let cut_lines =
             lines_total.saturating_sub(newlines(head) + newlines(tail) + usize::from(!ends_line(tail)));
@@ -88,7 +100,7 @@ impl Clip {
 
 /// Brings all text of a result within the limits. Within them nothing changes; otherwise the texts become one
 /// block in front of the images.
-pub(crate) fn cap_blocks(content: Vec<Block>) -> Vec<Block> {
+pub(crate) fn cap_blocks(content: Vec<Block>, redactor: &Redactor) -> Vec<Block> {
     let (mut bytes, mut lines) = (0, 0);
     for block in &content {
         if let Block::Text(text) = block {
@@ -99,7 +111,7 @@ pub(crate) fn cap_blocks(content: Vec<Block>) -> Vec<Block> {
     if bytes <= RESULT_BYTES_MAX + 1 && lines <= RESULT_LINES_MAX + 1 {
         return content;
     }
-    let mut clip = Clip::new(RESULT_BYTES_MAX, RESULT_LINES_MAX);
+    let mut clip = Clip::new(RESULT_BYTES_MAX, RESULT_LINES_MAX, redactor);
     let mut images = Vec::new();
     for block in content {
         match block {
@@ -119,12 +131,18 @@ pub(crate) fn cap_blocks(content: Vec<Block>) -> Vec<Block> {
 
 /// Returns at most `bytes_max` bytes of `line`, cut at a character boundary, with a mark if something is
 /// missing.
-pub(crate) fn cap_line(line: &str, bytes_max: usize) -> String {
+pub(crate) fn cap_line(line: &str, bytes_max: usize, redactor: &Redactor) -> String {
     if line.len() <= bytes_max {
         return line.to_owned();
     }
-    let end = line.floor_char_boundary(bytes_max);
+    let end = line_end(line.as_bytes(), line.floor_char_boundary(bytes_max), redactor);
     format!("{} [... {} more bytes in this line]", &line[..end], line.len() - end)
+}
+
+/// Returns where a line may be cut, at `at` or before. Of a long line, only what is near the cut is searched.
+pub(crate) fn line_end(line: &[u8], at: usize, redactor: &Redactor) -> usize {
+    let end = line.len().min(at + redactor.reach());
+    redactor.cut(&line[..end], at, false)
 }
 
 fn newlines(bytes: &[u8]) -> usize {

@@ -17,9 +17,11 @@
 mod tree;
 
 use std::ffi::OsString;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
 use std::sync::{OnceLock, mpsc};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::process::{Child, ChildStdout, Command};
@@ -189,6 +191,9 @@ pub(crate) struct Running {
     ended: bool,
 }
 
+/// How often the threads of a command are counted.
+const COUNTED_EVERY: Duration = Duration::from_millis(50);
+
 /// The environment variable that identifies a command's processes.
 const MARKER: &str = "GREENROOM_COMMAND_ID";
 
@@ -213,12 +218,16 @@ impl Running {
         command.args(&argv[1..]).current_dir(&launch.directory).env_clear();
         command.envs(launch.environment.iter().cloned()).env(MARKER, &id).kill_on_drop(true);
         let input = launch.helper.as_ref().map_or_else(|| Ok(Stdio::null()), Helper::input)?;
-        command.stdin(input).stdout(Stdio::piped()).stderr(Stdio::null());
+        // What the programs before the command say is output, too: why a sandbox could not be made.
+        let (output, end) = std::io::pipe()?;
+        command.stdin(input).stdout(end.try_clone()?).stderr(end);
         if !leaves_terminal {
             command.process_group(0);
         }
-        let mut child = command.spawn()?;
-        let output = child.stdout.take().expect("its standard output is a pipe");
+        let child = command.spawn()?;
+        // Only the command itself keeps the other end open.
+        drop(command);
+        let output = ChildStdout::from_std(std::process::ChildStdout::from(OwnedFd::from(output)))?;
         let pid = child.id().expect("it was not waited for yet");
         let root = i32::try_from(pid).expect("process ids are positive and fit");
         let marker = format!("{MARKER}={id}");
@@ -226,6 +235,27 @@ impl Running {
         let since = tree::started(root);
         let root_is_guard = launch.helper.is_some() || launch.has_namespace();
         Ok((Self { child, root, marker, since, root_is_guard, ended: false }, output))
+    }
+
+    /// Returns when the command has more threads than this; never on a system that does not tell. The system itself
+    /// counts those of ordinary users in a namespace only.
+    pub(crate) fn outgrows(&self, threads_max: u64) -> impl Future<Output = ()> + use<> {
+        let (root, since) = (self.root, self.since);
+        async move {
+            let Some(first) = tree::threads_of_system() else { return std::future::pending().await };
+            loop {
+                tokio::time::sleep(COUNTED_EVERY).await;
+                let now = tree::threads_of_system().unwrap_or_default();
+                // Searching all processes takes milliseconds.
+                if now.saturating_sub(first) < threads_max / 2 {
+                    continue;
+                }
+                let count = tokio::task::spawn_blocking(move || tree::count_threads(root, since));
+                if count.await.is_ok_and(|count| count > threads_max) {
+                    return;
+                }
+            }
+        }
     }
 
     /// Waits until the command itself has ended; its child processes may continue.

@@ -10,6 +10,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use futures_util::FutureExt;
+use greenroom_kernel::redact::Redactor;
 use greenroom_kernel::text::panic_text;
 use greenroom_kernel::{Block, ToolCall, ToolResult, ToolSpec, ToolStatus};
 use serde_json::Value;
@@ -157,18 +158,20 @@ impl Registry {
         time_limit: Option<Duration>,
         note: impl FnOnce() -> Option<String>,
     ) -> ToolResult {
+        let redactor = context.redactor.clone();
         match self.output(call, context, time_limit, note).await {
-            Some(output) => Self::result(call, output),
+            Some(output) => Self::result(call, output, &redactor),
             None => ToolResult::interrupted(call),
         }
     }
 
-    /// Converts an output to the result of a call, within the limits of a result.
-    pub fn result(call: &ToolCall, output: ToolOutput) -> ToolResult {
+    /// Converts an output to the result of a call, within the limits of a result. `redactor` knows the secrets that
+    /// may not be cut in two.
+    pub fn result(call: &ToolCall, output: ToolOutput, redactor: &Redactor) -> ToolResult {
         ToolResult {
             call_id: call.id.clone(),
             tool_name: call.name.clone(),
-            content: cap_blocks(output.content),
+            content: cap_blocks(output.content, redactor),
             status: output.status,
             touched: output.touched,
         }
@@ -197,11 +200,12 @@ impl Registry {
         let pauses = context.questions.pauses().clone();
         let (stop, grace) = (run.child_token(), tool.grace());
         context.cancel = stop.clone();
+        let redactor = context.redactor.clone();
         // The tool's own `call` may panic as well as its future.
         let running = AssertUnwindSafe(async move { tool.call(arguments, context).await }).catch_unwind();
         let mut running = std::pin::pin!(running);
         let ended = |result: Result<ToolOutput, Box<dyn std::any::Any + Send>>| {
-            result.unwrap_or_else(|panic| panicked(&call.name, panic.as_ref()))
+            result.unwrap_or_else(|panic| panicked(&call.name, &redactor.all(panic_text(panic.as_ref()))))
         };
         let too_long = async {
             match time_limit {
@@ -278,8 +282,7 @@ fn timed_out(limit: Duration, note: Option<String>, last: Option<ToolOutput>) ->
     output
 }
 
-fn panicked(name: &str, panic: &(dyn std::any::Any + Send)) -> ToolOutput {
-    let text = panic_text(panic);
+fn panicked(name: &str, text: &str) -> ToolOutput {
     tracing::error!(tool = name, panic = text, "a tool panicked");
     ToolOutput::error(format!("the tool failed in itself ({text}); whether it took effect is not known"))
 }

@@ -4,7 +4,8 @@
 //! so a crash at any moment loses nothing. Bringing files back is itself such a change: the present content is
 //! kept first. A file whose content is neither what a call left nor what was there before that is somebody
 //! else's, and is overwritten only on demand. Files are reached through a [`Workspace`] only. The contents
-//! together stay within [`Limits`]; the oldest are dropped, and a rewind says which files this concerns.
+//! and the records together stay within [`Limits`]; the oldest are dropped, and a rewind says which files this
+//! concerns.
 //!
 //! The moments are those of a session's log. An entry of the log is a moment; the files of that moment are
 //! found by undoing everything that was recorded after it, whichever branch it belongs to, because files have
@@ -49,7 +50,8 @@ const RUNS_MAX: usize = 1_000;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Limits {
-    /// All contents together. Above it, the oldest are dropped.
+    /// All contents and records together. Above it, the oldest contents are dropped, and then the oldest records, except
+    /// the last state of each file.
     pub total_bytes_max: u64,
     /// One file. Larger files are not kept.
     pub file_bytes_max: u64,
@@ -99,6 +101,8 @@ struct Known {
     versions: HashMap<(PathBuf, String), (Version, FileState)>,
     /// How many bytes were kept for each run.
     runs: HashMap<(String, u64), u64>,
+    /// The size of everything after records were last dropped: it makes no sense to try again soon.
+    left: u64,
 }
 
 /// Who changed a file.
@@ -117,9 +121,10 @@ impl FileHistory {
     /// # Errors
     /// If the folder cannot be created or read.
     pub fn open(dir: &Path, limits: Limits, closed: Vec<PathBuf>) -> io::Result<Self> {
-        let contents = Contents::open(dir.join("contents"))?;
+        let mut contents = Contents::open(dir.join("contents"))?;
         let journals = dir.join("sessions");
         contents::create_private(&journals)?;
+        contents.journal(0, Journal::all(&journals)?.iter().map(Journal::bytes).sum());
         let closed = closed.into_iter().chain([dir.to_owned()]).collect();
         let known = Mutex::default();
         let changing = std::array::from_fn(|_| Mutex::default());
@@ -138,7 +143,7 @@ impl FileHistory {
         CallFiles(Some(Arc::new(Call { history: self.clone(), session, run, at, by })))
     }
 
-    /// Returns how many bytes of contents are kept.
+    /// Returns how many bytes are kept: contents, and the records of changes.
     pub fn bytes(&self) -> u64 {
         self.0.contents.lock().bytes()
     }
@@ -149,9 +154,11 @@ impl FileHistory {
     /// If the journal cannot be removed.
     pub fn forget(&self, session: &str) -> io::Result<()> {
         // No call may write between the removal and the memory's.
-        let _contents = self.0.contents.lock();
+        let mut contents = self.0.contents.lock();
         self.0.known.lock().last.remove(session);
-        Journal::of(&self.0.journals, session).remove()
+        let journal = Journal::of(&self.0.journals, session);
+        contents.journal(journal.bytes(), 0);
+        journal.remove()
     }
 
     /// Forgets the sessions for which `exists` is false, and drops the contents that no session refers to.
@@ -171,6 +178,7 @@ impl FileHistory {
                 if let Some(session) = &session {
                     self.0.known.lock().last.remove(session);
                 }
+                contents.journal(journal.bytes(), 0);
                 journal.remove()?;
             }
         }
@@ -201,13 +209,47 @@ impl FileHistory {
     /// Writes records, with which the contents that they refer to are no longer in use by a call.
     fn write(&self, session: &str, records: &[Record]) -> io::Result<()> {
         let mut contents = self.0.contents.lock();
-        Journal::of(&self.0.journals, session).append(session, records)?;
+        let journal = Journal::of(&self.0.journals, session);
+        let before = journal.bytes();
+        let appended = journal.append(session, records);
+        contents.journal(before, journal.bytes());
+        appended?;
         records.iter().flat_map(Record::hashes).for_each(|hash| contents.recorded(hash));
         let mut known = self.0.known.lock();
         let known = &mut *known;
         if let Some(last) = known.last.get_mut(session) {
             records.iter().for_each(|record| record.follow(last));
         }
+        // The change is recorded, and must not fail because others are too many.
+        if let Err(error) = self.bound(&mut contents, &mut known.left) {
+            tracing::warn!(%error, "old kept files could not be dropped");
+        }
+        Ok(())
+    }
+
+    /// Drops what is too much: contents first, then records.
+    fn bound(&self, contents: &mut Contents, left: &mut u64) -> io::Result<()> {
+        let bytes_max = self.0.limits.total_bytes_max;
+        if contents.bytes() <= bytes_max {
+            return Ok(());
+        }
+        contents.drop_oldest(bytes_max)?;
+        if contents.bytes() <= bytes_max || contents.bytes() / 2 < *left {
+            return Ok(());
+        }
+        let mut journals = Journal::all(&self.0.journals)?;
+        journals.sort_by_key(Journal::changed_at);
+        for journal in journals {
+            if contents.bytes() <= contents::left_after(bytes_max) {
+                break;
+            }
+            let (before, (session, records)) = (journal.bytes(), journal.read()?);
+            let Some(session) = session else { continue };
+            journal.rewrite(&session, &journal::shortened(&records))?;
+            contents.journal(before, journal.bytes());
+        }
+        *left = contents.bytes();
+        tracing::info!(bytes_max, "the oldest records of changed files were dropped: there were too many");
         Ok(())
     }
 

@@ -22,7 +22,7 @@ pub mod proxy;
 use std::path::PathBuf;
 
 pub use self::found::Found;
-pub use self::placeholders::is_placeholder;
+pub use self::placeholders::{is_placeholder, make_room};
 pub use self::proxy::HostPattern;
 use crate::process::Containment;
 

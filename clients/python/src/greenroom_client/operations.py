@@ -358,9 +358,9 @@ class SessionOperations:
         answer: types.SessionNamed = self._transport.call("POST", path("/v1/sessions/{session_id}/branch", session_id), body=given({"entry_id": entry_id, "summary": summary}))
         return answer
 
-    def rewind(self, session_id: str, *, entry_id: t.Optional[types.EntryId] = None, scope: t.Optional[types.RewindScope] = None, overwrite: t.Optional[bool] = None, dry_run: t.Optional[bool] = None) -> types.SessionRewound:
+    def rewind(self, session_id: str, *, entry_id: t.Optional[types.EntryId] = None, scope: t.Optional[types.RewindScope] = None, overwrite: t.Optional[bool] = None, dry_run: t.Optional[bool] = None, abort: t.Optional[bool] = None) -> types.SessionRewound:
         """Takes back the newest turn, or goes back to an entry: the conversation, the files that the session's tools
-        have changed since, or both. Only while the session is idle. Files that cannot be brought back are left as
+        have changed since, or both. Only while the session is idle, unless `abort` is set. Files that cannot be brought back are left as
         they are; the answer names them. In the session's read-only mode no file goes back.
 
         Needs the right `prompt`.
@@ -371,8 +371,9 @@ class SessionOperations:
             scope: What goes back.
             overwrite: Whether files that somebody else changed since are overwritten, too. Their present content is kept first.
             dry_run: Whether to change nothing, and answer what would be done.
+            abort: Whether to abort a run or compaction in progress first, and to wait for its end; also with `dry_run`. Queued input begins afterwards.
         """
-        answer: types.SessionRewound = self._transport.call("POST", path("/v1/sessions/{session_id}/rewind", session_id), body=given({"entry_id": entry_id, "scope": scope, "overwrite": overwrite, "dry_run": dry_run}))
+        answer: types.SessionRewound = self._transport.call("POST", path("/v1/sessions/{session_id}/rewind", session_id), body=given({"entry_id": entry_id, "scope": scope, "overwrite": overwrite, "dry_run": dry_run, "abort": abort}))
         return answer
 
     def fork(self, session_id: str, *, to: str, entry_id: t.Optional[types.EntryId] = None, goal: t.Optional[str] = None) -> types.Forked:

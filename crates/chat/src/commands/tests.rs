@@ -58,7 +58,7 @@ fn arguments_are_read_or_refused_with_what_is_wanted() {
             "/compact has no option {flag}; it has --keep N and --force, and all text after -- is the focus"
         ))
     };
-    let back = |scope, overwrite| GoingBack { scope, overwrite };
+    let back = |scope, overwrite| GoingBack { scope, overwrite, abort: false };
     let branch = |entry: Option<u64>, summary| {
         let place = entry.map_or(Place::Choose, Place::After);
         Ok(Command::Branch(Branching { place, prompt: None, summary, back: back(None, false) }))
@@ -105,6 +105,10 @@ fn arguments_are_read_or_refused_with_what_is_wanted() {
         ("/undo", Ok(Command::Undo(back(None, false)))),
         ("/undo --both", Ok(Command::Undo(back(Some(RewindScope::Both), false)))),
         ("/undo --conversation", Ok(Command::Undo(back(Some(RewindScope::Conversation), false)))),
+        (
+            "/undo --files --abort",
+            Ok(Command::Undo(GoingBack { abort: true, ..back(Some(RewindScope::Files), false) })),
+        ),
         ("/undo --overwrite --files", Ok(Command::Undo(back(Some(RewindScope::Files), true)))),
         ("/undo 2", Err("/undo takes --both, --conversation or --files, and --overwrite".to_owned())),
         ("/undo-compact", Ok(Command::UndoCompact(None))),

@@ -22,10 +22,19 @@ use crate::picker::{Item, Picker, Purpose};
 /// The most columns of a prompt that is quoted.
 const QUOTED_COLUMNS: usize = 40;
 
-/// Takes back the last prompt.
+/// Takes back the last prompt. While the model works, the user is asked whether its run is aborted.
 pub(super) async fn undo(backend: &Backend, back: GoingBack, width: usize) -> Outcome {
+    let scope = back.scope.unwrap_or_default();
+    match backend.rewind(None, scope, back, true).await {
+        Err(error) if error.kind() == Some(ProblemKind::Busy) && !back.abort => {
+            Ok(vec![Done::Pick(abort_first(back))])
+        }
+        planned => undo_at_rest(backend, back, planned?, width).await,
+    }
+}
+
+async fn undo_at_rest(backend: &Backend, back: GoingBack, planned: SessionRewound, width: usize) -> Outcome {
     let Some(scope) = back.scope else {
-        let planned = backend.rewind(None, RewindScope::Both, false, true).await?;
         if planned.prompt_id.is_none() {
             return note(Look::DIM, "there is no prompt to take back yet");
         }
@@ -34,14 +43,31 @@ pub(super) async fn undo(backend: &Backend, back: GoingBack, width: usize) -> Ou
             let text = planned.prompt_id.and_then(|prompt| typed(&said, prompt));
             return Ok(vec![Done::Pick(choice(None, text.as_deref(), &planned))]);
         }
-        return take_back(backend, RewindScope::Both, back.overwrite, width).await;
+        return take_back(backend, RewindScope::Both, back, width).await;
     };
-    take_back(backend, scope, back.overwrite, width).await
+    take_back(backend, scope, back, width).await
 }
 
-async fn take_back(backend: &Backend, scope: RewindScope, overwrite: bool, width: usize) -> Outcome {
+/// Asks what happens to the run in progress.
+fn abort_first(back: GoingBack) -> Picker {
+    let scope = match back.scope {
+        None => "",
+        Some(RewindScope::Both) => "--both ",
+        Some(RewindScope::Conversation) => "--conversation ",
+        Some(RewindScope::Files) => "--files ",
+    };
+    let overwrite = if back.overwrite { "--overwrite " } else { "" };
+    let item = Item {
+        value: format!("{scope}{overwrite}--abort"),
+        label: "abort the run, and take its prompt back".to_owned(),
+        detail: "Esc leaves it at work".to_owned(),
+    };
+    Picker::new(Purpose::GoBack(None), "The session is at work", vec![item])
+}
+
+async fn take_back(backend: &Backend, scope: RewindScope, back: GoingBack, width: usize) -> Outcome {
     let said = backend.show().await?.conversation;
-    let rewound = backend.rewind(None, scope, overwrite, false).await?;
+    let rewound = backend.rewind(None, scope, back, false).await?;
     let Some(prompt) = rewound.prompt_id else {
         return note(Look::DIM, "there is no prompt to take back yet");
     };
@@ -63,7 +89,7 @@ async fn take_back(backend: &Backend, scope: RewindScope, overwrite: bool, width
 
 /// Takes back an undo: `from` is where the conversation was.
 pub(super) async fn redo(backend: &Backend, from: EntryId, scope: RewindScope, width: usize) -> Outcome {
-    let rewound = backend.rewind(Some(from), scope, false, false).await?;
+    let rewound = backend.rewind(Some(from), scope, GoingBack::default(), false).await?;
     let mut done = files(&rewound, width);
     let what = match scope {
         RewindScope::Both | RewindScope::Conversation => "The conversation is as it was before /undo",
@@ -106,7 +132,7 @@ pub(super) async fn to(backend: &Backend, how: Branching, width: usize) -> Outco
         Some(prompt) => typed(&backend.show().await?.conversation, prompt),
         None => None,
     };
-    let planned = backend.rewind(moment, RewindScope::Both, false, true).await?;
+    let planned = backend.rewind(moment, RewindScope::Both, how.back, true).await?;
     let Some(scope) = how.back.scope else {
         if moment.is_some() && !planned.files.is_empty() {
             return Ok(vec![Done::Pick(choice(Some(how), text.as_deref(), &planned))]);
@@ -115,7 +141,7 @@ pub(super) async fn to(backend: &Backend, how: Branching, width: usize) -> Outco
     };
     let mut done = Vec::new();
     if scope != RewindScope::Conversation && moment.is_some() {
-        let rewound = backend.rewind(moment, RewindScope::Files, how.back.overwrite, false).await?;
+        let rewound = backend.rewind(moment, RewindScope::Files, how.back, false).await?;
         done.extend(files(&rewound, width));
         if scope == RewindScope::Files {
             done.extend(rewound.from.map(|from| Done::WentBack(from, scope)));

@@ -277,7 +277,8 @@ Examples:
   greenroom answer order-7 12 '[\"tests\",\"docs\"]'         several choices
   greenroom answer order-7 12 '{\"seats\":2}' --by ada     a form
 
-A question is answered once. If a host or a program has the store open, the answer is sent to it.";
+At a terminal, the call that an answer approves is shown and confirmed first; --yes skips the question. A question \
+is answered once. If a host or a program has the store open, the answer is sent to it.";
 
 pub(super) const DELETE_EXAMPLES: &str = "\
 Examples:

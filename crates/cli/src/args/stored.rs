@@ -35,6 +35,9 @@ pub(crate) struct AnswerArgs {
     /// Name of the person who answers, for the log [default: $USER]
     #[arg(long, value_name = "NAME")]
     pub(crate) by: Option<String>,
+    /// Do not ask before a call is approved at a terminal
+    #[arg(short, long)]
+    pub(crate) yes: bool,
     /// Print JSON: the answered question
     #[arg(long)]
     pub(crate) json: bool,

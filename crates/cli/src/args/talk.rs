@@ -94,6 +94,9 @@ pub(crate) struct UndoArgs {
     /// Overwrite files that somebody else changed, too; their present content is kept first
     #[arg(long, conflicts_with = "conversation")]
     pub(crate) overwrite: bool,
+    /// Abort a run in progress first; without it, a session at work is left alone
+    #[arg(long)]
+    pub(crate) abort: bool,
     /// Change nothing; print what would be done
     #[arg(long)]
     pub(crate) dry_run: bool,

@@ -1,11 +1,11 @@
 //! `greenroom questions` and `greenroom answer`: questions of tools to people.
 //!
 //! Invariants: listing changes nothing, and works while a program uses the store; an answer is in the log
-//! before the command reports it. No model is called: the waiting run continues when the program with its
+//! before the command reports it; at a terminal, what an answer approves is shown and confirmed first. No model is called: the waiting run continues when the program with its
 //! tools opens the session.
 
 use anyhow::Result;
-use greenroom::{EntryId, PendingQuestion, Question, QuestionKind, State};
+use greenroom::{Approved, EntryId, GivenAnswer, PendingQuestion, Question, QuestionKind, State};
 use greenroom_server::Client;
 use greenroom_server::operations::{AnswerQuestion, ListQuestions, SessionState};
 use greenroom_store::StoreError;
@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 
 use crate::agent::{self, ask_user};
 use crate::args::{AnswerArgs, Global, QuestionsArgs};
+use crate::commands::confirm;
 use crate::error;
 use crate::host::{Changes, link, source};
 
@@ -66,9 +67,17 @@ pub(crate) async fn answer(global: &Global, args: &AnswerArgs) -> Result<u8> {
             true => error.context("the program that uses the store must be given the answer"),
             false => error,
         })?;
-    let given = give(&changes, args, &session_id, &questions).await;
+    let asked = questions.iter().find(|asked| asked.id == EntryId(args.question));
+    let given = match is_meant(global, args, asked).await {
+        Ok(true) => give(&changes, args, &session_id, asked).await.map(Some),
+        Ok(false) => Ok(None),
+        Err(error) => Err(error),
+    };
     changes.end().await?;
-    let text = given?;
+    let Some(text) = given? else {
+        Screen::stderr(global.color).line("Not answered.")?;
+        return Ok(error::FAILED);
+    };
     let mut screen = Screen::stdout(global.color);
     if args.json {
         screen.pretty_json(&json!({ "session_id": session_id, "question_id": args.question }))?;
@@ -78,15 +87,30 @@ pub(crate) async fn answer(global: &Global, args: &AnswerArgs) -> Result<u8> {
     Ok(0)
 }
 
+/// Shows the call that an answer would approve, and asks whether the user means it. Only at a terminal: a program has
+/// read the question.
+async fn is_meant(global: &Global, args: &AnswerArgs, asked: Option<&PendingQuestion>) -> Result<bool> {
+    let mut screen = Screen::stderr(global.color);
+    let is_approval = |asked: &&PendingQuestion| matches!(asked.question.kind, QuestionKind::Approval { .. });
+    let Some(asked) = asked.filter(is_approval).filter(|_| confirm::can_ask(&screen)) else {
+        return Ok(true);
+    };
+    show(&mut screen, asked)?;
+    let approved = GivenAnswer::from(args.value.as_str()).approved();
+    if args.yes || !matches!(approved, Some(Approved::Once | Approved::Always)) {
+        return Ok(true);
+    }
+    confirm::agrees(&mut screen, &format!("Answer {:?}?", args.value)).await
+}
+
 /// Records the answer. Returns how the run continues.
 async fn give(
     changes: &Changes,
     args: &AnswerArgs,
     id: &str,
-    questions: &[PendingQuestion],
+    asked: Option<&PendingQuestion>,
 ) -> Result<String> {
     let (session_id, question_id) = (id.to_owned(), EntryId(args.question));
-    let asked = questions.iter().find(|asked| asked.id == question_id);
     let value = value(asked.map(|asked| &asked.question.kind), args)?;
     let by = args.by.clone().or_else(|| variable("USER"));
     let answer = AnswerQuestion { session_id: session_id.clone(), question_id, value, by };

@@ -3,7 +3,6 @@
 //! Invariants: listing creates nothing, not even the store's folder.
 
 use std::collections::BTreeMap;
-use std::io::IsTerminal as _;
 
 use anyhow::Result;
 use greenroom::Order;
@@ -18,6 +17,7 @@ use serde_json::{Value, json};
 
 use crate::agent::kept;
 use crate::args::{DeleteArgs, Global, SessionsArgs};
+use crate::commands::confirm;
 use crate::host::source::{self, KnownSession, Listed};
 use crate::host::{Changes, link};
 use crate::{agent, error};
@@ -200,16 +200,13 @@ async fn is_meant(global: &Global, args: &DeleteArgs, id: &str) -> Result<bool> 
         return Ok(true);
     }
     let mut screen = Screen::stderr(global.color);
-    if !screen.is_terminal() || !std::io::stdin().is_terminal() {
+    if !confirm::can_ask(&screen) {
         return Err(error::usage(format!(
             "{} is only a prefix of {id}; give at least {BEGINNING_MIN} characters of it, or --yes",
             args.id
         )));
     }
-    screen.line(format!("Delete {id}? y deletes it, anything else leaves it as it is."))?;
-    let mut answer = String::new();
-    let answer = tokio::task::spawn_blocking(move || std::io::stdin().read_line(&mut answer).map(|_| answer));
-    Ok(matches!(answer.await??.trim().to_lowercase().as_str(), "y" | "yes"))
+    confirm::agrees(&mut screen, &format!("Delete {id}?")).await
 }
 
 /// Deletes a session, and those below it.

@@ -3,8 +3,6 @@
 //! Invariants: without `--yes`, files are changed only after the user has seen which and agreed, at a terminal;
 //! elsewhere, files need `--yes`. Files that somebody else changed need `--overwrite` as well.
 
-use std::io::{BufRead, IsTerminal};
-
 use anyhow::Result;
 use greenroom::permissions::Mode;
 use greenroom_chat::figures;
@@ -14,6 +12,7 @@ use greenroom_terminal::{Interrupts, Screen, format};
 
 use crate::args::{Global, UndoArgs};
 use crate::commands::chat::begin;
+use crate::commands::confirm;
 use crate::error;
 use crate::host::Patience;
 use crate::host::link::Link;
@@ -43,6 +42,7 @@ async fn undo(global: &Global, args: &UndoArgs, link: &Link, id: String) -> Resu
         scope: args.scope(),
         overwrite: args.overwrite,
         dry_run: true,
+        abort: args.abort,
     };
     let planned = link.client.call(wanted.clone()).await?;
     if args.dry_run {
@@ -50,7 +50,7 @@ async fn undo(global: &Global, args: &UndoArgs, link: &Link, id: String) -> Resu
         return Ok(code(&planned));
     }
     let changes = planned.files.iter().filter(|file| file.action.is_done()).count() as u64;
-    if changes > 0 && !args.yes && !agrees(global, args, &planned, changes)? {
+    if changes > 0 && !args.yes && !agrees(global, args, &planned, changes).await? {
         return Ok(error::FAILED);
     }
     let rewound = link.client.call(RewindSession { dry_run: false, ..wanted }).await?;
@@ -59,21 +59,18 @@ async fn undo(global: &Global, args: &UndoArgs, link: &Link, id: String) -> Resu
 }
 
 /// Asks the user whether these files are to be changed.
-fn agrees(global: &Global, args: &UndoArgs, planned: &SessionRewound, changes: u64) -> Result<bool> {
+async fn agrees(global: &Global, args: &UndoArgs, planned: &SessionRewound, changes: u64) -> Result<bool> {
     let files = format::count(changes, "file");
-    if args.json || !std::io::stdin().is_terminal() || !Screen::stderr(global.color).is_terminal() {
+    let mut screen = Screen::stderr(global.color);
+    if args.json || !confirm::can_ask(&screen) {
         return Err(error::usage(format!(
             "{files} would be changed: add --yes to do it, --dry-run to see which, or --conversation to leave them"
         )));
     }
-    let mut screen = Screen::stderr(global.color);
     for file in &planned.files {
         screen.line(format!("  {}", figures::planned(file)))?;
     }
-    screen.line(format!("Change {files}? [y/N]"))?;
-    let mut answer = String::new();
-    std::io::stdin().lock().read_line(&mut answer)?;
-    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+    confirm::agrees(&mut screen, &format!("Change {files}?")).await
 }
 
 fn show(global: &Global, args: &UndoArgs, rewound: &SessionRewound) -> Result<()> {

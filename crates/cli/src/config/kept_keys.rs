@@ -7,13 +7,14 @@
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
 use greenroom_terminal::files;
 use parking_lot::Mutex;
 
+use super::folder;
 use super::layers::users_places;
 use super::redact::is_secret_name;
 use super::surroundings::Surroundings;
@@ -115,9 +116,7 @@ fn read(path: &std::path::Path) -> Result<BTreeMap<String, String>> {
 /// Writes the file as a whole.
 fn write(path: &std::path::Path, keys: &BTreeMap<String, String>) -> Result<()> {
     let failed = || format!("write {}", path.display());
-    if let Some(folder) = path.parent() {
-        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).with_context(failed)?;
-    }
+    folder::make_room(path)?;
     let text = format!("# Keys that `greenroom login` keeps.\n{}", serde_norway::to_string(keys)?);
     let new = path.with_extension(format!("new{}", std::process::id()));
     // A file that exists could be another user's.

@@ -90,6 +90,22 @@ const SECRETS: [&str; 13] = [
 ];
 const MIB: u64 = 1024 * 1024;
 
+impl ModeConfig {
+    /// How much it restricts; `auto` and `landlock` are not compared.
+    fn rank(self) -> u8 {
+        match self {
+            Self::Off => 0,
+            Self::Auto | Self::Landlock => 1,
+            Self::Bubblewrap => 2,
+        }
+    }
+
+    /// Whether nothing that `other` stops is permitted.
+    pub(crate) fn is_within(self, other: Self) -> bool {
+        self.rank() >= other.rank()
+    }
+}
+
 impl Default for SandboxConfig {
     fn default() -> Self {
         let Limits { memory_bytes_max, processes_max, file_bytes_max, files_max, cpu_s_max } =
@@ -185,12 +201,8 @@ pub(super) fn restricted(key: &str, held: &Value, asked: &Value) -> Option<Value
     let texts = |value: &Value| -> Option<Vec<String>> { serde_norway::from_value(value.clone()).ok() };
     match key {
         "sandbox.mode" => {
-            let rank = |value: &Value| match serde_norway::from_value(value.clone()).ok()? {
-                ModeConfig::Off => Some(0),
-                ModeConfig::Auto | ModeConfig::Landlock => Some(1),
-                ModeConfig::Bubblewrap => Some(2),
-            };
-            (rank(asked)? >= rank(held)?).then(|| asked.clone())
+            let read = |value: &Value| serde_norway::from_value::<ModeConfig>(value.clone()).ok();
+            read(asked)?.is_within(read(held)?).then(|| asked.clone())
         }
         "sandbox.network" => {
             let read = |value: &Value| serde_norway::from_value(value.clone()).ok();

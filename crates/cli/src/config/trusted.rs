@@ -8,7 +8,7 @@
 //! give it.
 
 use std::io::Write as _;
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -18,6 +18,7 @@ use parking_lot::Mutex;
 use ring::hmac;
 
 use super::Config;
+use super::folder;
 use super::layers::{expanded, own_file};
 use super::stamp::Stamp;
 use super::surroundings::Surroundings;
@@ -138,9 +139,7 @@ impl FolderTrust {
             return Err(usage("there is no folder for your configuration: set HOME or XDG_CONFIG_HOME"));
         };
         let failed = || format!("write {}", path.display());
-        if let Some(folder) = path.parent() {
-            std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).with_context(failed)?;
-        }
+        folder::make_room(path)?;
         let mut options = std::fs::File::options();
         let mut file = options.append(true).create(true).mode(0o600).open(path).with_context(failed)?;
         let lines: String = inner

@@ -66,6 +66,7 @@ fn flags_of(config: &AgentConfig, command: &ModelArgs, surroundings: &Surroundin
         allow_write,
         allow_shell,
         mode,
+        sandbox,
         settings: _,
     } = config.clone();
     let server = match provider {
@@ -84,8 +85,14 @@ fn flags_of(config: &AgentConfig, command: &ModelArgs, surroundings: &Surroundin
         allow_shell,
         mode,
         simulate: command.simulate,
-        // An agent of the configuration can loosen it by its own `settings`.
-        sandbox: command.sandbox,
+        // The command's own is the least.
+        sandbox: match (sandbox, command.sandbox) {
+            (Some(own), Some(least)) if !own.is_within(least) => Some(least),
+            (own, least) => own.or(least),
+        },
         ..ModelArgs::bare()
     }
 }
+
+#[cfg(test)]
+mod tests;

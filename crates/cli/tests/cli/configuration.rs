@@ -484,3 +484,45 @@ fn an_address_of_a_file_gets_no_key_before_it_is_confirmed_for_that_key() {
     assert!(ran.code == Some(2) && ran.stderr.contains("CORP_KEY is not set"), "{ran:?}");
     let _ = place.run(&["host", "--stop", "--force"]);
 }
+
+/// Writes what only the user's configuration folder has.
+fn written(place: &Place, arguments: &[&str], input: &str) -> Ran {
+    let path = place.store().with_file_name("input");
+    std::fs::write(&path, input).unwrap();
+    let mut command = place.command(arguments);
+    // Nobody answers there, so the key is kept unchecked.
+    command.env("OPENAI_BASE_URL", "http://127.0.0.1:9/v1").stdin(std::fs::File::open(&path).unwrap());
+    ran(command.output().unwrap())
+}
+
+#[test]
+fn a_placeholder_of_a_killed_command_is_no_obstacle() {
+    // What writes, the place of the placeholder, and the file that is written.
+    let (own, keys) = (".config/greenroom/greenroom.yaml", ".config/greenroom/keys.yaml");
+    for (arguments, input, left, written_to) in [
+        (&["config", "set", "provider", "openai"][..], "", ".config", own),
+        (&["config", "set", "provider", "openai"], "", ".config/greenroom", own),
+        (&["config", "set", "provider", "openai"], "", own, own),
+        (
+            &["config", "set", "--project", "compaction.enabled", "false"],
+            "",
+            "work/greenroom.yaml",
+            "work/greenroom.yaml",
+        ),
+        (&["login", "openai"], "sk-0123456789abcdef\n", ".config/greenroom", keys),
+        (&["login", "openai"], "sk-0123456789abcdef\n", own, keys),
+        (&["config", "trust", "--folder", "."], "", ".config", ".config/greenroom/trusted-folders"),
+    ] {
+        let place = Place::new();
+        let home = place.store().parent().unwrap().to_owned();
+        let left = home.join(left);
+        std::fs::create_dir_all(&left).unwrap();
+        std::fs::set_permissions(&left, std::fs::Permissions::from_mode(0o1555)).unwrap();
+        assert_eq!(place.run(&["config"]).code, Some(0), "it is read as if it were not there");
+        let ran = written(&place, arguments, input);
+        assert_eq!(ran.code, Some(0), "{left:?}: {ran:?}");
+        assert!(home.join(written_to).is_file(), "{left:?}: {ran:?}");
+        let is_placeholder = left.is_dir() && left.metadata().unwrap().permissions().mode() & 0o1000 != 0;
+        assert!(!is_placeholder, "{left:?}");
+    }
+}

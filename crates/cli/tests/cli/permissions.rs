@@ -287,6 +287,28 @@ fn what_is_edited_in_the_file_of_answers_applies_to_the_next_call() {
 }
 
 #[test]
+fn rules_of_answers_are_in_the_json_of_the_configuration() {
+    let place = Place::new();
+    let shown = || place.json(&["config", "--json"])["permissions.always"].clone();
+    assert_eq!(shown(), Value::Null, "without any answer");
+    let file = remembered(&place);
+    for (text, expect) in [
+        ("allow: {}\n", Value::Null),
+        ("allow: { /srv/a: [] }\n", Value::Null),
+        (
+            "allow: { /srv/a: ['write(src/**)', 'bash(ls *)'], /srv/b: [read] }\n",
+            json!({ "/srv/a": ["write(src/**)", "bash(ls *)"], "/srv/b": ["read"] }),
+        ),
+    ] {
+        std::fs::write(&file, text).unwrap();
+        let found = shown();
+        assert_eq!(found["value"], expect, "{text}");
+        let source = if expect.is_null() { Value::Null } else { json!(file) };
+        assert_eq!(found["source"], source, "{text}");
+    }
+}
+
+#[test]
 fn files_do_not_go_back_in_the_read_only_mode() {
     let model = calling("write", json!({ "path": "a.txt", "content": "x" }));
     let (place, url) = (Place::new(), model.url());

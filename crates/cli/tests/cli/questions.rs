@@ -4,10 +4,11 @@ use std::path::Path;
 use std::time::Duration;
 
 use greenroom::prelude::*;
-use greenroom::{EntryId, PendingQuestion};
+use greenroom::{Approval, EntryId, PendingQuestion};
 use greenroom_simulator::{CallInfo, Function, SeenRequest, Simulator, SimulatorOptions};
 use serde_json::{Value, json};
 
+use super::screen::{Terminal, is_there};
 use super::support::{Place, Ran, events};
 
 /// Nothing here takes longer, on the slowest machine.
@@ -230,4 +231,57 @@ fn where_nothing_is_stored_nothing_is_asked() {
     check(&place.run(&["questions", "--session", "order-7"]), 3, "`greenroom sessions` lists them");
     check(&place.run(&["answer", "order-7", "3", "yes"]), 3, "`greenroom sessions` lists them");
     assert!(!exists(&place.store()), "looking makes nothing");
+}
+
+/// An approval of a command with an invisible character.
+fn approval() -> Question {
+    let mut approval = Approval::new("bash", json!({ "command": "make\u{200b} clean\nrm -r target" }));
+    approval.rules = vec!["bash(make *)".to_owned()];
+    Question::approval("Run this command?", approval)
+}
+
+#[test]
+fn what_is_approved_at_a_terminal_is_shown_and_confirmed() {
+    // The answer with flags, the key that is pressed, and whether it is answered; an empty key: nothing is asked.
+    let rows: &[(&[&str], &str, bool)] = &[
+        (&["yes"], "y", true),
+        (&["yes"], "n", false),
+        (&["yes"], "x", false),
+        (&["always"], "y", true),
+        (&["always"], "n", false),
+        (&["yes", "--yes"], "", true),
+        (&["no, ask Ada"], "", true),
+    ];
+    if !is_there() {
+        return;
+    }
+    for (answer, key, is_answered) in rows {
+        let place = Place::new();
+        let id = asked_in(&place, "order-7", approval());
+        let arguments = [&["answer", "order-7", &*id], *answer].concat();
+        let terminal = Terminal::run(&place, (90, 30), &arguments);
+        if !key.is_empty() {
+            terminal.shows("[y/N]");
+            terminal.says(key);
+        }
+        let screen = terminal.shows("ended with");
+        for part in ["Run this command?", "│ make\\u{200b} clean", "│ rm -r target", "bash(make *)"] {
+            assert!(screen.contains(part), "{answer:?}: {part}: {screen}");
+        }
+        assert_eq!(screen.contains("[y/N]"), !key.is_empty(), "{answer:?}: {screen}");
+        let (said, code) = if *is_answered { ("Answered.", "0") } else { ("Not answered.", "1") };
+        assert!(
+            screen.contains(said) && screen.contains(&format!("ended with {code}")),
+            "{answer:?}: {screen}"
+        );
+        let is_open = place.run(&["questions"]).stdout.contains("order-7");
+        assert_eq!(is_open, !is_answered, "{answer:?} {key}");
+    }
+    // A pipe is not asked, and reads nothing but the result.
+    let place = Place::new();
+    let id = asked_in(&place, "order-7", approval());
+    let ran = place.run(&["answer", "order-7", &id, "yes"]);
+    assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""), "{ran:?}");
+    check(&ran, 0, "Answered.");
+    assert!(!ran.stdout.contains("make"), "{ran:?}");
 }

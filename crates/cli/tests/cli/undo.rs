@@ -91,6 +91,82 @@ fn without_the_setting_only_conversations_go_back() {
     assert!(!place.store().join("files").exists());
 }
 
+/// Writes into each of the files that the prompt names.
+fn writer_of_many() -> Model {
+    let runs = Function(|request: &SeenRequest, _: CallInfo| {
+        let Some(Message::User(_)) = request.messages.last().map(|last| &**last) else {
+            return Answer::text("done");
+        };
+        let text = request.last_user_text();
+        let call = |number: usize| json!({ "path": format!("deep/{number}"), "content": format!("{text} {number}") });
+        let first = Answer::call("write", &call(0));
+        (1..FILES).fold(first, |answer, number| answer.and_call("write", &call(number)))
+    });
+    Model::new(runs, |_| {})
+}
+
+/// How many files a prompt changes.
+const FILES: usize = 12;
+
+/// The process is killed in the middle: when so many files are back, and once the conversation is, too. After that the
+/// same request does the rest, and what others did is as they left it.
+#[test]
+fn a_kill_during_an_undo_loses_nothing() {
+    let mut states = std::collections::BTreeSet::new();
+    for killed_at in 0..=FILES + 1 {
+        let (place, model) = (Place::new(), writer_of_many());
+        let url = model.url();
+        let flags = ["--base-url", &url, "--allow-write", "--no-host"];
+        let run = |arguments: &[&str]| place.run(&[arguments, &flags].concat());
+        let content = |number: usize| {
+            std::fs::read_to_string(place.work().join(format!("deep/{number}"))).unwrap_or_default()
+        };
+        std::fs::write(place.work().join("mine"), "the user's").unwrap();
+        for prompt in ["one", "two"] {
+            assert_eq!(run(&["run", "-p", prompt, "--session", "s"]).code, Some(0));
+        }
+        // One of the files is somebody else's now.
+        std::fs::write(place.work().join("deep/3"), "the user's").unwrap();
+        let back = || (0..FILES).filter(|number| content(*number) == format!("one {number}")).count();
+        let mut undo = place.start(&[&["undo", "s", "--yes"][..], &flags].concat());
+        while back() < killed_at.min(FILES - 1) && !undo.has_ended() {
+            std::thread::yield_now();
+        }
+        if killed_at <= FILES && !undo.has_ended() {
+            undo.signal(rustix::process::Signal::KILL);
+        }
+        let _ = undo.end();
+        let were_back = back();
+        for number in (0..FILES).filter(|number| *number != 3) {
+            let (old, new) = (format!("one {number}"), format!("two {number}"));
+            assert!([old, new].contains(&content(number)), "{killed_at}: {number}: {:?}", content(number));
+        }
+        let prompts = || {
+            let shown = place.run(&["show", "s"]);
+            assert_eq!(shown.code, Some(0), "{killed_at}: {shown:?}");
+            shown.stdout.matches("two").count()
+        };
+        let is_conversation_back = prompts() == 0;
+        assert!(!is_conversation_back || were_back == FILES - 1, "{killed_at}: the files go first");
+        states.insert((were_back, is_conversation_back));
+        if !is_conversation_back {
+            let ran = run(&["undo", "s", "--yes"]);
+            assert!(ran.stdout.contains("left as it is, because somebody"), "{killed_at}: {ran:?}");
+        }
+        assert_eq!((back(), prompts()), (FILES - 1, 0), "{killed_at}");
+        assert_eq!(content(3), "the user's", "{killed_at}");
+        assert_eq!(std::fs::read_to_string(place.work().join("mine")).unwrap(), "the user's");
+        // Temporary files hold nothing that is not kept.
+        for entry in std::fs::read_dir(place.work().join("deep")).unwrap() {
+            let path = entry.unwrap().path();
+            let text = std::fs::read_to_string(&path).unwrap();
+            let is_known = text.is_empty() || text.starts_with("one ") || text.starts_with("two ");
+            assert!(is_known || path.ends_with("3"), "{killed_at}: {path:?}: {text}");
+        }
+    }
+    assert!(states.len() >= 3, "it was killed in the middle: {states:?}");
+}
+
 #[test]
 fn the_chat_offers_what_goes_back() {
     // The choice, and the file and the prompt in the editor afterwards.

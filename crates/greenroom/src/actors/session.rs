@@ -117,6 +117,8 @@ pub(crate) struct SessionState {
     repeats: Repeats,
     /// The events that the agent has yet to publish.
     outgoing: Outgoing,
+    #[cfg(feature = "command-tools")]
+    rewinds: rewinding::WaitingRewinds,
 }
 
 impl Actor for Session {
@@ -282,7 +284,7 @@ impl SessionState {
             }
             #[cfg(feature = "command-tools")]
             SessionMessage::Rewind { rewind, reply } => {
-                let _ = reply.send(Box::pin(self.rewind(rewind)).await);
+                Box::pin(self.rewind_in_turn(rewind, reply)).await;
             }
             SessionMessage::HandOff { to, sees, reply } => {
                 let _ = reply.send(Box::pin(self.hand_off(&to, sees)).await);

@@ -386,6 +386,7 @@ impl SupervisorState {
 
     /// Handles the death of an actor; that of an unknown actor is remembered until the actor is known.
     fn actor_died(&mut self, myself: &ActorRef<SupervisorMessage>, actor: ActorId, reason: &str) {
+        let reason = &*self.deps.redactor.all(reason);
         let Some(id) = self.actors.remove(&actor) else {
             self.early_deaths.truncate(EARLY_DEATHS_MAX - 1);
             self.early_deaths.push_front((actor, reason.to_owned()));

@@ -163,7 +163,7 @@ impl ToolHooks<'_> {
         if was_run {
             note_changed_arguments(&mut output, asked, called);
         }
-        greenroom_tools::Registry::result(asked, output)
+        greenroom_tools::Registry::result(asked, output, &self.deps.redactor)
     }
 
     /// Reports a hook's action, and its failure.

@@ -10,7 +10,7 @@ use crate::values::rewind::{Rewind, Rewound};
 
 impl SessionHandle {
     /// Takes back the newest turn, or goes back to an entry: the conversation, the files that the session's
-    /// tools have changed since, or both. Only while idle. The files are those that the runtime keeps; what
+    /// tools have changed since, or both. Only while idle, or with [`Rewind::aborting`]. The files are those that the runtime keeps; what
     /// happened to each is in the result, and a file that cannot be brought back is left as it is. A rewind
     /// to [`Rewound::from`] takes the rewind back.
     ///

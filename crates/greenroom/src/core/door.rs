@@ -60,7 +60,10 @@ impl Door {
     /// Calls the guards of the session's agent; returns the input to record.
     pub(crate) async fn judge(&self, kind: InputKind, prompt: Prompt) -> Result<Prompt> {
         match self.agent.clone().or_else(|| self.shared.agent()) {
-            Some(agent) => input::judge(&agent, &self.shared.id, kind, prompt).await,
+            Some(agent) => {
+                let judged = input::judge(&agent, &self.shared.id, kind, prompt).await;
+                judged.map_err(|error| error.redacted(&self.deps.redactor))
+            }
             // The session refuses input without an agent.
             None => Ok(prompt),
         }
@@ -107,7 +110,8 @@ impl Door {
 
     /// Waits for the answer to a request.
     pub(crate) async fn answered<T>(&self, answer: oneshot::Receiver<Result<T>>) -> Result<T> {
-        answer.await.map_err(|_| self.gone())?
+        let answer = answer.await.map_err(|_| self.gone())?;
+        answer.map_err(|error| error.redacted(&self.deps.redactor))
     }
 
     /// Asks the session's actor if there is one; a sleeping session is not woken.

@@ -16,6 +16,7 @@ pub use reasons::MetadataError;
 pub(crate) use reasons::{BranchPointError, PinError, UnknownName};
 
 mod reasons;
+mod redacted;
 
 /// A failed request to the runtime.
 #[derive(Debug, Clone, thiserror::Error)]

@@ -20,6 +20,7 @@ pub struct Rewind {
     pub(crate) files: bool,
     pub(crate) overwrites: bool,
     pub(crate) dry_run: bool,
+    pub(crate) aborts: bool,
 }
 
 /// Where a rewind leads.
@@ -33,7 +34,7 @@ pub(crate) enum RewindTarget {
 
 impl Rewind {
     fn new(target: RewindTarget) -> Self {
-        Self { target, conversation: true, files: true, overwrites: false, dry_run: false }
+        Self { target, conversation: true, files: true, overwrites: false, dry_run: false, aborts: false }
     }
 
     /// Takes back the newest turn: the last prompt, and everything after it.
@@ -67,6 +68,13 @@ impl Rewind {
     #[must_use]
     pub fn overwriting(mut self) -> Self {
         self.overwrites = true;
+        self
+    }
+
+    /// Aborts the run or compaction in progress first, and goes back when it has ended, before queued input begins.
+    #[must_use]
+    pub fn aborting(mut self) -> Self {
+        self.aborts = true;
         self
     }
 

@@ -69,6 +69,9 @@ fn looks_like_key(byte: &u8) -> bool {
 /// The longest block of a private key, and the longest user name and password of a URL, in bytes.
 const BLOCK_BYTES_MAX: usize = 16 * 1024;
 const LOGIN_BYTES_MAX: usize = 512;
+/// The longest shape that is looked for around a cut, in bytes: a private key with its labels. A longer token is no
+/// secret that anybody has.
+pub(super) const BYTES_MAX: usize = BLOCK_BYTES_MAX + 256;
 
 /// The names, the literals, and the rules.
 const SHAPES: &[(&str, &[&str], Rule)] = &[
@@ -115,25 +118,49 @@ pub(super) fn is_name(name: &str) -> bool {
 
 /// Replaces what looks like a secret.
 pub(super) fn replaced(text: &str) -> Cow<'_, str> {
-    let (finder, shapes) = finder();
     let mut redacted = String::new();
-    let (mut end, mut at) = (0, 0);
-    while let Some(found) = finder.find(aho_corasick::Input::new(text).span(at..text.len())) {
-        let (name, _, rule) = SHAPES[shapes[found.pattern().as_usize()]];
-        match secret(text.as_bytes(), found.range(), rule) {
-            Some(secret) if secret.start >= end => {
-                redacted.push_str(&text[end..secret.start]);
-                put(&mut redacted, name);
-                (end, at) = (secret.end, secret.end);
-            }
-            Some(_) | None => at = found.end(),
-        }
+    let mut end = 0;
+    for (name, secret) in secrets(text.as_bytes()) {
+        redacted.push_str(&text[end..secret.start]);
+        put(&mut redacted, name);
+        end = secret.end;
     }
     if end == 0 {
         return Cow::Borrowed(text);
     }
     redacted.push_str(&text[end..]);
     Cow::Owned(redacted)
+}
+
+/// Returns what looks like a secret, with the names, in the order of the text.
+pub(super) fn secrets(text: &[u8]) -> impl Iterator<Item = (&'static str, Range<usize>)> {
+    recognised(text).map(|(name, secret, _)| (name, secret))
+}
+
+/// Returns what it takes to recognise each secret: also the words before it, and the `@` behind a password.
+pub(super) fn extents(text: &[u8]) -> impl Iterator<Item = Range<usize>> {
+    recognised(text).map(|(_, _, extent)| extent)
+}
+
+/// Returns the names, the secrets, and what they are recognised by.
+fn recognised(text: &[u8]) -> impl Iterator<Item = (&'static str, Range<usize>, Range<usize>)> {
+    let (finder, shapes) = finder();
+    let (mut end, mut at) = (0, 0);
+    std::iter::from_fn(move || {
+        loop {
+            let found = finder.find(aho_corasick::Input::new(text).span(at..text.len()))?;
+            let (name, _, rule) = SHAPES[shapes[found.pattern().as_usize()]];
+            match secret(text, found.range(), rule) {
+                Some(secret) if secret.start >= end => {
+                    (end, at) = (secret.end, secret.end);
+                    let behind = usize::from(matches!(rule, Rule::Url));
+                    let extent = found.start().min(secret.start)..secret.end + behind;
+                    return Some((name, secret, extent));
+                }
+                Some(_) | None => at = found.end(),
+            }
+        }
+    })
 }
 
 /// Returns what finds the literals, and the shape of each of them.

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::{Access, Answer, Asked, Nothing, Operation, Performed, Refused, Route, Verb};
 
 /// Takes back the newest turn, or goes back to an entry: the conversation, the files that the session's tools
-/// have changed since, or both. Only while the session is idle. Files that cannot be brought back are left as
+/// have changed since, or both. Only while the session is idle, unless `abort` is set. Files that cannot be brought back are left as
 /// they are; the answer names them. In the session's read-only mode no file goes back.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -29,6 +29,10 @@ pub struct RewindSession {
     /// Whether to change nothing, and answer what would be done.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub dry_run: bool,
+    /// Whether to abort a run or compaction in progress first, and to wait for its end; also with `dry_run`. Queued input
+    /// begins afterwards.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub abort: bool,
 }
 
 /// What goes back.
@@ -131,6 +135,9 @@ impl RewindSession {
         };
         if self.overwrite {
             rewind = rewind.overwriting();
+        }
+        if self.abort {
+            rewind = rewind.aborting();
         }
         if self.dry_run { rewind.dry_run() } else { rewind }
     }

@@ -144,6 +144,10 @@ pub(super) fn tool(workspace: Workspace, options: Options, shared: Arc<Shared>) 
 enum End {
     Exited(std::io::Result<ExitStatus>),
     TimedOut,
+    /// It had more processes than it may.
+    Outgrown {
+        processes_max: u64,
+    },
     Cancelled,
 }
 
@@ -206,13 +210,17 @@ async fn performed(
     deadline: tokio::time::Instant,
     context: &ToolContext,
 ) -> Result<(End, String), ToolError> {
+    let processes_max = launch.confinement.limits.processes_max;
     let (mut running, mut output) = Running::start(launch)
         .map_err(|error| ToolError::new(format!("cannot start the command: {error}")))?;
-    let mut collector = Collector::new(&context.progress, Some(Spill::new(Arc::clone(shared))));
+    let mut collector =
+        Collector::new(&context.progress, &context.redactor, Some(Spill::new(Arc::clone(shared))));
+    let outgrown = running.outgrows(processes_max);
     let end = tokio::select! {
         biased;
         () = context.cancel.cancelled() => End::Cancelled,
         () = tokio::time::sleep_until(deadline) => End::TimedOut,
+        () = outgrown => End::Outgrown { processes_max },
         status = async {
             // The output may end before the command, and the command before its output.
             tokio::select! {
@@ -228,7 +236,7 @@ async fn performed(
             // Reads what is still in the pipe; a process that could not be ended might hold it open for ever.
             let _ = tokio::time::timeout(DRAIN, collector.read_all(&mut output)).await;
         }
-        End::TimedOut | End::Cancelled => {
+        End::TimedOut | End::Cancelled | End::Outgrown { .. } => {
             // Reads only what is there already; later output is about processes being ended.
             let mut there = (&mut output).take(PIPE_BYTES);
             let _ = collector.read_all(&mut there).now_or_never();
@@ -360,6 +368,13 @@ fn report(end: End, timeout: Duration, text: String) -> ToolOutput {
         End::TimedOut => (
             ToolStatus::Error,
             format!("timed out after {timeout:?}; the command and all its processes were ended"),
+        ),
+        End::Outgrown { processes_max } => (
+            ToolStatus::Error,
+            format!(
+                "it had more than {processes_max} processes and threads (`sandbox.processes_max`); the command and all its \
+                 processes were ended"
+            ),
         ),
         End::Exited(Ok(status)) if status.success() => (ToolStatus::Ok, String::new()),
         End::Exited(Ok(status)) => (ToolStatus::Error, exit(status)),

@@ -7,6 +7,7 @@
 use std::io::Read;
 
 use greenroom_kernel::Touch;
+use greenroom_kernel::redact::Redactor;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use tokio_util::sync::CancellationToken;
@@ -51,7 +52,7 @@ pub(super) fn tool(workspace: Workspace) -> FunctionTool {
 
 fn would_change(workspace: &Workspace, arguments: &Edit) -> Option<String> {
     let before = text_of(workspace, &workspace.locate(&arguments.path).ok()?)?;
-    let (after, _) = replace(&before, arguments).ok()?;
+    let (after, _) = replace(&before, arguments, &Redactor::default()).ok()?;
     Some(changes(&before, &after).join("\n"))
 }
 
@@ -77,7 +78,7 @@ fn edit(
         return Err(ToolsError::Refused(text));
     };
     let wrong = |wrong| ToolsError::Refused(format!("`{shown}` was not changed: {wrong}"));
-    let (after, lines) = replace(&text, arguments).map_err(wrong)?;
+    let (after, lines) = replace(&text, arguments, &context.redactor).map_err(wrong)?;
     let edited = encoding.encode(&after).map_err(|char| {
         let encoding = encoding.as_str();
         wrong(format!("it is in {encoding}, which does not have {char:?}; `write` it as a whole for UTF-8"))
@@ -101,7 +102,7 @@ fn edit(
 }
 
 /// Returns the text after the edit, and the lines at which replacements begin.
-fn replace(text: &str, edit: &Edit) -> Result<(String, Vec<usize>), String> {
+fn replace(text: &str, edit: &Edit, redactor: &Redactor) -> Result<(String, Vec<usize>), String> {
     if edit.old.is_empty() {
         return Err("`old` is empty; use `write` to write a whole file".to_owned());
     }
@@ -122,7 +123,7 @@ fn replace(text: &str, edit: &Edit) -> Result<(String, Vec<usize>), String> {
     let places: Vec<usize> = text.match_indices(&old).map(|(place, _)| place).collect();
     let lines: Vec<usize> = places.iter().map(|place| text[..*place].matches('\n').count() + 1).collect();
     match places.len() {
-        0 => Err(format!("`old` does not occur in it{}", hint(text, &old))),
+        0 => Err(format!("`old` does not occur in it{}", hint(text, &old, redactor))),
         1 => Ok((text.replacen(&old, &new, 1), lines)),
         _ if edit.all => Ok((text.replace(&old, &new), lines)),
         count => Err(format!(
@@ -133,7 +134,7 @@ fn replace(text: &str, edit: &Edit) -> Result<(String, Vec<usize>), String> {
 }
 
 /// Returns the line that `old` was probably meant to begin with.
-fn hint(text: &str, old: &str) -> String {
+fn hint(text: &str, old: &str, redactor: &Redactor) -> String {
     const ALIKE_MIN: usize = 600;
     let Some((before, wanted)) = old.lines().enumerate().find(|(_, line)| !line.trim().is_empty()) else {
         return " (it is blank)".to_owned();
@@ -152,7 +153,7 @@ fn hint(text: &str, old: &str) -> String {
             } else {
                 format!("the closest is line {number}")
             };
-            format!("; {why}: {:?}", cap_line(line, 200))
+            format!("; {why}: {:?}", cap_line(line, 200, redactor))
         }
         Some(_) | None => String::new(),
     }

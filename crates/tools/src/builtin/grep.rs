@@ -8,6 +8,7 @@ use std::io::Read;
 use std::ops::ControlFlow;
 
 use globset::{GlobBuilder, GlobMatcher};
+use greenroom_kernel::redact::Redactor;
 use regex::bytes::{Regex, RegexBuilder};
 use rustix::fs::FileType;
 use schemars::JsonSchema;
@@ -45,8 +46,10 @@ struct Grep {
 
 pub(super) fn tool(workspace: Workspace) -> FunctionTool {
     crate::tool("grep", move |arguments: Grep, context: ToolContext| {
-        let workspace = workspace.clone();
-        async move { workspace.blocking(&context.cancel, move |w, cancel| grep(w, &arguments, cancel)).await }
+        let (workspace, redactor) = (workspace.clone(), context.redactor.clone());
+        async move {
+            workspace.blocking(&context.cancel, move |w, cancel| grep(w, &arguments, cancel, &redactor)).await
+        }
     })
     .read_only()
     .shows_own_files()
@@ -56,6 +59,7 @@ fn grep(
     workspace: &Workspace,
     arguments: &Grep,
     cancel: &CancellationToken,
+    redactor: &Redactor,
 ) -> Result<ToolOutput, ToolsError> {
     let start = workspace.locate(arguments.path.as_deref().unwrap_or("."))?;
     let glob = arguments.glob.as_deref().map(matcher).transpose()?;
@@ -65,6 +69,7 @@ fn grep(
             .size_limit(4 << 20)
             .build()
             .map_err(|error| ToolsError::Refused(format!("the pattern is not valid: {error}")))?,
+        redactor: redactor.clone(),
         context: arguments.context.min(CONTEXT_MAX),
         text: String::new(),
         lines: 0,
@@ -101,6 +106,7 @@ fn matcher(glob: &str) -> Result<GlobMatcher, ToolsError> {
 
 struct Search {
     regex: Regex,
+    redactor: Redactor,
     context: usize,
     text: String,
     lines: usize,
@@ -158,7 +164,8 @@ impl Search {
     }
 
     fn show(&mut self, path: &str, index: usize, line: &[u8], mark: char) {
-        let text = cap_line(String::from_utf8_lossy(line).trim_end_matches('\r'), LINE_BYTES_MAX);
+        let text =
+            cap_line(String::from_utf8_lossy(line).trim_end_matches('\r'), LINE_BYTES_MAX, &self.redactor);
         self.push(&format!("{path}{mark}{}{mark} {text}", index + 1));
     }
 

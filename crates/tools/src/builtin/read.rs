@@ -7,13 +7,14 @@ use std::io::{BufRead, BufReader, Read as _};
 use std::path::{Path, PathBuf};
 
 use greenroom_kernel::image::media_type;
+use greenroom_kernel::redact::Redactor;
 use greenroom_kernel::{Image, Touch};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use tokio_util::sync::CancellationToken;
 
 use super::encoding::{self, Encoding};
-use crate::output::{BODY_BYTES_MAX, BODY_LINES_MAX};
+use crate::output::{BODY_BYTES_MAX, BODY_LINES_MAX, line_end};
 use crate::{FunctionTool, ToolContext, ToolError, ToolOutput, ToolsError, Workspace};
 
 /// The longest part of a line that is shown, in bytes.
@@ -95,7 +96,7 @@ fn read(
     if first == 0 || wanted == 0 {
         return Err(ToolsError::Refused("`offset` and `limit` count from 1".to_owned()));
     }
-    let mut page = Page::new(first, wanted);
+    let mut page = Page::new(first, wanted, context.redactor.clone());
     match declared {
         None => page.fill(BufReader::with_capacity(64 * 1024, head.chain(file)), cancel, shown)?,
         Some(encoding) => {
@@ -171,10 +172,11 @@ struct Page {
     encoding: Option<Encoding>,
     /// Whether the rest was not read, because the file is very large.
     has_more: bool,
+    redactor: Redactor,
 }
 
 impl Page {
-    fn new(first: usize, wanted: usize) -> Self {
+    fn new(first: usize, wanted: usize, redactor: Redactor) -> Self {
         Self {
             first,
             wanted,
@@ -184,6 +186,7 @@ impl Page {
             full: false,
             encoding: None,
             has_more: false,
+            redactor,
         }
     }
 
@@ -194,6 +197,7 @@ impl Page {
         shown: &str,
     ) -> Result<(), ToolsError> {
         let (mut line, mut line_bytes, mut read_bytes) = (Vec::new(), 0, 0);
+        let held_max = LINE_BYTES_MAX + self.redactor.reach();
         loop {
             if cancel.is_cancelled() {
                 return Err(ToolsError::Cancelled);
@@ -205,7 +209,7 @@ impl Page {
             let chunk_bytes = chunk.len();
             for piece in chunk.split_inclusive(|byte| *byte == b'\n') {
                 let body = piece.strip_suffix(b"\n").unwrap_or(piece);
-                let room = LINE_BYTES_MAX.saturating_sub(line.len()).min(body.len());
+                let room = held_max.saturating_sub(line.len()).min(body.len());
                 line.extend_from_slice(&body[..room]);
                 line_bytes += body.len();
                 if body.len() < piece.len() {
@@ -232,12 +236,16 @@ impl Page {
         self.full || self.total.saturating_add(1) >= self.first.saturating_add(self.wanted)
     }
 
-    /// Processes the next line; `line` holds at most the part that is shown.
+    /// Processes the next line; `line` is at least the part that is shown.
     fn line(&mut self, line: &[u8], line_bytes: usize) {
         self.total += 1;
         if self.full || self.total < self.first || self.total >= self.first.saturating_add(self.wanted) {
             return;
         }
+        let line = match line_bytes > LINE_BYTES_MAX {
+            true => &line[..line_end(line, LINE_BYTES_MAX, &self.redactor)],
+            false => line,
+        };
         let line = if self.total == 1 { line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line) } else { line };
         let mut line = line.strip_suffix(b"\r").unwrap_or(line);
         if line_bytes > LINE_BYTES_MAX

@@ -1,5 +1,6 @@
 //! The built-in tools, each through one table over a temporary workspace, and their descriptions for models.
 
+mod cuts;
 mod files;
 mod search;
 mod shell;

@@ -4,7 +4,7 @@
 //! reused process number never hits another process.
 
 #[cfg(target_os = "linux")]
-pub(super) use linux::{end_all, end_descendants, started};
+pub(super) use linux::{count_threads, end_all, end_descendants, started, threads_of_system};
 
 /// Without `/proc`, only the process group can be ended.
 #[cfg(not(target_os = "linux"))]
@@ -18,6 +18,16 @@ pub(super) fn end_all(root: i32, _since: u64, _marker: &str, _root_is_guard: boo
 
 #[cfg(not(target_os = "linux"))]
 pub(super) fn started(_pid: i32) -> u64 {
+    0
+}
+
+#[cfg(not(target_os = "linux"))]
+pub(super) fn threads_of_system() -> Option<u64> {
+    None
+}
+
+#[cfg(not(target_os = "linux"))]
+pub(super) fn count_threads(_root: i32, _since: u64) -> u64 {
     0
 }
 
@@ -44,6 +54,7 @@ mod linux {
         parent: i32,
         session: i32,
         group: i32,
+        threads: u64,
         /// When it started, in clock ticks since system start.
         started: u64,
     }
@@ -66,6 +77,17 @@ mod linux {
     /// its end means the end of all.
     pub(in super::super) fn end_all(root: i32, since: u64, marker: &str, root_is_guard: bool) {
         end(root, since, Some(marker), root_is_guard);
+    }
+
+    /// Returns how many threads there are, as far as the system tells.
+    pub(in super::super) fn threads_of_system() -> Option<u64> {
+        let load = std::fs::read_to_string("/proc/loadavg").ok()?;
+        load.split_ascii_whitespace().nth(3)?.split_once('/')?.1.parse().ok()
+    }
+
+    /// Counts the threads of `root`, its descendants and its session.
+    pub(in super::super) fn count_threads(root: i32, since: u64) -> u64 {
+        scan(root, since, None).found.iter().map(|process| process.threads).sum()
     }
 
     /// Ends all descendants of this process, which is their subreaper, repeatedly until none is left.
@@ -190,6 +212,7 @@ mod linux {
             parent: number(1)?,
             group: number(2)?,
             session: number(3)?,
+            threads: fields.get(17)?.parse().ok()?,
             started: fields.get(19)?.parse().ok()?,
         })
     }
@@ -206,7 +229,7 @@ mod linux {
             for name in ["sh", "a b) R (c", ") Z 9 9 9"] {
                 let process = parse(7, &format!("7 ({name}) S {rest}")).expect("a process");
                 let found = (process.pid, process.parent, process.group, process.session, process.started);
-                assert_eq!(found, (7, 1, 2, 3, 987), "{name}");
+                assert_eq!((found, process.threads), ((7, 1, 2, 3, 987), 1), "{name}");
                 assert!(parse(7, &format!("7 ({name}) Z {rest}")).is_none(), "a zombie is not a process");
             }
             assert!(parse(7, "").is_none());

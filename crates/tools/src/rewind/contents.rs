@@ -14,8 +14,13 @@ use sha2::{Digest, Sha256};
 
 /// The ending of contents that are being written.
 const PART: &str = "part";
-/// After there was too much, contents are dropped until this share of the limit is left.
+/// After there was too much, something is dropped until this share of the limit is left.
 const LEFT_PERCENT: u64 = 90;
+
+/// How much is left after something was dropped.
+pub(super) fn left_after(bytes_max: u64) -> u64 {
+    bytes_max / 100 * LEFT_PERCENT
+}
 
 /// The SHA-256 of a content, in hexadecimal digits.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -52,6 +57,8 @@ impl ContentsHash {
 pub(super) struct Contents {
     dir: PathBuf,
     bytes: u64,
+    /// The size of the journals, which count towards the same limit.
+    journals: u64,
     /// The contents that a call has kept and not recorded yet. They are not dropped.
     in_use: HashSet<String>,
 }
@@ -64,7 +71,7 @@ pub(super) fn create_private(dir: &Path) -> io::Result<()> {
 impl Contents {
     pub(super) fn open(dir: PathBuf) -> io::Result<Self> {
         create_private(&dir)?;
-        let mut contents = Self { dir, bytes: 0, in_use: HashSet::new() };
+        let mut contents = Self { dir, bytes: 0, journals: 0, in_use: HashSet::new() };
         for (path, _, bytes) in contents.files()? {
             if path.extension().is_some_and(|ending| ending == PART) {
                 // A crash left it. If it cannot be removed, the next start tries again.
@@ -76,8 +83,14 @@ impl Contents {
         Ok(contents)
     }
 
+    /// The size of the contents and the journals.
     pub(super) fn bytes(&self) -> u64 {
-        self.bytes
+        self.bytes + self.journals
+    }
+
+    /// Notes that a journal has changed its size.
+    pub(super) fn journal(&mut self, before: u64, after: u64) {
+        self.journals = self.journals.saturating_sub(before) + after;
     }
 
     fn path(&self, hash: &ContentsHash) -> PathBuf {
@@ -152,14 +165,14 @@ impl Contents {
 
     /// Drops the oldest contents if there is more than this.
     pub(super) fn drop_oldest(&mut self, bytes_max: u64) -> io::Result<()> {
-        if self.bytes <= bytes_max {
+        if self.bytes() <= bytes_max || self.bytes == 0 {
             return Ok(());
         }
         let mut files = self.files()?;
         files.sort_by_key(|(_, time, _)| *time);
         let mut dropped = 0;
         for (path, _, bytes) in files {
-            if self.bytes <= bytes_max / 100 * LEFT_PERCENT {
+            if self.bytes() <= left_after(bytes_max) {
                 break;
             }
             if !self.is_in_use(&path) && std::fs::remove_file(path).is_ok() {

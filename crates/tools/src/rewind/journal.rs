@@ -1,20 +1,23 @@
 //! The journal of one session: a file with a line for each record, only ever appended to.
 //!
+//! A journal that became too long is replaced by the last state of each file ([`shortened`]).
+//!
 //! Invariants: a record is on the disk when the append returns. A line begins with a checksum; a line that a
 //! crash cut off is skipped, and does not spoil the next one.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::contents::ContentsHash;
-use super::{By, FileState};
+use super::{By, FileState, NotKept};
 
 /// The ending of a journal that is being created.
 const PART: &str = "part";
@@ -81,6 +84,49 @@ impl Record {
     }
 }
 
+/// Returns what remains of records for which there is no room: the last state of each changed file, and the commands
+/// that have not ended. What was before is said to be dropped.
+pub(super) fn shortened(records: &[Record]) -> Vec<Record> {
+    let open = interrupted(records);
+    let mut last: BTreeMap<(&Path, &str), Record> = BTreeMap::new();
+    for record in records {
+        match record {
+            Record::Change { root, path, .. } => {
+                let mut record = record.clone();
+                if let Record::Change { before, .. } = &mut record {
+                    *before = FileState::NotKept { why: NotKept::Dropped };
+                }
+                last.insert((root, path), record);
+            }
+            Record::Seen { root, path, state, .. } => {
+                if let Some(Record::Change { after, .. }) = last.get_mut(&(&**root, &**path)) {
+                    after.clone_from(state);
+                }
+            }
+            Record::Session { .. } | Record::CommandBegun { .. } | Record::CommandEnded { .. } => {}
+        }
+    }
+    let open = open.into_iter().map(|index| records[index].clone());
+    last.into_values().chain(open).collect()
+}
+
+/// Returns the places of commands that have not ended.
+pub(super) fn interrupted(records: &[Record]) -> Vec<usize> {
+    let mut open: Vec<(usize, u64, &Path)> = Vec::new();
+    for (index, record) in records.iter().enumerate() {
+        match record {
+            Record::CommandBegun { at, root } => open.push((index, *at, root)),
+            Record::CommandEnded { at, root } => {
+                if let Some(place) = open.iter().position(|(_, begun, of)| (begun, *of) == (at, &**root)) {
+                    open.remove(place);
+                }
+            }
+            Record::Session { .. } | Record::Change { .. } | Record::Seen { .. } => {}
+        }
+    }
+    open.into_iter().map(|(index, ..)| index).collect()
+}
+
 /// A journal, which may not exist yet.
 #[derive(Debug)]
 pub(super) struct Journal(PathBuf);
@@ -98,10 +144,20 @@ impl Journal {
         std::fs::read_dir(dir)?.map(|entry| Ok(Self(entry?.path()))).collect()
     }
 
+    /// The size in bytes; 0 if there is none.
+    pub(super) fn bytes(&self) -> u64 {
+        self.0.metadata().map_or(0, |metadata| metadata.len())
+    }
+
+    /// When it was changed last.
+    pub(super) fn changed_at(&self) -> Option<SystemTime> {
+        self.0.metadata().ok()?.modified().ok()
+    }
+
     /// Appends records.
     pub(super) fn append(&self, session: &str, records: &[Record]) -> io::Result<()> {
         if !self.0.exists() {
-            self.create(session)?;
+            self.rewrite(session, &[])?;
         }
         let mut file = OpenOptions::new().append(true).open(&self.0)?;
         // A line that a crash cut off has no end.
@@ -113,11 +169,15 @@ impl Journal {
         file.sync_data()
     }
 
-    /// Creates the journal with its first record, as a whole.
-    fn create(&self, session: &str) -> io::Result<()> {
+    /// Creates or replaces the journal as a whole.
+    pub(super) fn rewrite(&self, session: &str, records: &[Record]) -> io::Result<()> {
         let part = self.0.with_extension(PART);
         let mut file = OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(&part)?;
-        file.write_all(line(&Record::Session { id: session.to_owned() })?.as_bytes())?;
+        let mut text = line(&Record::Session { id: session.to_owned() })?;
+        for record in records {
+            text.push_str(&line(record)?);
+        }
+        file.write_all(text.as_bytes())?;
         file.sync_data()?;
         std::fs::rename(&part, &self.0)?;
         self.0.parent().map_or(Ok(()), |dir| File::open(dir)?.sync_all())

@@ -5,13 +5,13 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::contents::ContentsHash;
-use super::journal::{Journal, Record};
+use super::journal::{Journal, Record, interrupted};
 use super::{By, FileHistory, FileState, NotKept};
 use crate::workspace::{Expected, Replacement, Version, WorkspacePath};
 use crate::{ToolsError, Workspace};
@@ -167,23 +167,6 @@ fn lines(records: &[Record], to: Moment) -> BTreeMap<Place, Line> {
         }
     }
     lines
-}
-
-/// Returns the places of commands that have not ended.
-fn interrupted(records: &[Record]) -> Vec<usize> {
-    let mut open: Vec<(usize, u64, &Path)> = Vec::new();
-    for (index, record) in records.iter().enumerate() {
-        match record {
-            Record::CommandBegun { at, root } => open.push((index, *at, root)),
-            Record::CommandEnded { at, root } => {
-                if let Some(place) = open.iter().position(|(_, begun, of)| (begun, *of) == (at, &**root)) {
-                    open.remove(place);
-                }
-            }
-            Record::Session { .. } | Record::Change { .. } | Record::Seen { .. } => {}
-        }
-    }
-    open.into_iter().map(|(index, ..)| index).collect()
 }
 
 impl FileHistory {

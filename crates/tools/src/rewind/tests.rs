@@ -211,7 +211,11 @@ fn contents_are_bounded() {
         (Limits::new(all, 10, run), vec![11], vec![Some(NotKept::TooLarge)]),
         (Limits::new(all, 10, run), vec![10], vec![None]),
         (Limits::new(all, file, 25), vec![10, 11, 9, 4], vec![None, None, Some(NotKept::RunFull), None]),
-        (Limits::new(100, file, run), vec![40, 41, 42], vec![Some(NotKept::Dropped), None, None]),
+        (
+            Limits::new(10_000, 5_000, 20_000),
+            vec![4_000, 4_100, 4_200],
+            vec![Some(NotKept::Dropped), None, None],
+        ),
     ] {
         let fixture = Fixture::new(limits);
         for (number, size) in sizes.iter().enumerate() {
@@ -243,21 +247,66 @@ fn sessions_are_forgotten_and_their_contents_with_them() {
         let replaced = fixture.workspace.replace(&fixture.locate(path), &Replacement::new(b"new"), &files);
         replaced.expect("it can be replaced");
     }
-    let bytes = |fixture: &Fixture| {
-        let files = std::fs::read_dir(fixture.folder.path().join("files/contents")).expect("it exists");
+    let bytes_in = |fixture: &Fixture, folder: &str| {
+        let files = std::fs::read_dir(fixture.folder.path().join("files").join(folder)).expect("it exists");
         files.map(|file| file.expect("a file").metadata().expect("it is there").len()).sum::<u64>()
     };
-    assert_eq!((bytes(&fixture), fixture.history.bytes()), (6, 6));
+    let bytes = |fixture: &Fixture| {
+        let (contents, journals) = (bytes_in(fixture, "contents"), bytes_in(fixture, "sessions"));
+        assert_eq!(fixture.history.bytes(), contents + journals, "both count");
+        contents
+    };
+    assert_eq!(bytes(&fixture), 6);
     fixture.history.forget("s").expect("it can be removed");
     assert_eq!(fixture.rewind(Moment::Before(0), 3, false), []);
     fixture.history.clean(|_| true).expect("it can be read");
-    assert_eq!((bytes(&fixture), fixture.history.bytes()), (5, 5), "the other session has `same`, too");
+    assert_eq!(bytes(&fixture), 5, "the other session has `same`, too");
     fixture.reopen(Limits::default());
-    assert_eq!(fixture.history.bytes(), 5);
+    assert_eq!(bytes(&fixture), 5);
     fixture.history.clean(|session| session != "other").expect("it can be read");
-    assert_eq!((bytes(&fixture), fixture.history.bytes()), (0, 0));
+    assert_eq!(bytes(&fixture), 0);
     let journals = std::fs::read_dir(fixture.folder.path().join("files/sessions")).expect("it exists");
     assert_eq!(journals.count(), 0);
+}
+
+/// The records of many changes are bounded, too; what they knew is said to be dropped, and never guessed.
+#[test]
+fn records_are_bounded() {
+    let limits = Limits::new(20_000, 1_000, 100_000);
+    let mut fixture = Fixture::new(limits);
+    let put = |fixture: &Fixture, session: &str, path: &str, content: &str, entry: u64| {
+        let files = fixture.history.call(session, entry, entry);
+        let replaced =
+            fixture.workspace.replace(&fixture.locate(path), &Replacement::new(content.as_bytes()), &files);
+        replaced.expect("it can be replaced");
+    };
+    for path in ["old", "a", "b"] {
+        std::fs::write(fixture.at(path), "the user's").expect("written");
+    }
+    put(&fixture, "old", "old", "one", 2);
+    let mut most = 0;
+    for round in 0..300 {
+        put(&fixture, "s", ["a", "b"][round % 2], &format!("{round}"), 2 + round as u64);
+        most = most.max(fixture.history.bytes());
+    }
+    assert!(most <= limits.total_bytes_max, "{most}");
+    for is_reopened in [false, true] {
+        if is_reopened {
+            fixture.reopen(limits);
+        }
+        let dropped = |path: &str| (path.to_owned(), FileAction::NotKept { why: NotKept::Dropped });
+        assert_eq!(fixture.rewind(Moment::Before(0), 400, true), [dropped("a"), dropped("b")]);
+        let wanted = RewindFiles { to: Moment::Before(0), entry: 9, overwrites: true, dry_run: false };
+        let old = fixture.history.rewind("old", wanted).expect("it can be read");
+        assert!(matches!(&old[..], [FileRewind { action: FileAction::NotKept { .. }, .. }]), "{old:?}");
+        assert_eq!(fixture.content("a").as_deref(), Some("298"), "nothing is guessed");
+        // What was changed last is still known.
+        assert_eq!(fixture.rewind(Moment::After(500), 501, false), []);
+    }
+    // A change from now on can be taken back.
+    put(&fixture, "s", "a", "last", 600);
+    assert_eq!(fixture.rewind(Moment::Before(600), 601, false), [restored("a")]);
+    assert_eq!(fixture.content("a").as_deref(), Some("298"));
 }
 
 #[test]

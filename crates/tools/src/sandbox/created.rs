@@ -8,7 +8,7 @@ use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use super::git::{kind, plain, text, visit};
+use super::git::{OWN_CONFIGURATION, kind, plain, text, visit};
 
 /// After how many entries the search ends. It is less than the first one's, after every command.
 const ENTRIES_MAX: usize = 100_000;
@@ -42,7 +42,7 @@ const HARMLESS: [(&str, &[&str]); 8] = [
 #[derive(Debug)]
 pub(super) struct Repositories {
     pub(super) root: PathBuf,
-    /// The `.git` of each.
+    /// The `.git` of each; of a bare one, the folder itself.
     pub(super) known: Vec<PathBuf>,
 }
 
@@ -51,8 +51,8 @@ impl Repositories {
     pub(super) fn disarm(&self) -> Vec<String> {
         let mut found = Vec::new();
         visit(&self.root, ENTRIES_MAX, |_, path| {
-            if path.ends_with(".git") && kind(path).is_some() && !self.known.iter().any(|known| known == path)
-            {
+            let is_repository = !path.ends_with(OWN_CONFIGURATION) && kind(path).is_some();
+            if is_repository && !self.known.iter().any(|known| known == path) {
                 found.push(path.to_owned());
             }
         });

@@ -12,7 +12,7 @@ use super::placeholders::is_placeholder;
 use super::plan::outermost;
 
 /// The name of a project's configuration.
-const OWN_CONFIGURATION: &str = "greenroom.yaml";
+pub(super) const OWN_CONFIGURATION: &str = "greenroom.yaml";
 /// After how many entries of folders the search for nested repositories ends.
 const ENTRIES_MAX: usize = 100_000;
 /// With more folders left, those of the workspace that they are in count.
@@ -23,6 +23,9 @@ const MODULES_DEPTH_MAX: usize = 4;
 const FILE_BYTES_MAX: u64 = 256 * 1024;
 /// Folders with many entries that hold no repositories of the user's.
 const SKIPPED: [&str; 3] = ["node_modules", "target", ".venv"];
+
+/// What a folder has that git takes for a repository: a head, and the next two, or the name of a folder with them.
+const BARE: [&str; 4] = ["HEAD", "objects", "refs", "commondir"];
 
 /// What to protect in a workspace.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -37,7 +40,7 @@ pub(crate) struct Protected {
     pub(crate) forbidden: Vec<PathBuf>,
     /// Folders outside the workspace that belong to its repository.
     pub(crate) writable: Vec<PathBuf>,
-    /// The `.git` of each repository that was found.
+    /// The `.git` of each repository that was found; of a bare one, the folder itself.
     pub(crate) repositories: Vec<PathBuf>,
     /// Folders that were not searched, because the workspace has too many files.
     pub(crate) unexamined: Vec<PathBuf>,
@@ -60,8 +63,8 @@ pub(crate) fn protected(root: &Path, configurations: &[PathBuf]) -> Protected {
     found
 }
 
-/// Visits the folders of a workspace, the outer ones first; `visit` gets each folder and the names of interest in it.
-/// Returns the folders that are left after so many entries.
+/// Visits the folders of a workspace, the outer ones first; `visit` gets each folder and the names of interest in it:
+/// `.git`, our configuration, and the folder itself if git takes it for a repository. Returns the folders that are left after so many entries.
 pub(crate) fn visit(root: &Path, entries_max: usize, mut visit: impl FnMut(&Path, &Path)) -> Vec<PathBuf> {
     let mut queue = VecDeque::from([root.to_owned()]);
     let mut entries_left = entries_max;
@@ -70,9 +73,11 @@ pub(crate) fn visit(root: &Path, entries_max: usize, mut visit: impl FnMut(&Path
             queue.push_front(folder);
             break;
         }
+        let mut bare = [false; 4];
         for entry in std::fs::read_dir(&folder).into_iter().flatten().filter_map(Result::ok) {
             entries_left = entries_left.saturating_sub(1);
             let (path, name) = (entry.path(), entry.file_name());
+            BARE.iter().zip(&mut bare).for_each(|(known, is_there)| *is_there |= name == **known);
             if name == ".git" || name == OWN_CONFIGURATION {
                 visit(&folder, &path);
             } else if entry.file_type().is_ok_and(|kind| kind.is_dir())
@@ -80,6 +85,10 @@ pub(crate) fn visit(root: &Path, entries_max: usize, mut visit: impl FnMut(&Path
             {
                 queue.push_back(path);
             }
+        }
+        let [has_head, has_objects, has_refs, is_part] = bare;
+        if has_head && (is_part || has_objects && has_refs) {
+            visit(&folder, &folder);
         }
     }
     let left: Vec<PathBuf> = queue.into();
@@ -141,7 +150,7 @@ impl Protected {
         }
     }
 
-    /// `.git` in a working folder.
+    /// `.git` in a working folder, or a repository without one.
     fn repository(&mut self, git: &Path, folder: &Path) {
         let Some(metadata) = kind(git) else { return };
         if metadata.is_dir() {

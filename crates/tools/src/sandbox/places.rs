@@ -42,9 +42,11 @@ impl Ready {
     /// Whether the command did not start, by what bubblewrap said: a socket that was to be covered has vanished
     /// meanwhile.
     pub(crate) fn was_outrun(&self, output: &str) -> bool {
-        let path =
-            output.strip_prefix("bwrap: Can't create file at ").and_then(|rest| rest.split(": ").next());
-        path.map(Path::new)
+        // The second one: its folder has vanished with it.
+        let words = ["bwrap: Can't create file at ", "bwrap: Can't mkdir parents for "];
+        let rest = words.into_iter().find_map(|words| output.strip_prefix(words));
+        rest.and_then(|rest| rest.split(": ").next())
+            .map(Path::new)
             .is_some_and(|path| self.sockets.iter().any(|socket| socket == path) && !path.exists())
     }
 
@@ -80,7 +82,7 @@ pub(crate) fn prepare(
         };
     }
     let mut ready = match protection.way {
-        Way::Off => off(sandbox, protection, root),
+        Way::Off => off(sandbox, protection),
         Way::Bubblewrap(_) | Way::Landlock => sandboxed(sandbox, protection, root, private, home)?,
     };
     ready.confinement.limits = sandbox.limits;
@@ -88,13 +90,13 @@ pub(crate) fn prepare(
 }
 
 /// Only what belongs to this program is hidden.
-fn off(sandbox: &Sandbox, protection: &Protection, root: &Path) -> Ready {
+fn off(sandbox: &Sandbox, protection: &Protection) -> Ready {
     if !protection.has_mounts {
         return Ready::default();
     }
     let mut places = Places { has_devices: true, ..Places::default() };
     let (present, missing) = present_and_missing(&sandbox.closed);
-    let placeholders = Placeholders::create(root, &[], &missing);
+    let placeholders = Placeholders::create(&[], &missing);
     hide(&present, &mut places);
     hide(placeholders.folders(), &mut places);
     let confinement = Confinement { mounts: mounts(&places), ..Confinement::default() };
@@ -127,7 +129,7 @@ fn sandboxed(
     }
     let closed_missing: Vec<PathBuf> = closed_missing.into_iter().filter(is_writable).collect();
     let folders = [missing_folders, closed_missing].concat();
-    let placeholders = Placeholders::create(root, &missing_files, &folders);
+    let placeholders = Placeholders::create(&missing_files, &folders);
     let exists = |path: &&str| Path::new(path).symlink_metadata().is_ok_and(|metadata| metadata.is_dir());
     places.covered = ["/run", "/var/run"].iter().filter(|path| exists(path)).map(PathBuf::from).collect();
     places.replaced = vec![(private.tmp(), "/tmp".into())];

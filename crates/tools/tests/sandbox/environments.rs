@@ -52,6 +52,7 @@ pub(crate) fn tests() -> Vec<Test> {
         test("processes_are_limited", unruly::processes_are_limited),
         test("long_output_goes_to_a_file", unruly::long_output),
         test("limits", unruly::limits),
+        test("a_socket_that_vanishes_starts_the_command_again", unruly::a_socket_vanishes),
         test("hosts_by_proxy", network::hosts_by_proxy),
         test("hosts_by_proxy_as_a_user", || as_nobody("hosts_by_proxy")),
     ]

@@ -189,7 +189,7 @@ fn folder() -> PathBuf {
 }
 
 /// The files of the victims, with their content.
-const FILES: [(&str, &str); 20] = [
+const FILES: [(&str, &str); 25] = [
     ("store/token", SECRET),
     ("store/journal", "entries"),
     ("config/greenroom.yaml", SECRET),
@@ -208,6 +208,11 @@ const FILES: [(&str, &str); 20] = [
     ("ws/deep/nested/.git/HEAD", "ref: refs/heads/main\n"),
     ("ws/deep/nested/.git/config", "[core]\n"),
     ("ws/deep/nested/b.txt", "hello"),
+    ("ws/bare/HEAD", "ref: refs/heads/main\n"),
+    ("ws/bare/config", "[core]\n\tbare = true\n"),
+    ("ws/bare/hooks/x", ""),
+    ("ws/bare/objects/info/x", ""),
+    ("ws/bare/refs/heads/x", ""),
     ("ws/.husky/commit-msg", "exit 0\n"),
     ("ws/sub/c.txt", "hello"),
 ];

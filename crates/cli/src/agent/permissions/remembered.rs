@@ -5,12 +5,14 @@
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 use greenroom_terminal::files;
 use serde::{Deserialize, Serialize};
+
+use crate::config::folder::make_room;
 
 /// The file's name, in the folder of the user's configuration.
 pub(crate) const FILE: &str = "permissions.yaml";
@@ -90,7 +92,7 @@ impl Answers {
         known.extend(rules.iter().filter(|rule| !known.contains(rule)).cloned().collect::<Vec<_>>());
         let failed = || format!("write {}", self.path.display());
         let folder = self.path.parent().unwrap_or(Path::new("."));
-        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).with_context(failed)?;
+        make_room(&self.path)?;
         let text = format!("{HEAD}{}", serde_norway::to_string(&all).with_context(failed)?);
         let beside = folder.join(format!(".{FILE}.{}", std::process::id()));
         let _ = std::fs::remove_file(&beside);

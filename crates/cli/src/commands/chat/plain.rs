@@ -323,7 +323,7 @@ impl Chat {
             }
             Command::Undo(back) => {
                 let scope = back.scope.unwrap_or_default();
-                let rewound = self.backend.rewind(None, scope, back.overwrite, false).await?;
+                let rewound = self.backend.rewind(None, scope, back, false).await?;
                 for (look, line) in figures::rewound(&rewound) {
                     self.output.note(look, &indent(&line))?;
                 }

@@ -13,6 +13,7 @@ use serde_norway::Value;
 use super::flow;
 use crate::args::Global;
 use crate::config::FILE_NAME;
+use crate::config::folder::make_room;
 use crate::config::layers::{Author, Files, Source, assemble, checked, get, own_file, set_parts};
 use crate::config::overrides::{self, Overrides};
 use crate::config::place::{Block, below, find, indent, is_silent};
@@ -46,9 +47,7 @@ pub(super) fn open(global: &Global, is_project: bool) -> Result<u8> {
     let editor = editor.ok_or_else(|| {
         usage(format!("no editor is set: set EDITOR, or open the file yourself: {}", path.display()))
     })?;
-    if let Some(folder) = path.parent() {
-        std::fs::create_dir_all(folder).with_context(|| format!("create {}", folder.display()))?;
-    }
+    make_room(&path)?;
     let status = greenroom_tools::editor::open(&editor, &path);
     let status = status.with_context(|| format!("start {editor}"))?;
     if !status.success() {
@@ -81,6 +80,7 @@ pub(super) fn set(
 ) -> Result<String> {
     let path = place(global, is_project)?;
     let author = if is_project { Author::Project } else { Author::User };
+    make_room(&path)?;
     let before = match std::fs::read_to_string(&path) {
         Ok(text) => text,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
@@ -144,7 +144,6 @@ fn write(path: &Path, text: &str) -> Result<()> {
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let beside = folder.join(format!(".{name}.{}", std::process::id()));
     let written = || -> std::io::Result<()> {
-        std::fs::create_dir_all(folder)?;
         let mut file = std::fs::OpenOptions::new().write(true).create_new(true).mode(mode).open(&beside)?;
         file.write_all(text.as_bytes())?;
         file.sync_all()?;

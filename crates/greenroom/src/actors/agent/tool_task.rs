@@ -218,7 +218,9 @@ impl ToolTask {
                 let is_known = self.tools.get(&called.name).is_some();
                 (called, result, is_known)
             }
-            Decision::Instead(output) => (call.clone(), Registry::result(call, output), false),
+            Decision::Instead(output) => {
+                (call.clone(), Registry::result(call, output, &self.deps.redactor), false)
+            }
         };
         hooks.after(call, &called, result, was_run, began.elapsed(), &self.cancel).await
     }
@@ -231,7 +233,8 @@ impl ToolTask {
         }
         let replacement = self.deps.redactor.replacement_in(&call.arguments)?;
         Some(format!(
-            "its arguments contain {replacement}, which stands for a secret that you do not see and would overwrite; change              only the text around it, or ask the user to do it"
+            "its arguments contain {replacement}, which stands for a secret that you do not see and would overwrite; change \
+             only the text around it, or ask the user to do it"
         ))
     }
 
@@ -275,6 +278,7 @@ impl ToolTask {
         context.progress = self.progress(call);
         context.compaction = compaction_requests::requests_of(&self.deps, &self.shared);
         context.questions = questions;
+        context.redactor = self.deps.redactor.clone();
         if let Some(answer) = self.answer {
             context.key = format!("{}/{answer}/{}", self.shared.id, call.id);
         }

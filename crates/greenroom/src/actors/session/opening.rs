@@ -136,6 +136,8 @@ impl SessionState {
             askers: Askers::default(),
             compaction: OpenCompaction::new(only_at_window),
             outgoing: Outgoing::missed(missed),
+            #[cfg(feature = "command-tools")]
+            rewinds: Vec::new(),
             span,
             life: Life::new(finishes),
         };
@@ -164,6 +166,7 @@ impl SessionState {
         child: &ActorCell,
         reason: &str,
     ) -> Result<(), ActorProcessingErr> {
+        let reason = &*self.deps.redactor.all(reason);
         tracing::error!(session = %self.shared.id, reason, "an actor of the session died");
         if !self.restarts.allow(tokio::time::Instant::now()) {
             return Err(format!("its actors died too often, last: {reason}").into());

@@ -1,6 +1,6 @@
 //! Going back: the files first, then the conversation.
 //!
-//! Invariants: it happens while the session is idle, and nothing starts before it is over. If the process
+//! Invariants: one that aborts the work in progress waits for its end, and goes before queued input. It happens while the session is idle, and nothing starts before it is over. If the process
 //! ends in between, the files are back and the conversation is not: the same request does the rest. What is
 //! refused changes nothing.
 
@@ -10,11 +10,32 @@ use greenroom_kernel::message::Message;
 use greenroom_tools::rewind::{FileRewind, Moment, RewindFiles};
 
 use super::SessionState;
+use crate::core::message::ReplyTo;
 use crate::values::error::{Error, Result};
 use crate::values::rewind::{Rewind, RewindTarget, Rewound};
 
+/// Rewinds that wait for the end of the work that they aborted.
+pub(super) type WaitingRewinds = Vec<(Rewind, ReplyTo<Rewound>)>;
+
 impl SessionState {
-    pub(super) async fn rewind(&mut self, rewind: Rewind) -> Result<Rewound> {
+    /// Goes back now, or when the work in progress has ended, if it is to be aborted.
+    pub(super) async fn rewind_in_turn(&mut self, rewind: Rewind, reply: ReplyTo<Rewound>) {
+        if rewind.aborts && !self.is_at_rest() && !self.life.is_stopping() {
+            self.shared.abort();
+            self.rewinds.push((rewind, reply));
+        } else {
+            let _ = reply.send(self.rewind(rewind).await);
+        }
+    }
+
+    /// Goes back for those that wait: the session is at rest.
+    pub(super) async fn waiting_rewinds(&mut self) {
+        for (rewind, reply) in std::mem::take(&mut self.rewinds) {
+            let _ = reply.send(self.rewind(rewind).await);
+        }
+    }
+
+    async fn rewind(&mut self, rewind: Rewind) -> Result<Rewound> {
         self.check_idle("rewind it")?;
         let (prompt, to, moment) = match rewind.target {
             RewindTarget::Entry(Some(to)) => (None, Some(to), Moment::After(to.0)),

@@ -45,6 +45,10 @@ impl SessionState {
         if !self.log.children().is_empty() {
             Box::pin(self.close_children()).await;
         }
+        #[cfg(feature = "command-tools")]
+        if !self.rewinds.is_empty() {
+            Box::pin(self.waiting_rewinds()).await;
+        }
         if self.life.is_stopping() {
             if self.compaction.preparation().is_unsettled() {
                 // Its cost is still to be recorded.

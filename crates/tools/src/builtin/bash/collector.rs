@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use greenroom_kernel::redact::Redactor;
 use tokio::io::{AsyncRead, AsyncReadExt};
 
 use super::Shared;
@@ -20,7 +21,8 @@ use crate::sandbox::private::OUTPUT_BYTES_MAX;
 pub(super) struct Collector<'a> {
     clip: Clip,
     progress: &'a Progress,
-    /// The current incomplete line, up to the length that is shown.
+    redactor: &'a Redactor,
+    /// The current incomplete line, as far as it is needed for the part that is shown.
     line: Vec<u8>,
     /// How many lines were shown to people, and since when.
     shown: (usize, Instant),
@@ -36,10 +38,11 @@ impl<'a> Collector<'a> {
     const LINES_MAX: usize = 50;
     const PERIOD: Duration = Duration::from_millis(250);
 
-    pub(super) fn new(progress: &'a Progress, spill: Option<Spill>) -> Self {
+    pub(super) fn new(progress: &'a Progress, redactor: &'a Redactor, spill: Option<Spill>) -> Self {
         Self {
-            clip: Clip::new(BODY_BYTES_MAX, BODY_LINES_MAX),
+            clip: Clip::new(BODY_BYTES_MAX, BODY_LINES_MAX, redactor),
             progress,
+            redactor,
             line: Vec::new(),
             shown: (0, Instant::now()),
             spill,
@@ -62,8 +65,10 @@ impl<'a> Collector<'a> {
         if self.shown.1.elapsed() >= Self::PERIOD {
             self.shown = (0, Instant::now());
         }
+        let reach = self.redactor.reach();
         for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
-            let room = (2 * Self::LINE_BYTES_MAX).saturating_sub(self.line.len()).min(piece.len());
+            let held_max = 2 * Self::LINE_BYTES_MAX + reach;
+            let room = held_max.saturating_sub(self.line.len()).min(piece.len());
             self.line.extend_from_slice(&piece[..room]);
             if piece.ends_with(b"\n") {
                 if self.shown.0 < Self::LINES_MAX {
@@ -77,7 +82,8 @@ impl<'a> Collector<'a> {
 
     fn report_line(&self) {
         let line = String::from_utf8_lossy(&self.line);
-        self.progress.report(cap_line(line.trim_end_matches(['\n', '\r']), Self::LINE_BYTES_MAX));
+        let line = line.trim_end_matches(['\n', '\r']);
+        self.progress.report(cap_line(line, Self::LINE_BYTES_MAX, self.redactor));
     }
 
     pub(super) fn finish(self) -> String {

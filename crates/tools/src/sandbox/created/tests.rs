@@ -90,6 +90,33 @@ fn what_git_would_run_in_a_new_repository_is_disarmed() {
         // A file that names a folder.
         (&[], &["n/.git=gitdir: ../e", "e/hooks/pre-commit!x", "e/HEAD=x"], "", true),
         (&[], &["n/.git=gitdir: /usr", "e=1"], "", false),
+        // A bare repository, and a folder that names one.
+        (
+            &[],
+            &[
+                "n/HEAD=x",
+                "n/objects/x=1",
+                "n/refs/x=1",
+                "n/config=[core]|fsmonitor = x",
+                "n/hooks/pre-push!x",
+            ],
+            "",
+            true,
+        ),
+        (&[], &["HEAD->x", "objects->x", "refs->x", "config=[alias]|st = !x"], "HEAD objects refs", true),
+        (&[], &["n/HEAD=x", "n/commondir=../x", "n/config=[core]|pager = x"], "", true),
+        (
+            &[],
+            &["n/HEAD=x", "n/objects/x=1", "n/config=[alias]|st = !x", "n/hooks/x!x"],
+            "n/config n/hooks/x",
+            false,
+        ),
+        (
+            &["n/HEAD=x", "n/objects/x=1", "n/refs/x=1", "n/config=[alias]|st = !x"],
+            &["n/x=1"],
+            "n/config",
+            false,
+        ),
         // What was there before.
         (
             &["n/.git/hooks/pre-commit!x", "n/.git/config=[core]|fsmonitor = x"],

@@ -96,6 +96,22 @@ fn what_is_protected() {
     );
 }
 
+/// git takes a folder for a repository without a `.git`, too.
+#[test]
+fn bare_repositories_are_protected() {
+    let (swept, missing) = ("n/commondir n/config.worktree", ".git greenroom.yaml n/hooks");
+    check(&["n/HEAD=x", "n/objects/", "n/refs/", "n/config="], "n/config", "", missing, swept);
+    check(&["n/HEAD->x", "n/objects->x", "n/refs/"], "", "n/config", missing, swept);
+    check(
+        &["n/HEAD=x", "n/commondir=x", "n/config="],
+        "n/commondir n/config",
+        "",
+        missing,
+        "n/config.worktree",
+    );
+    check(&["n/HEAD=x", "n/objects/", "n/config=", "m/refs/"], "", "", ".git greenroom.yaml", "");
+}
+
 /// The main repository of a worktree can be changed, if it names the worktree; no other folder can.
 #[test]
 fn a_worktree_belongs_to_its_repository() {

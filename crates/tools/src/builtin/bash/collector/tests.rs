@@ -15,7 +15,8 @@ async fn a_command_that_writes_without_end_keeps_nobody() {
     let progress = Progress::new(move |_| {
         count.fetch_add(1, Ordering::Relaxed);
     });
-    let mut collector = Collector::new(&progress, None);
+    let redactor = Redactor::default();
+    let mut collector = Collector::new(&progress, &redactor, None);
     // Like `yes`: there is always more to read.
     let endless = tokio::io::repeat(b'\n');
     collector.read_all(&mut endless.take(PIPE_BYTES)).await;
