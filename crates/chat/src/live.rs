@@ -176,6 +176,8 @@ struct TerminalChat {
     theme: Theme,
     /// The files with instructions of the project, and the skills.
     instructions: Vec<String>,
+    /// What commands of the model can change and reach.
+    commands: Option<String>,
     skills: Vec<Skill>,
     /// The text that is to be edited in an editor outside of the chat.
     edits: Option<String>,
@@ -244,6 +246,7 @@ pub async fn talk(
         title: String::new(),
         theme: place.theme,
         instructions: place.instructions,
+        commands: place.commands,
         skills: place.skills,
         edits: None,
         undone: Vec::new(),

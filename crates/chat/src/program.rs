@@ -121,6 +121,8 @@ pub struct Place {
     pub notify: Notify,
     /// The files of the project whose instructions the model gets.
     pub instructions: Vec<String>,
+    /// What commands of the model can change and reach, in a sentence; `None` if nothing restricts them.
+    pub commands: Option<String>,
     /// The skills that the model is offered.
     pub skills: Vec<Skill>,
 }

@@ -123,6 +123,25 @@ impl Sandbox {
         Self { mode: SandboxMode::Off, network: Network::All, ..Self::default() }
     }
 
+    /// Says in a sentence what commands can change and reach; `None` without a sandbox.
+    pub fn summary(&self) -> Option<String> {
+        let network = match (self.mode, &self.network) {
+            (SandboxMode::Off, _) => return None,
+            (_, Network::None) => "have no network".to_owned(),
+            (_, Network::All) => "can use the network".to_owned(),
+            (_, Network::Hosts(hosts)) => {
+                let hosts: Vec<String> = hosts.iter().map(ToString::to_string).collect();
+                format!("reach only {}, over HTTP and HTTPS", hosts.join(", "))
+            }
+        };
+        let folders: Vec<String> = self.writable.iter().map(|path| format!(", {}", path.display())).collect();
+        let folders =
+            if folders.is_empty() { " and /tmp".to_owned() } else { format!(", /tmp{}", folders.concat()) };
+        Some(format!(
+            "Commands run in a sandbox: they can change only the workspace{folders}, and {network}."
+        ))
+    }
+
     /// Returns what protects commands on this system, and what it does not stop; blocks for some milliseconds
     /// the first time. `has_helper`: whether commands are started by a helper.
     ///

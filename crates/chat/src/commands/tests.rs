@@ -110,7 +110,7 @@ fn arguments_are_read_or_refused_with_what_is_wanted() {
             Ok(Command::Undo(GoingBack { abort: true, ..back(Some(RewindScope::Files), false) })),
         ),
         ("/undo --overwrite --files", Ok(Command::Undo(back(Some(RewindScope::Files), true)))),
-        ("/undo 2", Err("/undo takes --both, --conversation or --files, and --overwrite".to_owned())),
+        ("/undo 2", Err("/undo takes --both, --conversation or --files, --overwrite and --abort".to_owned())),
         ("/undo-compact", Ok(Command::UndoCompact(None))),
         ("/undo-compact 2", Ok(Command::UndoCompact(Some(2)))),
         ("/undo-compact 0", no_compaction("undo-compact")),

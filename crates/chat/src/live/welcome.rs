@@ -99,6 +99,9 @@ impl TerminalChat {
         if let Some(mode) = permissions.mode.filter(|mode| *mode != Mode::Everything) {
             self.model.note(Look::DIM, &format!("{} (Shift+Tab)", capital(mode.meaning())));
         }
+        if let Some(commands) = &self.commands {
+            self.model.note(Look::DIM, commands);
+        }
         let mut found = self.instructions.clone();
         if !self.skills.is_empty() {
             let names: Vec<&str> = self.skills.iter().map(|skill| skill.name.as_str()).collect();

@@ -133,13 +133,19 @@ impl Kept {
                 max_output_tokens: args.max_output_tokens,
                 tool_choice: args.tool_choice.clone(),
             },
-            system: args.system.as_deref().map(|text| prompt(text, args)),
-            append_system: args.append_system.as_deref().map(|text| prompt(text, args)),
-            settings: global.settings.iter().filter(|setting| is_kept(setting)).cloned().collect(),
+            system: args.system.as_deref().map(|text| prompt(text, args)).filter(is_open),
+            append_system: args.append_system.as_deref().map(|text| prompt(text, args)).filter(is_open),
+            settings: global
+                .settings
+                .iter()
+                .filter(|setting| is_kept(setting) && is_open(setting))
+                .cloned()
+                .collect(),
             left_out: global.settings.iter().filter_map(|setting| left_out(setting)).collect(),
             asked: None,
             asked_url: None,
         };
+        kept.leave_secrets_out(global, args);
         if args.simulate {
             return Ok(kept);
         }
@@ -158,6 +164,18 @@ impl Kept {
             }
         }
         Ok(kept)
+    }
+
+    /// Notes what is not kept because it has a secret.
+    fn leave_secrets_out(&mut self, global: &Global, args: &ModelArgs) {
+        let flags = [
+            ("system_prompt", args.system.is_some() && self.system.is_none()),
+            ("append_system_prompt", args.append_system.is_some() && self.append_system.is_none()),
+        ];
+        self.left_out
+            .extend(flags.iter().filter(|(_, is_left)| *is_left).map(|(name, _)| (*name).to_owned()));
+        let settings = global.settings.iter().filter(|setting| is_kept(setting) && !is_open(setting));
+        self.left_out.extend(settings.map(|setting| key(setting).to_owned()));
     }
 
     /// Adds what is kept to flags, where they leave it open. `with_permissions`: also what the agent may do.
@@ -357,6 +375,11 @@ pub(crate) fn is_kept(setting: &str) -> bool {
         "compaction",
     ];
     KEPT.iter().any(|section| is_within(key(setting), section))
+}
+
+/// Whether a text has no secret that would be written down with it.
+fn is_open(text: &String) -> bool {
+    crate::error::secrets::redactor().all(text) == *text
 }
 
 /// Returns the name of an override that affects what the model is asked, and that a session does not keep.

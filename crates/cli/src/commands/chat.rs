@@ -175,7 +175,10 @@ fn place(global: &Global, args: &ModelArgs, link: &Link) -> Result<Place> {
     };
     let skills = agent::skills(&config, args, Some(&link.folder), &here);
     let skills = skills.map(|skills| skills.listed()).unwrap_or_default();
+    let workspace = agent::workspace(global, &args.workspace, &here)?;
+    let sandbox = config.sandbox.sandbox(args.sandbox, &link.folder, Vec::new(), &here);
     Ok(Place {
+        commands: sandbox.summary().filter(|_| !args.no_tools),
         trusts_project: trust.is_given(),
         theme: config.theme.theme(),
         notify: config.notify.notify(),
@@ -183,7 +186,7 @@ fn place(global: &Global, args: &ModelArgs, link: &Link) -> Result<Place> {
         skills: skills.into_iter().map(|(name, description)| Skill { name, description }).collect(),
         folder: link.folder.clone(),
         data_dir: agent::data_dir(global)?,
-        workspace: agent::workspace(global, &args.workspace, &here)?,
+        workspace,
         own_folder: agent::own_folder(),
         effort: args.effort,
         compaction: config.compaction,

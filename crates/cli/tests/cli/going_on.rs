@@ -238,7 +238,7 @@ fn a_short_beginning_deletes_nothing_without_a_yes() {
     // At a terminal it is asked.
     for (answer, code, left) in [("n", 1, 2), ("", 1, 2), ("y", 0, 1)] {
         let terminal = Terminal::run(&place, (90, 20), &["delete", "b"]);
-        terminal.shows("Delete beta? y deletes it, anything else leaves it as it is.");
+        terminal.shows("Delete beta? [y/N]");
         terminal.says(answer);
         terminal.shows(&format!("ended with {code}"));
         drop(terminal);

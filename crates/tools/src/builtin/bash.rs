@@ -133,11 +133,19 @@ impl Shared {
 }
 
 pub(super) fn tool(workspace: Workspace, options: Options, shared: Arc<Shared>) -> FunctionTool {
-    crate::tool("bash", move |arguments: Bash, context: ToolContext| {
+    let bounds = options.sandbox.summary();
+    let tool = crate::tool("bash", move |arguments: Bash, context: ToolContext| {
         let (workspace, options, shared) = (workspace.clone(), options.clone(), Arc::clone(&shared));
         async move { run(&workspace, &options, &shared, &arguments, &context).await }
     })
-    .grace(GRACE)
+    .grace(GRACE);
+    match bounds {
+        Some(bounds) => {
+            let description = format!("{} {bounds}", crate::Tool::spec(&tool).description);
+            tool.describe(description)
+        }
+        None => tool,
+    }
 }
 
 /// How a command ended.
@@ -325,9 +333,8 @@ fn remark(
     done: &[String],
 ) {
     let mut remarks = done.to_vec();
-    if output.status == ToolStatus::Error {
-        remarks.extend(hint::hint(&options.sandbox, &protection.0, &output.content_text()));
-    }
+    let has_failed = output.status == ToolStatus::Error;
+    remarks.extend(hint::hint(&options.sandbox, &protection.0, has_failed, &output.content_text()));
     if let Some(Block::Text(text)) = output.content.last_mut() {
         text.extend(remarks.into_iter().map(|remark| format!("[{remark}]\n")));
     }

@@ -1,6 +1,7 @@
 //! The line that tells a model which protection was probably in the way of a command.
 //!
-//! Invariants: only a command that failed in a sandbox gets one, and it names a setting that the user, and not the
+//! Invariants: only a command that failed in a sandbox gets one, or one whose output has the message of a program that found
+//! no network, since the end of a pipe tells nothing of its beginning. The line names a setting that the user, and not the
 //! model, can change.
 
 use super::{Network, Protection, Sandbox, Way};
@@ -27,8 +28,13 @@ const PROCESSES: [&str; 3] =
 const PROXY: [&str; 5] =
     ["not in sandbox.network", "403 from proxy", "error: 403", "response 403", "403 forbidden"];
 
-/// Returns the line for a command that failed with this output.
-pub(crate) fn hint(sandbox: &Sandbox, protection: &Protection, output: &str) -> Option<String> {
+/// Returns the line for a command with this output.
+pub(crate) fn hint(
+    sandbox: &Sandbox,
+    protection: &Protection,
+    has_failed: bool,
+    output: &str,
+) -> Option<String> {
     if protection.way == Way::Off {
         return None;
     }
@@ -50,6 +56,8 @@ pub(crate) fn hint(sandbox: &Sandbox, protection: &Protection, output: &str) -> 
                 )
             }
         }
+    } else if !has_failed {
+        return None;
     } else if has(&FILES) && has(&GIT) {
         "this command runs in a sandbox that keeps git's configuration and hooks as they are, so `git init`, `git config` and \
          `git remote add` do not work in the workspace itself; a value for one command is set with `git -c KEY=VALUE`; else \

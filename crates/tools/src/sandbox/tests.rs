@@ -43,3 +43,31 @@ fn the_best_protection_is_chosen() {
         }
     }
 }
+
+/// People and models are told the same before a command runs.
+#[test]
+fn what_commands_may_is_said_in_a_sentence() {
+    let hosts =
+        Network::Hosts(vec!["crates.io".parse().expect("a host"), "*.x.org".parse().expect("a host")]);
+    for (mode, network, writable, expect) in [
+        (SandboxMode::Off, Network::All, vec![], None),
+        (SandboxMode::Auto, Network::None, vec![], Some("only the workspace and /tmp, and have no network.")),
+        (
+            SandboxMode::Landlock,
+            Network::All,
+            vec!["/srv"],
+            Some("the workspace, /tmp, /srv, and can use the network."),
+        ),
+        (
+            SandboxMode::Bubblewrap,
+            hosts,
+            vec![],
+            Some("and reach only crates.io, *.x.org, over HTTP and HTTPS."),
+        ),
+    ] {
+        let writable = writable.into_iter().map(Into::into).collect();
+        let summary = Sandbox { mode, network, writable, ..Sandbox::default() }.summary();
+        assert_eq!(summary.is_some(), expect.is_some(), "{summary:?}");
+        assert!(summary.is_none_or(|summary| summary.ends_with(expect.unwrap_or_default())), "{expect:?}");
+    }
+}
