@@ -297,7 +297,7 @@ Examples:
 pub(super) const STORE_COPY_EXAMPLES: &str = "\
 Examples:
   greenroom store copy --to               to the database of GREENROOM_STORE
-  greenroom store copy --from postgres://greenroom@localhost/greenroom --data-dir /backups/greenroom
+  greenroom store copy --from postgres://me@db/greenroom --data-dir copy
 
 No program may use either store meanwhile. Nothing is overwritten: a session that the target has must be the same, or the \
 beginning of the same. So a copy that was interrupted continues with the same command. A URL in the command line, with its \
