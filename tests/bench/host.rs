@@ -17,7 +17,7 @@ use self::pseudo_terminal::{AtTerminal, command};
 /// The number of concurrent commands: the number of cores of the measuring machine.
 const AT_ONCE: usize = 2;
 /// The text that shows that a chat accepts input.
-const PROMPT: &[u8] = b"/help lists";
+const PROMPT: &[u8] = b"/help the commands";
 
 fn main() {
     let commands = scaled(400);

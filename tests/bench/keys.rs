@@ -78,7 +78,7 @@ fn at_chat(url: &str, folder: &Path) -> AtTerminal {
     let arguments = ["chat", "--base-url", url, "--model", "simulated", "--no-tools", "--no-host"];
     let mut chat = AtTerminal::start(folder, &arguments);
     chat.wait_for(b"\x1b[?2004h");
-    chat.wait_for(b"/help lists");
+    chat.wait_for(b"/help the commands");
     chat
 }
 
@@ -96,7 +96,7 @@ fn interrupted(times: usize) -> Vec<Duration> {
             std::thread::sleep(BETWEEN_KEYS);
             let pressed = Instant::now();
             chat.press(b"\x1b");
-            chat.wait_for(b"interrupted").saturating_duration_since(pressed)
+            chat.wait_for(b"Interrupted").saturating_duration_since(pressed)
         })
         .collect()
 }
