@@ -132,7 +132,7 @@ pub fn stands_still(state: &State) -> Option<&'static str> {
 
 /// Describes the window and the source of its size.
 pub fn window(context: &ContextUsage) -> String {
-    const UNKNOWN: &str = "context of unknown size; set with --window";
+    const UNKNOWN: &str = "context of unknown size; set context_window (--window)";
     let Some(window) = context.window else { return UNKNOWN.to_owned() };
     let source = match context.window_source {
         WindowSource::CompactionSetting | WindowSource::Setting => "configured",
@@ -141,7 +141,10 @@ pub fn window(context: &ContextUsage) -> String {
         WindowSource::Server => "reported by the server",
         WindowSource::Trained => "the model's, as the server reports; it may accept less",
         WindowSource::Assumed => {
-            return format!("unknown model: assuming {}; set with --window", format::short(window));
+            return format!(
+                "unknown model: assuming {}; set context_window (--window)",
+                format::short(window)
+            );
         }
         WindowSource::Unknown | _ => return UNKNOWN.to_owned(),
     };

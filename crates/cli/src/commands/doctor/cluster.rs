@@ -49,7 +49,7 @@ pub(super) async fn checks(args: &DoctorArgs, here: &Surroundings) -> Vec<Check>
 
 fn of_database(survey: &Survey, took: Duration) -> Check {
     let Survey { server, tables, sessions, connections_left, .. } = survey;
-    let server = format!("PostgreSQL {server}, looked at in {}", format!("{} ms", took.as_millis()));
+    let server = format!("PostgreSQL {server}, looked at in {} ms", took.as_millis());
     if *tables == 0 {
         return Check::ok("database", format!("{server}; no tables yet: the first node creates them"));
     }

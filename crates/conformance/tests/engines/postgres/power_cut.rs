@@ -93,7 +93,7 @@ async fn nothing_acknowledged_is_lost_to_a_power_cut() {
     let Some(server) = Server::start_on(Some(Path::new(&disk.at))) else { return };
     // What `initdb` wrote is not what is tested.
     run("sync", &[]).expect("there is `sync`");
-    let mut known = vec![0_u64; SESSIONS];
+    let mut known = [0_u64; SESSIONS];
     let mut all = 0;
     for cut in 0..cuts {
         let engine = open(&server).await;
