@@ -239,7 +239,15 @@ async fn let_in(State(shared): State<Arc<Shared>>, request: Request, next: Next)
                 if let Some(answered) = shared.forwarded(&head, &body, &bearer).await {
                     return answered;
                 }
-                return next.run(Request::from_parts(head, Body::from(body))).await;
+                let request = Request::from_parts(head.clone(), Body::from(body.clone()));
+                let answered = next.run(request).await;
+                // Another node has just claimed the session: nothing was done here.
+                if answered.status() == StatusCode::MISDIRECTED_REQUEST
+                    && let Some(answered) = shared.forwarded(&head, &body, &bearer).await
+                {
+                    return answered;
+                }
+                return answered;
             }
             Err(status @ StatusCode::PAYLOAD_TOO_LARGE) => {
                 (status, format!("the body has more than {BODY_BYTES_MAX} bytes"))
