@@ -241,13 +241,12 @@ async fn let_in(State(shared): State<Arc<Shared>>, request: Request, next: Next)
                 }
                 let request = Request::from_parts(head.clone(), Body::from(body.clone()));
                 let answered = next.run(request).await;
-                // Another node has just claimed the session: nothing was done here.
-                if answered.status() == StatusCode::MISDIRECTED_REQUEST
-                    && let Some(answered) = shared.forwarded(&head, &body, &bearer).await
-                {
+                let has_key = head.headers.contains_key(calls::IDEMPOTENCY_KEY);
+                if answered.status() != StatusCode::MISDIRECTED_REQUEST || !has_key {
                     return answered;
                 }
-                return answered;
+                // Another node has claimed the session meanwhile. With its key, the request is carried out once.
+                return shared.forwarded(&head, &body, &bearer).await.unwrap_or(answered);
             }
             Err(status @ StatusCode::PAYLOAD_TOO_LARGE) => {
                 (status, format!("the body has more than {BODY_BYTES_MAX} bytes"))

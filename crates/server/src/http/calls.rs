@@ -26,7 +26,7 @@ use super::events::{self, Beginning};
 use crate::operations::{self, Answer, Asked, Call, Method, Pairs, Refused, Route, Runs, Verb, Work};
 
 /// The header with an idempotency key.
-const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+pub(super) const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 const PREFER: HeaderName = HeaderName::from_static("prefer");
 const PREFERENCE_APPLIED: HeaderName = HeaderName::from_static("preference-applied");
 /// The preference for an answer when work is accepted (RFC 7240).
