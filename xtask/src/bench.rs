@@ -52,6 +52,7 @@ const LONG: &[(&str, &str)] = &[
         "postgres",
         "durable appends in PostgreSQL, and takeovers; starts a server, whose programs must be there",
     ),
+    ("nodes", "runs of one, two and three nodes that share a PostgreSQL; starts a server"),
     ("peers", "fleets of rig and autoagents, and tiktoken-rs; builds tests/peers"),
 ];
 

@@ -12,7 +12,7 @@ use greenroom_kernel::EntryId;
 use greenroom_store::{Appended, Batch, Owner, StoreError, check_session};
 
 use crate::Shared;
-use crate::backoff::{Backoff, random};
+use crate::backoff::{Attempts, random};
 use crate::batch::{Work, column, number};
 use crate::link::{Fault, Parameters};
 use crate::pool::Kind;
@@ -44,6 +44,7 @@ impl Shared {
         let slot = self.slots.of(session);
         let turn = slot.turn().await;
         let result = self.append_in_turn(&slot, &work).await;
+        slot.left(&result);
         drop(turn);
         self.slots.done(session, slot);
         result
@@ -56,41 +57,27 @@ impl Shared {
             Claimed::Theirs(owner) => return Err(elsewhere(&work.session, owner)),
             Claimed::Absent => return Err(StoreError::NotFound { session: work.session.clone() }),
         };
-        let mut backoff = Backoff::new();
-        let mut doubt = false;
+        let mut attempts = Attempts::new(until);
         loop {
             let outcome = match work.is_large() {
                 true => self.write_large(work, owned, until).await,
                 false => self.appends.ask(Append { work: Arc::clone(work), owned }, until).await,
             };
-            let detail = match outcome {
+            let fault = match outcome {
                 Ok(true) => {
-                    let appended = written(work);
                     owned.entries = work.next;
                     slot.set(State::Owned(owned));
-                    return Ok(appended);
+                    return Ok(written(work));
                 }
-                Ok(false) => match self.find_out(slot, work, owned, doubt, until).await {
+                Ok(false) => match self.find_out(slot, work, owned, attempts.is_in_doubt, until).await {
                     Ok(Finding::Appended(appended)) => return Ok(appended),
-                    Ok(Finding::Again) => "the session was busy".to_owned(),
-                    Err(StoreError::Unavailable { detail }) => detail,
+                    Ok(Finding::Again) => busy(),
+                    Err(StoreError::Unavailable { detail }) => Fault::Later(detail),
                     Err(error) => return Err(error),
                 },
-                Err(Fault::Refused(detail)) => return Err(StoreError::Unsuitable { detail }),
-                Err(Fault::Unanswered(detail)) => {
-                    doubt = true;
-                    detail
-                }
-                Err(Fault::Unsent(detail) | Fault::Later(detail)) => detail,
+                Err(fault) => fault,
             };
-            if !backoff.wait(until).await {
-                if !doubt {
-                    return Err(StoreError::Unavailable { detail });
-                }
-                // Whatever is still on its way belongs to this epoch. The next write begins another one.
-                slot.set(State::Unknown);
-                return Err(StoreError::InDoubt { detail });
-            }
+            attempts.after(fault).await?;
         }
     }
 
@@ -130,10 +117,10 @@ impl Shared {
         creates: bool,
         until: Instant,
     ) -> Result<Claimed, StoreError> {
-        let mut backoff = Backoff::new();
+        let mut attempts = Attempts::new(until);
         let claimed = loop {
             let claim = Claim { session: session.to_owned(), incarnation, creates };
-            let detail = match self.claims.ask(claim, until).await {
+            let fault = match self.claims.ask(claim, until).await {
                 Ok(Claiming::Mine { epoch, entries }) => {
                     break Claimed::Mine(Owned { incarnation, epoch, entries });
                 }
@@ -144,14 +131,11 @@ impl Shared {
                 }
                 Ok(Claiming::Absent) if !creates => break Claimed::Absent,
                 // Another node created it just now, and has it.
-                Ok(Claiming::Absent) => "the session was busy".to_owned(),
-                Err(Fault::Refused(detail)) => return Err(StoreError::Unsuitable { detail }),
-                // Nothing that anybody reads changes, so nothing is in doubt, and asking again is safe.
-                Err(Fault::Unsent(detail) | Fault::Later(detail) | Fault::Unanswered(detail)) => detail,
+                Ok(Claiming::Absent) => busy(),
+                // Nothing that anybody reads changes.
+                Err(fault) => fault.of_repeatable(),
             };
-            if !backoff.wait(until).await {
-                return Err(StoreError::Unavailable { detail });
-            }
+            attempts.after(fault).await?;
         };
         // Others may have taken over what was granted to a lease that has run out meanwhile.
         if self.lease.incarnation()? != incarnation {
@@ -264,6 +248,7 @@ impl Shared {
         let slot = self.slots.of(session);
         let turn = slot.turn().await;
         let result = self.delete_in_turn(&slot, session).await;
+        slot.left(&result);
         drop(turn);
         self.slots.done(session, slot);
         result
@@ -277,27 +262,22 @@ impl Shared {
             Claimed::Theirs(owner) => return Err(elsewhere(session, owner)),
             Claimed::Absent => return Err(not_found()),
         };
-        let mut backoff = Backoff::new();
-        let mut doubt = false;
+        let (incarnation, epoch) = (owned.incarnation, owned.epoch);
+        let mut attempts = Attempts::new(until);
         loop {
-            let (incarnation, epoch) = (owned.incarnation, owned.epoch);
-            let asked = self.pool.run_once(until, Sql::Delete, &[&session, &incarnation, &epoch]).await;
-            let detail = match asked {
+            let fault = match self.pool.run_once(until, Sql::Delete, &[&session, &incarnation, &epoch]).await {
                 Ok(rows) if !rows.is_empty() => {
                     slot.set(State::Unknown);
                     return Ok(());
                 }
                 Ok(_) => {
                     let none: Option<Vec<u8>> = None;
-                    let asked = self
-                        .pool
-                        .run_until(until, Kind::Read, Sql::Diagnosis, &[&session, &none, &-1_i64])
-                        .await;
-                    match asked {
+                    let asked: Parameters<'_> = &[&session, &none, &-1_i64];
+                    match self.pool.run_until(until, Kind::Read, Sql::Diagnosis, asked).await {
                         Ok(rows) => {
                             let row = rows.first().ok_or_else(|| set_back(session, 0))?;
                             let (found, is_there): (i64, bool) = (row.get(1), row.get(3));
-                            if !is_there && found == epoch + 1 && doubt {
+                            if !is_there && found == epoch + 1 && attempts.is_in_doubt {
                                 slot.set(State::Unknown);
                                 return Ok(());
                             }
@@ -311,25 +291,14 @@ impl Shared {
                             if !is_there {
                                 return Err(not_found());
                             }
-                            "the session was busy".to_owned()
+                            busy()
                         }
-                        Err(error) => error.to_string(),
+                        Err(error) => Fault::Later(error.to_string()),
                     }
                 }
-                Err(Fault::Refused(detail)) => return Err(StoreError::Unsuitable { detail }),
-                Err(Fault::Unanswered(detail)) => {
-                    doubt = true;
-                    detail
-                }
-                Err(Fault::Unsent(detail) | Fault::Later(detail)) => detail,
+                Err(fault) => fault,
             };
-            if !backoff.wait(until).await {
-                if !doubt {
-                    return Err(StoreError::Unavailable { detail });
-                }
-                slot.set(State::Unknown);
-                return Err(StoreError::InDoubt { detail });
-            }
+            attempts.after(fault).await?;
         }
     }
 
@@ -383,6 +352,11 @@ impl Shared {
 
 fn written(work: &Work) -> Appended {
     Appended::Written { first: EntryId(number(work.first)), next: EntryId(number(work.next)) }
+}
+
+/// The fault of a statement that found the session's row changed, and may succeed the next time.
+fn busy() -> Fault {
+    Fault::Later("the session was busy".to_owned())
 }
 
 fn fenced(session: &str) -> StoreError {

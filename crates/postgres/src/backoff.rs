@@ -1,13 +1,52 @@
-//! Pauses between attempts.
+//! Repeated attempts, and the pauses between them.
 //!
-//! Invariants: pauses double from 20 ms to 1 s, and each is shortened by up to half at random, so that nodes that lost the
+//! Invariants: an attempt follows another one only if patience lasts. What ends without success is in doubt if one of the
+//! attempts may have succeeded. Pauses double from 20 ms to 1 s, and each is shortened by up to half at random, so that nodes that lost the
 //! same server do not come back in step.
 
 use std::hash::{BuildHasher, RandomState};
 use std::time::{Duration, Instant};
 
+use greenroom_store::StoreError;
+
+use crate::link::Fault;
+
 const FIRST: Duration = Duration::from_millis(20);
 const LONGEST: Duration = Duration::from_secs(1);
+
+/// The attempts to do something, until its outcome is known or patience has run out.
+pub(crate) struct Attempts {
+    until: Instant,
+    backoff: Backoff,
+    /// Whether one of them may have succeeded.
+    pub(crate) is_in_doubt: bool,
+}
+
+impl Attempts {
+    pub(crate) fn new(until: Instant) -> Self {
+        Self { until, backoff: Backoff::new(), is_in_doubt: false }
+    }
+
+    /// Waits before the next attempt, after one that failed in this way.
+    ///
+    /// # Errors
+    /// If there is none: `Unsuitable` after a refusal for good, or `InDoubt` or `Unavailable` after the last attempt.
+    pub(crate) async fn after(&mut self, fault: Fault) -> Result<(), StoreError> {
+        let detail = match fault {
+            Fault::Refused(detail) => return Err(StoreError::Unsuitable { detail }),
+            Fault::Unsent(detail) | Fault::Later(detail) => detail,
+            Fault::Unanswered(detail) => {
+                self.is_in_doubt = true;
+                detail
+            }
+        };
+        match (self.backoff.wait(self.until).await, self.is_in_doubt) {
+            (true, _) => Ok(()),
+            (false, true) => Err(StoreError::InDoubt { detail }),
+            (false, false) => Err(StoreError::Unavailable { detail }),
+        }
+    }
+}
 
 pub(crate) struct Backoff {
     pause: Duration,
@@ -19,7 +58,7 @@ impl Backoff {
     }
 
     /// Waits before the next attempt. Returns false, at once, if there is no time for one.
-    pub(crate) async fn wait(&mut self, until: Instant) -> bool {
+    async fn wait(&mut self, until: Instant) -> bool {
         let pause = self.next();
         if Instant::now() + pause >= until {
             return false;

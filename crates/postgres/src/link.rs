@@ -34,6 +34,16 @@ pub(crate) enum Fault {
     Unanswered(String),
 }
 
+impl Fault {
+    /// The fault of a statement that may be executed any number of times: nothing is in doubt.
+    pub(crate) fn of_repeatable(self) -> Self {
+        match self {
+            Self::Unanswered(detail) => Self::Later(detail),
+            Self::Unsent(_) | Self::Later(_) | Self::Refused(_) => self,
+        }
+    }
+}
+
 /// An open connection.
 pub(crate) struct Link {
     client: Client,

@@ -12,7 +12,7 @@ use greenroom_store::StoreError;
 use tokio::sync::Mutex;
 use tokio_postgres::Row;
 
-use crate::backoff::Backoff;
+use crate::backoff::Attempts;
 use crate::link::{Fault, Link, Parameters};
 use crate::options::{PostgresOptions, Server};
 use crate::statements::Sql;
@@ -82,23 +82,12 @@ impl Pool {
         sql: Sql,
         parameters: Parameters<'_>,
     ) -> Result<Vec<Row>, StoreError> {
-        let mut backoff = Backoff::new();
-        let mut is_in_doubt = false;
+        let mut attempts = Attempts::new(until);
         loop {
-            let detail = match self.run_once(until, sql, parameters).await {
-                Ok(rows) => return Ok(rows),
-                Err(Fault::Refused(detail)) => return Err(StoreError::Unsuitable { detail }),
-                Err(Fault::Unsent(detail) | Fault::Later(detail)) => detail,
-                Err(Fault::Unanswered(detail)) => {
-                    is_in_doubt |= kind == Kind::Write;
-                    detail
-                }
-            };
-            if !backoff.wait(until).await {
-                return Err(match is_in_doubt {
-                    true => StoreError::InDoubt { detail },
-                    false => StoreError::Unavailable { detail },
-                });
+            match (self.run_once(until, sql, parameters).await, kind) {
+                (Ok(rows), _) => return Ok(rows),
+                (Err(fault), Kind::Write) => attempts.after(fault).await?,
+                (Err(fault), Kind::Read) => attempts.after(fault.of_repeatable()).await?,
             }
         }
     }

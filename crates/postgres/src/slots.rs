@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use greenroom_store::StoreError;
 use parking_lot::Mutex;
 use tokio::sync::{Mutex as Turn, OwnedMutexGuard};
 
@@ -43,6 +44,14 @@ impl Slot {
 
     pub(crate) fn set(&self, state: State) {
         *self.state.lock() = state;
+    }
+
+    /// Notes how a write ended. Whatever is still on its way after one in doubt belongs to this epoch: the next write claims
+    /// the session again, and begins another one.
+    pub(crate) fn left<T>(&self, result: &Result<T, StoreError>) {
+        if matches!(result, Err(StoreError::InDoubt { .. })) {
+            self.set(State::Unknown);
+        }
     }
 
     /// Waits until no other operation writes to the session.

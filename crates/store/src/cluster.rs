@@ -4,7 +4,7 @@
 //! simulation can be replayed: a lease runs out by [`Cluster::expire`], and its node learns of that by
 //! [`Cluster::notice`], or when it is refused.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
@@ -39,6 +39,8 @@ struct Shared {
     epochs: HashMap<String, u64>,
     wishes: HashMap<String, String>,
     faults: HashMap<String, Fault>,
+    /// The nodes whose next look-up of an owner comes just before a claim of another node.
+    early: HashSet<String>,
     incarnations: u64,
 }
 
@@ -116,6 +118,11 @@ impl Cluster {
     /// Sets what happens to the next append of a node.
     pub fn fault(&self, node: &str, fault: Fault) {
         self.shared.lock().faults.insert(node.to_owned(), fault);
+    }
+
+    /// Lets the next look-up of an owner by this node find nobody, as one that comes just before another node's claim.
+    pub fn look_up_early(&self, node: &str) {
+        self.shared.lock().early.insert(node.to_owned());
     }
 
     /// The sessions as they are stored.
@@ -341,7 +348,11 @@ impl Placement for Node {
     }
 
     fn owner_of<'a>(&'a self, session: &'a str) -> Answer<'a, Option<Owner>> {
-        Box::pin(async move { Ok(self.cluster.shared.lock().owner(session)) })
+        Box::pin(async move {
+            let mut shared = self.cluster.shared.lock();
+            let is_early = shared.early.remove(&self.name);
+            Ok(shared.owner(session).filter(|_| !is_early))
+        })
     }
 
     fn place<'a>(&'a self, session: &'a str) -> Answer<'a, Member> {

@@ -73,6 +73,7 @@ const BARE_1000: &str = "the same loop with 1,000 in flight";
 const CHAT: &str = "the same run over chat completions";
 const FIRST: &str = "the shortest history";
 const PLAIN: &str = "a file, one fdatasync for all that wait";
+const INSERT: &str = "a plain `INSERT` of the same bytes, grouped alike";
 const NONE: &str = "–";
 
 const GOALS: &[Goal] = &[
@@ -137,6 +138,15 @@ const GOALS: &[Goal] = &[
     Goal::new("durable appends of 1 KiB, 1 writer", PLAIN, "store/append_1", RatioMin(0.8)),
     Goal::new("… 64 writers", PLAIN, "store/append_64", RatioMin(0.6)),
     Goal::new("… 1,000 writers", PLAIN, "store/append_1000", RatioMin(0.3)),
+    Goal::new("… in PostgreSQL, 1 session", INSERT, "postgres/append_1", RatioMin(0.7)),
+    Goal::new("… 64 sessions", INSERT, "postgres/append_64", RatioMin(0.7)),
+    Goal::new("… 1,000 sessions", INSERT, "postgres/append_1000", RatioMin(0.7)),
+    Goal::new(
+        "takeover of a node's 1,000 sessions after its sudden end",
+        "the lease",
+        "postgres/takeover_1000",
+        RatioMax(1.2),
+    ),
     Goal::new(
         "opening a session of 100,000 entries",
         "only its live context",

@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 use super::support::{Model, Place, Running};
 
 /// How long a node that is not heard of keeps its sessions.
-const LEASE: Duration = Duration::from_secs(1);
+const LEASE: Duration = Duration::from_secs(2);
 /// How long a client tries to get one prompt answered.
 const PATIENCE: Duration = Duration::from_secs(120);
 /// How long a node may take to end in order: runs get time, and the machine is busy.
@@ -202,6 +202,19 @@ struct Seen {
     problems: Mutex<Vec<String>>,
 }
 
+impl Seen {
+    /// Waits until so many prompts are answered, or there is a problem. One is that it takes too long.
+    fn wait_for(&self, answered: u64) {
+        let began = Instant::now();
+        while self.answered.load(Ordering::Relaxed) < answered && self.problems.lock().unwrap().is_empty() {
+            if began.elapsed() > PATIENCE {
+                self.problems.lock().unwrap().push(format!("fewer than {answered} prompts are answered"));
+            }
+            std::thread::park_timeout(Duration::from_millis(20));
+        }
+    }
+}
+
 /// Prompts one session through random nodes until it is told to stop. Returns how many prompts were answered.
 fn client(id: &str, apis: &[Api], stop: &AtomicBool, seen: &Seen, seed: u64) -> u64 {
     let mut random = Random::new(seed);
@@ -242,7 +255,8 @@ fn client(id: &str, apis: &[Api], stop: &AtomicBool, seen: &Seen, seed: u64) -> 
     number
 }
 
-/// A life of a cluster with so many sessions and faults.
+/// A life of a cluster with so many sessions and faults. Each fault comes while clients are at work: after the one before, a
+/// tenth of them got an answer.
 #[expect(clippy::print_stderr, reason = "the measured gaps are for a person")]
 fn live(seed: u64, sessions: u64, faults: u64) {
     let Some(mut cluster) = Cluster::start() else { return };
@@ -259,7 +273,15 @@ fn live(seed: u64, sessions: u64, faults: u64) {
     let mut random = Random::new(seed);
     let mut happened = std::collections::BTreeMap::<&str, u64>::new();
     for number in 0..faults {
+        let answered = seen.answered.load(Ordering::Relaxed);
         std::thread::park_timeout(Duration::from_millis(300 + random.below(1_200)));
+        seen.wait_for(answered + sessions / 10);
+        if !seen.problems.lock().unwrap().is_empty() {
+            break;
+        }
+        if number > 0 && number % 20 == 0 {
+            eprintln!("{number} faults, {answered} prompts answered");
+        }
         // Each kind comes, and their order is random.
         let kind = if number < 5 { number } else { random.below(5) };
         let at = usize::try_from(random.below(NODES as u64)).unwrap();

@@ -223,6 +223,28 @@ async fn an_owner_that_is_remembered_may_have_changed() {
     prompted("t", "3").await;
 }
 
+/// Where another node claims the session after the owner was looked up, a prompt with a key is sent on, and written once;
+/// one without a key may have been written already, and is refused.
+#[tokio::test]
+async fn a_session_is_claimed_by_another_node_after_the_look_up() {
+    let cluster = Cluster::new();
+    let (a, b) = (member(&cluster, "a").await, member(&cluster, "b").await);
+    b.runtime.open("s", &Agent::new("simulated").context_window(8_000)).await.unwrap();
+    for (key, expected) in [(None, 421), (Some("k"), 200), (Some("k"), 200)] {
+        cluster.look_up_early("a");
+        let mut params = prompt("s", "x");
+        if let Some(key) = key {
+            params["key"] = json!(key);
+        }
+        let (status, reply) = as_of(&a.server, TOKEN, "session/prompt", params).await;
+        assert_eq!(status, expected, "{key:?}: {reply}");
+    }
+    let said = b.runtime.entries("s", EntryId(0)).await.unwrap();
+    let prompts =
+        said.iter().filter(|entry| entry.kind.as_message().is_some_and(|message| message.role() == "user"));
+    assert_eq!(prompts.count(), 1);
+}
+
 /// The session is named in the body when it is begun.
 #[tokio::test]
 async fn a_session_is_begun_where_the_placement_says() {
