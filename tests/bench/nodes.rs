@@ -10,6 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use greenroom::RuntimeBuilder;
 use greenroom::prelude::*;
 use greenroom_conformance::server::Server;
 use greenroom_postgres::{Postgres, PostgresOptions};

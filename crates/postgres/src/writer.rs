@@ -1,8 +1,5 @@
 //! The connections for appends and claims: whatever waits is sent together.
 //!
-//! A job costs the server a third in a large group of what it costs in a small one. So while a statement is on its way, few
-//! jobs wait for its end, and are sent together then; many, or one that has waited for [`WAIT_MAX`], take another connection.
-//!
 //! Invariants: a statement has at most one job of a session, and at most [`GROUP_MAX`] jobs. A job is taken only where there
 //! is a connection; one that was not taken can be withdrawn, and then nothing of it was sent. Each job that was taken gets
 //! exactly one answer.
@@ -23,15 +20,8 @@ use crate::options::{PostgresOptions, Server};
 use crate::slots::Owned;
 use crate::statements::Sql;
 
-#[cfg(test)]
-mod tests;
-
 /// The most jobs of a statement.
 const GROUP_MAX: usize = 256;
-/// As many jobs do not wait for the end of another statement.
-const GROUP_MIN: usize = 64;
-/// The longest that a job waits for the end of another statement while a connection is free.
-const WAIT_MAX: Duration = Duration::from_millis(2);
 /// The most bytes of a statement with more than one job.
 const GROUP_BYTES_MAX: usize = 8 << 20;
 
@@ -56,35 +46,19 @@ pub(crate) trait Job: Send + Sync + 'static {
 /// A job that waits.
 struct Waiting<J: Job> {
     number: u64,
-    since: Instant,
     job: J,
     reply: oneshot::Sender<Result<J::Answer, Fault>>,
 }
 
 /// The jobs that wait for a connection.
 pub(crate) struct Queue<J: Job> {
-    line: Mutex<Line<J>>,
+    waiting: Mutex<(u64, VecDeque<Waiting<J>>)>,
     news: Notify,
-}
-
-struct Line<J: Job> {
-    waiting: VecDeque<Waiting<J>>,
-    /// How many jobs there have been.
-    count: u64,
-    /// The statements that are on their way.
-    sent: usize,
-}
-
-/// What a connection that is free does next.
-enum Next<J: Job> {
-    Send(Vec<Waiting<J>>),
-    /// Looks again when there is news, and at this time if there is one.
-    Wait(Option<Instant>),
 }
 
 impl<J: Job> Default for Queue<J> {
     fn default() -> Self {
-        Self { line: Mutex::new(Line { waiting: VecDeque::new(), count: 0, sent: 0 }), news: Notify::new() }
+        Self { waiting: Mutex::default(), news: Notify::new() }
     }
 }
 
@@ -93,10 +67,10 @@ impl<J: Job> Queue<J> {
     pub(crate) async fn ask(&self, job: J, until: Instant) -> Result<J::Answer, Fault> {
         let (reply, mut answer) = oneshot::channel();
         let number = {
-            let mut line = self.line.lock();
-            line.count += 1;
-            let number = line.count;
-            line.waiting.push_back(Waiting { number, since: Instant::now(), job, reply });
+            let mut waiting = self.waiting.lock();
+            waiting.0 += 1;
+            let number = waiting.0;
+            waiting.1.push_back(Waiting { number, job, reply });
             number
         };
         self.news.notify_one();
@@ -105,9 +79,9 @@ impl<J: Job> Queue<J> {
             return answer.unwrap_or_else(|_| ended());
         }
         let withdrawn = {
-            let mut line = self.line.lock();
-            let at = line.waiting.iter().position(|job| job.number == number);
-            at.map(|at| line.waiting.remove(at)).is_some()
+            let mut waiting = self.waiting.lock();
+            let at = waiting.1.iter().position(|job| job.number == number);
+            at.map(|at| waiting.1.remove(at)).is_some()
         };
         if withdrawn {
             return Err(Fault::Unsent("there is no connection to the database".to_owned()));
@@ -116,34 +90,27 @@ impl<J: Job> Queue<J> {
         answer.await.unwrap_or_else(|_| ended())
     }
 
-    /// Takes what waits, as much as fits into a statement, if it is not to wait for the end of another one.
-    fn take(&self) -> Next<J> {
-        let mut line = self.line.lock();
-        let Some(first) = line.waiting.front() else { return Next::Wait(None) };
-        let late = first.since + WAIT_MAX;
-        if line.sent > 0 && line.waiting.len() < GROUP_MIN && Instant::now() < late {
-            return Next::Wait(Some(late));
-        }
+    /// Takes what waits, as much as fits into a statement; nothing if nothing waits.
+    fn take(&self) -> Vec<Waiting<J>> {
+        let mut waiting = self.waiting.lock();
         let mut room = GROUP_BYTES_MAX;
         let mut group = Vec::new();
-        while let Some(next) = line.waiting.front() {
+        while let Some(next) = waiting.1.front() {
             let bytes = next.job.bytes();
             if group.len() >= GROUP_MAX || (!group.is_empty() && bytes > room) {
                 self.news.notify_one();
                 break;
             }
             room = room.saturating_sub(bytes);
-            group.extend(line.waiting.pop_front());
+            group.extend(waiting.1.pop_front());
         }
-        line.sent += 1;
-        Next::Send(group)
+        group
     }
 
-    /// Notes that a statement has ended, and puts the jobs back that were not sent.
-    fn ended(&self, unsent: Vec<Waiting<J>>) {
-        let mut line = self.line.lock();
-        line.sent -= 1;
-        unsent.into_iter().rev().for_each(|job| line.waiting.push_front(job));
+    /// Puts jobs back that were not sent.
+    fn put_back(&self, group: Vec<Waiting<J>>) {
+        let mut waiting = self.waiting.lock();
+        group.into_iter().rev().for_each(|job| waiting.1.push_front(job));
         self.news.notify_one();
     }
 
@@ -166,50 +133,40 @@ impl<J: Job> Queue<J> {
 
     /// Sends over this connection until it fails.
     async fn use_link(&self, link: &Link, patience: Duration) {
-        let mut is_usable = true;
-        while is_usable {
-            let group = match self.take() {
-                Next::Send(group) => group,
-                Next::Wait(None) => {
-                    self.news.notified().await;
-                    continue;
-                }
-                Next::Wait(Some(until)) => {
-                    drop(tokio::time::timeout_at(until.into(), self.news.notified()).await);
-                    continue;
-                }
-            };
+        loop {
+            let group = self.take();
+            if group.is_empty() {
+                self.news.notified().await;
+                continue;
+            }
             if link.is_closed() {
-                return self.ended(group);
+                return self.put_back(group);
             }
-            is_usable = send(link, group, patience).await;
-            self.ended(Vec::new());
+            let jobs: Vec<&J> = group.iter().map(|waiting| &waiting.job).collect();
+            match J::run(link, &jobs, patience).await {
+                Ok(answers) => {
+                    group.into_iter().zip(answers).for_each(|(job, answer)| job.answer(Ok(answer)))
+                }
+                // One of them is at fault, and the others need not suffer from it.
+                Err(Fault::Refused(_)) if group.len() > 1 => {
+                    for job in group {
+                        let answers = J::run(link, &[&job.job], patience).await;
+                        let answer = answers.and_then(|answers| {
+                            answers.into_iter().next().ok_or_else(|| Fault::Later("no answer".to_owned()))
+                        });
+                        job.answer(answer);
+                    }
+                }
+                Err(fault) => {
+                    let is_over = !matches!(fault, Fault::Refused(_));
+                    group.into_iter().for_each(|job| job.answer(Err(fault.clone())));
+                    if is_over {
+                        return;
+                    }
+                }
+            }
         }
     }
-}
-
-/// Sends a group, and returns whether the connection can still be used.
-async fn send<J: Job>(link: &Link, group: Vec<Waiting<J>>, patience: Duration) -> bool {
-    let jobs: Vec<&J> = group.iter().map(|waiting| &waiting.job).collect();
-    match J::run(link, &jobs, patience).await {
-        Ok(answers) => group.into_iter().zip(answers).for_each(|(job, answer)| job.answer(Ok(answer))),
-        // One of them is at fault, and the others need not suffer from it.
-        Err(Fault::Refused(_)) if group.len() > 1 => {
-            for job in group {
-                let answers = J::run(link, &[&job.job], patience).await;
-                let answer = answers.and_then(|answers| {
-                    answers.into_iter().next().ok_or_else(|| Fault::Later("no answer".to_owned()))
-                });
-                job.answer(answer);
-            }
-        }
-        Err(fault) => {
-            let is_usable = matches!(fault, Fault::Refused(_));
-            group.into_iter().for_each(|job| job.answer(Err(fault.clone())));
-            return is_usable;
-        }
-    }
-    true
 }
 
 impl<J: Job> Waiting<J> {

@@ -118,7 +118,7 @@ impl Cluster {
             "--node",
             &node.name,
             "--lease",
-            "1",
+            &LEASE.as_secs().to_string(),
             "--cluster-secret-file",
             &secret,
             "--base-url",
