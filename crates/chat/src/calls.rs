@@ -1,4 +1,4 @@
-//! Tool calls in a chat: one line each with what matters of the result, some lines of it, and the full text on
+//! Tool calls in a chat: one line each that summarises the result, some lines of the result, and the full text on
 //! request.
 //!
 //! Invariants: the rows of a call are bounded, and written once, when its result is known; the full text of the newest

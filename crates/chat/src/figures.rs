@@ -137,7 +137,7 @@ pub fn window(context: &ContextUsage) -> String {
     let source = match context.window_source {
         WindowSource::CompactionSetting | WindowSource::Setting => "configured",
         WindowSource::Catalog => "from the model catalogue",
-        WindowSource::Learned => "reported by the provider when it refused a larger request",
+        WindowSource::Learned => "learned from a larger request that the provider rejected",
         WindowSource::Server => "reported by the server",
         WindowSource::Trained => "the model's, as the server reports; it may accept less",
         WindowSource::Assumed => {

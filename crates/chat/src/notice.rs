@@ -1,7 +1,7 @@
-//! What tells a user who looks elsewhere: a bell or a notification, and the window's title.
+//! Notifications for a user who is not looking at the chat: a bell or a desktop notification, and the window title.
 //!
-//! Invariants: a notice is given only when the terminal does not have the focus or, where terminals do not report it,
-//! nobody has pressed a key for a while; the title is the one from before when the chat ends.
+//! Invariants: a notification is sent only when the terminal does not have the focus or, if the terminal does not
+//! report it, nobody has pressed a key for a while; the previous title is restored when the chat ends.
 
 use greenroom_terminal::screen::one_line;
 

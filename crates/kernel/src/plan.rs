@@ -298,7 +298,7 @@ pub enum NothingToCompact {
     #[error("the session is empty")]
     Empty,
     /// There is no new message since the last compaction.
-    #[error("nothing was said since the last compaction")]
+    #[error("there is no new message since the last compaction")]
     JustCompacted,
     /// Too few messages to keep the wanted number and replace some.
     #[error("not enough messages to compact: {messages} of at least {needed}")]
@@ -314,7 +314,7 @@ pub enum NothingToCompact {
     /// A summary would not be smaller than what it would replace: a requested compaction reports this, a plan
     /// does not.
     #[error(
-        "it is too small to get smaller: what would be summarised has {tokens} tokens, and a summary takes at least \
+        "it is too small to be compacted: the part to summarise has {tokens} tokens, and a summary takes at least \
          {least}"
     )]
     TooSmall {
@@ -324,7 +324,7 @@ pub enum NothingToCompact {
         least: u64,
     },
     /// The conversation cannot be cut anywhere.
-    #[error("there is no point at which the conversation can be cut")]
+    #[error("the conversation has no point at which it can be cut")]
     NoCut,
     /// The settings turn it off.
     #[error("compaction is turned off")]

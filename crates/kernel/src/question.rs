@@ -419,7 +419,7 @@ pub struct KnownQuestion {
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum AnswerError {
     /// No call without a result has asked this.
-    #[error("there is no such question")]
+    #[error("the question does not exist")]
     Unknown,
     /// The question has ended.
     #[error("the question is {}", .0.as_str())]

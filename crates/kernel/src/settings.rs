@@ -263,7 +263,7 @@ pub enum SettingsError {
     },
     /// The trigger leaves no room for a summary and the newest messages beside the fixed part.
     #[error(
-        "compaction triggers at {trigger} of {window} tokens and must then get down to {target}, but the fixed part of \
+        "compaction triggers at {trigger} of {window} tokens and must then reduce the context to {target}, but the fixed part of \
          every request (system prompt, tools, instructions, pins) has {overhead}, and a summary with the newest \
          messages needs at least {needed} more; shorten the fixed part, raise the trigger (threshold, reserve_tokens, \
          auto_compact_token_limit), or use a model with a larger window"

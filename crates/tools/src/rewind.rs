@@ -1,4 +1,4 @@
-//! The files of a session as they were: what calls change is kept before, and can be brought back.
+//! File rewind: the old content of files is kept before tool calls change them, and can be restored.
 //!
 //! Invariants: the content of a file and the record of its change are on the disk before the file is changed,
 //! so a crash at any moment loses nothing. Bringing files back is itself such a change: the present content is

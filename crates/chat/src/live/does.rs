@@ -77,7 +77,7 @@ impl TerminalChat {
                 | Command::Redo
         );
         if is_for_idle && self.model.is_busy() {
-            return self.model.note(Look::WARN, "The agent is at work; Esc interrupts it");
+            return self.model.note(Look::WARN, "The agent is working; Esc interrupts it");
         }
         match command {
             Command::Compact(how) => self.spawn(async move { compact(&backend, how).await }),
@@ -329,7 +329,7 @@ impl TerminalChat {
         let count = text.chars().count();
         match greenroom_terminal::input::write(&format!("\x1b]52;c;{encoded}\x07")) {
             Ok(()) => {
-                self.model.note(Look::DIM, &format!("copied {count} characters, if the terminal allows it"))
+                self.model.note(Look::DIM, &format!("copied {count} characters (if the terminal permits it)"))
             }
             Err(error) => self.model.note(Look::BAD, &error.to_string()),
         }
@@ -529,7 +529,7 @@ async fn export(backend: &Backend, folder: PathBuf, path: String) -> Outcome {
         let written = file.and_then(|mut file| std::io::Write::write_all(&mut file, text.as_bytes()));
         written.map(|()| path.display().to_string()).map_err(|error| {
             if error.kind() == std::io::ErrorKind::AlreadyExists {
-                format!("{} exists; /export FILE writes another one", path.display())
+                format!("{} exists; use /export FILE with another name", path.display())
             } else {
                 format!("write {}: {error}", path.display())
             }

@@ -1,4 +1,4 @@
-//! `/undo` and `/branch`: the conversation goes back, the files, or both.
+//! `/undo` and `/branch`: restore the conversation, the files, or both.
 //!
 //! Invariants: if there are files to bring back, the user is asked what goes back, unless the command says it;
 //! files that somebody else changed are overwritten only if the user chooses it. What was done to each file is
@@ -202,12 +202,12 @@ fn choice(branch: Option<Branching>, prompt: Option<&str>, planned: &SessionRewo
     ];
     if others > 0 {
         let others = format::count(others, "file");
-        let detail = format!("{others} that somebody else changed, too; the present content is kept");
+        let detail = format!("also {others} that somebody else changed; the current content is kept");
         let label = "The conversation and all of these files".to_owned();
         items.push(item("--both --overwrite", label, detail));
     }
     let title = match prompt {
-        Some(prompt) => format!("Back to before {}: what goes back?", quoted(prompt)),
+        Some(prompt) => format!("Go back to before {}: what should be restored?", quoted(prompt)),
         None => "What goes back?".to_owned(),
     };
     Picker::new(Purpose::GoBack(branch), &title, items)

@@ -1,7 +1,7 @@
 //! `/model`: the models that can answer, and the change to one.
 //!
-//! Invariants: a name means a model of the present provider before one of another; what nothing lists is asked for, and
-//! that is said.
+//! Invariants: a name means a model of the current provider before one of another provider; a model that no list
+//! contains is used anyway, with a message.
 
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ impl TerminalChat {
     /// Sets the model for the next prompts.
     fn set_model(&mut self, name: &str) {
         if self.model.is_busy() {
-            return self.model.note(Look::WARN, "The model can be changed when the run is over");
+            return self.model.note(Look::WARN, "The model can be changed only after the run");
         }
         let program = Arc::clone(&self.program);
         let (name, id) = (name.to_owned(), self.backend.id().to_owned());

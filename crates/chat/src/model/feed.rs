@@ -368,7 +368,7 @@ impl Model {
         let has_refused = std::mem::take(&mut self.has_refused);
         match outcome {
             RunOutcome::Aborted if has_refused => {
-                self.note(Look::DIM, "Stopped at your no; say what to do instead");
+                self.note(Look::DIM, "Stopped because you answered no; tell the model what to do instead");
             }
             RunOutcome::Aborted => {
                 self.note(Look::WARN, "Interrupted. Partial answer kept; /continue to resume");
@@ -386,7 +386,7 @@ impl Model {
             }
             RunOutcome::Interrupted => self.note(
                 Look::WARN,
-                "The run was cut off when its process ended. Partial answer kept; /continue to resume",
+                "The run was interrupted when its process ended. Partial answer kept; /continue to resume",
             ),
             RunOutcome::Stopped { reason } => {
                 self.note(Look::WARN, &format!("Stopped: {reason}. /continue to resume"));

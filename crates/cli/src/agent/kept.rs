@@ -1,5 +1,5 @@
-//! What a session is resumed with: its server, model, model settings, system prompt, permissions, configuration file and
-//! overrides of settings, in a file beside the store.
+//! The options with which a session is resumed: its server, model, model settings, system prompt, permissions,
+//! configuration file and overrides of settings, in a file beside the store.
 //!
 //! They are no labels of the session: whoever may label sessions, such as a client of `serve`, must not decide where a
 //! key goes and what an agent may do. The folder is a label, because it decides neither.

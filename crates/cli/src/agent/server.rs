@@ -286,10 +286,12 @@ fn vendor(model: &str) -> Option<&'static str> {
 fn without_key(variable: &str) -> String {
     let found: Vec<String> = local::running_now()
         .iter()
-        .map(|found| format!("{} is running on this machine: --base-url {}", found.name, found.address))
+        .map(|found| {
+            format!("{} is running on this machine; to use it, add --base-url {}", found.name, found.address)
+        })
         .collect();
     let local = match &*found.join("\n  ") {
-        "" => "a local server, such as Ollama: --base-url http://127.0.0.1:11434/v1".to_owned(),
+        "" => "for a local server such as Ollama, add --base-url http://127.0.0.1:11434/v1".to_owned(),
         found => found.to_owned(),
     };
     format!(
@@ -350,8 +352,7 @@ pub(crate) fn confirm(
     let variable = variable.ok_or_else(|| usage(format!("the provider {name} has no key")))?;
     check_variable(variable).map_err(|reason| usage(format!("--api-key-env {reason}")))?;
     let key = surroundings.variable(variable);
-    let key =
-        key.ok_or_else(|| usage(format!("the variable {variable} is not set; it must have the key")))?;
+    let key = key.ok_or_else(|| usage(format!("the variable {variable} is not set; set it to the key")))?;
     trust::confirm(data_dir, &key, base_url)?;
     Ok((variable.to_owned(), base_url.clone()))
 }

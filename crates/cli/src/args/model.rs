@@ -37,12 +37,12 @@ pub(crate) struct ServerArgs {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Answers {
-    /// A client, when it likes.
+    /// A client, at any time.
     #[default]
     Client,
     /// The person at the terminal of a chat.
     Terminal,
-    /// Nobody: what would ask is denied.
+    /// Nobody: calls that would ask are denied.
     Nobody,
 }
 
@@ -72,11 +72,11 @@ pub(crate) struct ModelArgs {
     #[arg(long, value_name = "RULE")]
     #[serde(default)]
     pub(crate) allow: Vec<String>,
-    /// Ask before these calls, whatever the mode says (repeatable)
+    /// Ask before these calls, regardless of the mode (repeatable)
     #[arg(long, value_name = "RULE")]
     #[serde(default)]
     pub(crate) ask: Vec<String>,
-    /// Deny these calls, whatever else says: 'bash(git push *)', 'read(.env)' (repeatable)
+    /// Deny these calls, regardless of other rules and the mode: 'bash(git push *)', 'read(.env)' (repeatable)
     #[arg(long, value_name = "RULE")]
     #[serde(default)]
     pub(crate) deny: Vec<String>,

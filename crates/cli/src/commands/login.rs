@@ -46,7 +46,7 @@ pub(crate) async fn run(global: &Global, args: &LoginArgs) -> Result<u8> {
         })?;
         return Ok(0);
     }
-    // Who sees where the key goes, and gives it, confirms the address.
+    // A user who sees the address and then gives the key confirms the address.
     let is_seen = is_terminal();
     let address = match &args.provider {
         Some(name) => address_of_file(global, name)?,

@@ -44,8 +44,8 @@ pub(crate) struct NotifyConfig {
     pub(crate) method: NotifyMethod,
     /// Whether the window's title says what the session does. The title from before comes back at the end.
     pub(crate) title: bool,
-    /// A run that is shorter gives no notice, in seconds. In a terminal that does not report the focus, also how long no
-    /// key must have been pressed.
+    /// The minimum duration of a run for a notification, in seconds. In a terminal that does not report the focus, also
+    /// the minimum time without a key press.
     pub(crate) after_s: u64,
 }
 

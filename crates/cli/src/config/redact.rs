@@ -18,7 +18,7 @@ pub(crate) struct RedactConfig {
     /// `…_KEY`, `…_TOKEN`, `…_SECRET` and `…PASSWORD…` are redacted anyway.
     #[serde(deserialize_with = "or_default")]
     pub(crate) variables: Vec<String>,
-    /// Environment variables that are not secret, although their names look like it.
+    /// Environment variables that are not secret although their names suggest it.
     #[serde(deserialize_with = "or_default")]
     pub(crate) not_secret: Vec<String>,
     /// Whether texts that look like a secret, such as private keys and tokens of known services, are redacted in results of

@@ -19,11 +19,12 @@ const FOLDER: &str = "files";
 pub(crate) struct RewindConfig {
     /// Whether files are kept.
     pub(crate) enabled: bool,
-    /// The most that is kept of all sessions together, in bytes. Above it, the oldest contents are dropped.
+    /// The maximum size of the kept files of all sessions together, in bytes. Above it, the least recently used
+    /// contents are dropped.
     pub(crate) total_bytes_max: u64,
     /// The largest file that is kept, in bytes.
     pub(crate) file_bytes_max: u64,
-    /// The most that is kept of the files that one run changes, in bytes. Further files are not kept.
+    /// The maximum size of the files that are kept for one run, in bytes. Further files are not kept.
     pub(crate) run_bytes_max: u64,
 }
 

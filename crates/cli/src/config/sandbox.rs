@@ -35,8 +35,8 @@ pub(crate) struct SandboxConfig {
     pub(crate) hidden: Vec<String>,
     /// The most memory that each process of a command may allocate, in MiB. `null`: no limit.
     pub(crate) memory_mib_max: Option<u64>,
-    /// The most processes and threads of a command, where the system counts them: for an ordinary user with a PID
-    /// namespace.
+    /// The maximum number of processes and threads of a command: enforced by the system for ordinary users with a PID
+    /// namespace, and otherwise counted by Greenroom.
     pub(crate) processes_max: u64,
     /// The largest file that a command may write, in MiB. `null`: no limit.
     pub(crate) file_mib_max: Option<u64>,

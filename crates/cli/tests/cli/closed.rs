@@ -55,7 +55,7 @@ fn what_is_ours_is_closed_to_the_file_tools() {
     symlink("../store/token", home.join("work/t")).unwrap();
     symlink("t", home.join("work/tt")).unwrap();
     symlink("../.config/greenroom/greenroom.yaml", home.join("work/c")).unwrap();
-    // Whoever has two names for one file has one file.
+    // A hard link is another name of the same file.
     std::fs::hard_link(place.store().join("token"), home.join("work/hard")).unwrap();
     let absolute = place.store().join("token").display().to_string();
     let spellings = [

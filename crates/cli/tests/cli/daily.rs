@@ -153,7 +153,7 @@ fn another_provider_answers_once_its_key_is_kept() {
     let terminal = hosted(&["resume", "mine"]);
     terminal.shows("Resumed");
     terminal.until("it is shown", |screen| screen.contains("· first-model"));
-    // One that nothing lists is asked for, and that is said.
+    // A model that no list contains is used anyway, with a message.
     terminal.says("/model no-such-model");
     terminal.shows("The server does not list no-such-model");
 }

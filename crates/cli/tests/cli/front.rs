@@ -306,7 +306,7 @@ fn a_local_server_has_no_vendors_price_and_window() {
     );
     let models = place.json(&["models", "--base-url", &url, "--json"]);
     assert_eq!(models["models"][0]["input_microdollars_per_million"], json!(null), "{models}");
-    // Who serves a vendor's models at an address of their own says so.
+    // A user whose own server has a vendor's models sets their prices.
     let ran = place.run(&[
         "-p",
         "hi",

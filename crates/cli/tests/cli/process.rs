@@ -119,7 +119,7 @@ fn serve_ends_in_order_when_it_is_asked_to() {
     )
     .unwrap();
     check_ends("serve", &place, &model, serve);
-    // Who waited for the answer is told.
+    // The caller that waited for the answer gets an error.
     let mut answer = String::new();
     connection.read_to_string(&mut answer).unwrap();
     assert!(answer.starts_with("HTTP/1.1 5") || answer.starts_with("HTTP/1.1 4"), "{answer}");

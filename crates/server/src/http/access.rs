@@ -1,7 +1,7 @@
 //! Tokens: what their bearers may do, and the label to which they are confined.
 //!
 //! Invariants: tokens are compared in constant time, and are in no error and no debug output; a bearer that is confined
-//! to a label reaches only sessions that have it, and the sub-agents below them: all others do not exist for it. A
+//! to a label reaches only sessions that have the label, and the sub-agents below them, and cannot see any others. A
 //! session that it creates has the label before its first input.
 
 use std::sync::Arc;
@@ -79,7 +79,7 @@ impl std::fmt::Debug for Token {
 /// The tokens of a server.
 pub(super) struct Tokens(Vec<(String, Arc<Bearer>)>);
 
-/// Who bears a token.
+/// The bearer of a token.
 #[derive(Debug)]
 pub(super) struct Bearer {
     right: Right,

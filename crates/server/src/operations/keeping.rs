@@ -38,7 +38,7 @@ pub struct BackedUp {
 
 impl Operation for BackUpStore {
     const METHOD: &'static str = "store/backup";
-    // Whoever may call it writes to any directory of the server's user.
+    // A caller of this method can write to any directory of the server's user.
     const ROUTE: Option<Route> = None;
     const ACCESS: Access = Access::Modify;
     type Output = BackedUp;

@@ -40,7 +40,7 @@ pub struct PermissionRule {
     pub effect: Effect,
     /// The rule, such as `bash(git status *)`.
     pub rule: String,
-    /// Where it was written, for people.
+    /// The source of the rule, as text for people.
     pub origin: String,
 }
 
@@ -90,13 +90,13 @@ pub struct SetPermissions {
     /// Its mode from now on; without it, the mode stays.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<Mode>,
-    /// Rules to add whose calls run.
+    /// Rules to add that allow calls.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub allow: Vec<String>,
-    /// Rules to add whose calls ask.
+    /// Rules to add that make calls ask.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ask: Vec<String>,
-    /// Rules to add whose calls are denied.
+    /// Rules to add that deny calls.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub deny: Vec<String>,
 }

@@ -1,8 +1,8 @@
-//! The directory that a backup is written to, and how it takes the place of the one before.
+//! The target directory of a backup, and the replacement of the previous backup.
 //!
-//! A backup is written to `DIR.partial`, which holds a mark until it is whole. Segments that are no longer written to are
-//! hard links where the file system permits it, to those of the backup before or of the store: they never change. Others,
-//! and the active one, are copied.
+//! A backup is written to `DIR.partial`, which has a marker file until the backup is complete. Segments that are no
+//! longer written to are hard links where the file system permits it, to those of the backup before or of the store:
+//! they never change. Others, and the active one, are copied.
 //!
 //! Invariants: a directory that is neither empty nor a backup of this store is never changed. The mark is removed after
 //! everything was synced, and written again before anything of a finished backup is removed.

@@ -90,7 +90,7 @@ impl Around {
         }
         if !self.link().is_host() {
             return Err(usage(
-                "another provider can be chosen only with a host; leave, and name it with --provider",
+                "the provider can be changed only with a host; exit, and start again with --provider",
             ));
         }
         args.simulate = false;

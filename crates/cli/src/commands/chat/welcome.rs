@@ -34,7 +34,7 @@ pub(super) async fn without_key(
             global,
             interrupts,
             std::mem::take(&mut above),
-            "No API key found. What should answer?",
+            "No API key found. Choose a model server:",
             choices(&running),
         )
         .await?;
@@ -101,7 +101,7 @@ fn choices(running: &[Running]) -> Vec<Choice> {
             "OpenAI, Anthropic or Google; kept in a file that only you can read",
         ),
         choice("server", "Another server", "the address of an API like OpenAI's"),
-        choice("simulate", "A simulated model", "no key, no server, no cost: to look around"),
+        choice("simulate", "A simulated model", "no key, no server, no cost: for a first look"),
     ];
     found.chain(others).collect()
 }

@@ -62,7 +62,7 @@ async fn a_program_hears_what_became_of_its_requests_and_goes_on_with_the_next_h
         assert_eq!(hear(&mut rpc, "session/prompt_result")["params"]["text"], "quick");
         let host = hosted.host().unwrap().as_raw_nonzero().get();
         assert_eq!(host.cast_unsigned() == rpc.id(), !is_next);
-        // Whoever comes is served by the same.
+        // Every new client is served by the same host.
         let chat = hosted.client(ClientKind::Chat, json!({})).await;
         chat.close().await;
         rpc.close_input();

@@ -192,7 +192,7 @@ async fn who_is_confined_to_a_label_sees_no_other_sessions() {
     assert_eq!(as_of(&server, "ada", "session/set_label", other).await.0, 200);
     assert_eq!(as_of(&server, "eve", "session/prompt", prompt("ada-1")).await.0, 403);
     assert_eq!(as_of(&server, "ada", "session/delete", named("ada-1")).await.0, 200);
-    // A name that is free again is for whoever takes it first.
+    // After the deletion, the id is free for the next client that uses it.
     assert_eq!(as_of(&server, "bob", "session/prompt", prompt("ada-1")).await.0, 200);
     assert_eq!(as_of(&server, "ada", "agent/state", named("ada-1")).await.0, 404);
     simulator.assert_clean();

@@ -1,4 +1,4 @@
-//! What is said of which cluster.
+//! The findings for various clusters.
 
 use super::*;
 
