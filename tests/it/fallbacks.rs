@@ -223,7 +223,7 @@ async fn a_fallback_that_could_not_work_is_refused_when_the_session_is_opened() 
         ),
         (
             Fallback::new("x").settings(ModelSettings::new().temperature(-3.0)),
-            "the fallback x: model settings: temperature",
+            "the fallback x is invalid: the model settings are invalid: temperature",
         ),
     ];
     for (fallback, expect) in refused {

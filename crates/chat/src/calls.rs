@@ -306,7 +306,7 @@ impl Calls {
             }
             if running.asks {
                 let row = Row::plain("  ").and("?", Look::WARN).and(&format!(" {call}"), Look::PLAIN);
-                return row.and(" waits for you", Look::DIM).cut(width);
+                return row.and(" waiting for you", Look::DIM).cut(width);
             }
             let since = running.answered_ms.unwrap_or(running.started_ms);
             let seconds = now_ms.saturating_sub(since) / 1_000;

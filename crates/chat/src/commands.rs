@@ -188,7 +188,7 @@ pub(crate) const COMMANDS: [Spec; 33] = [
     spec("compactions", "[N]", "list the compactions, or show details of number N"),
     spec("model", "[name]", "use another model from the next prompt on"),
     spec("effort", "[level]", "set how long the model thinks: none to xhigh, or default"),
-    spec("new", "", "begin a new session"),
+    spec("new", "", "start a new session"),
     spec("resume", "[id]", "resume another session"),
     spec("continue", "", "resume a prompt that has no complete answer"),
     spec("withdraw", "", "withdraw queued input"),
@@ -312,11 +312,11 @@ pub fn parse(line: &str, custom: &[Custom]) -> Result<Command, String> {
             let entry = entry(name, rest)?;
             return entry
                 .map(Command::Unpin)
-                .ok_or_else(|| "/unpin wants an entry; /pins lists them".to_owned());
+                .ok_or_else(|| "/unpin needs an entry; /pins lists the entries".to_owned());
         }
-        "continue-in" if rest.is_empty() => return Err("/continue-in wants a goal".to_owned()),
+        "continue-in" if rest.is_empty() => return Err("/continue-in needs a goal".to_owned()),
         "continue-in" => return Ok(Command::ContinueIn(rest.to_owned())),
-        "title" if rest.is_empty() => return Err("/title wants a text".to_owned()),
+        "title" if rest.is_empty() => return Err("/title needs a text".to_owned()),
         "title" => return Ok(Command::Title(rest.to_owned())),
         "plan" => Command::Plan,
         "pins" => Command::Pins,
@@ -365,7 +365,7 @@ fn compact(rest: &str) -> Result<Command, String> {
             }
             _ => {
                 return Err(format!(
-                    "/compact has no option {word}; it has --keep N and --force, and all text after -- is the focus"
+                    "/compact has no option {word}; its options are --keep N and --force, and text after -- is the focus"
                 ));
             }
         }
@@ -452,11 +452,11 @@ fn usual(name: &str) -> &str {
 fn unknown(name: &str, custom: &[Custom]) -> String {
     match name {
         "login" => {
-            return "`greenroom login` in another terminal keeps a key; then /model lists its models"
+            return "run `greenroom login` in another terminal to store a key; /model then lists its models"
                 .to_owned();
         }
         "config" | "settings" => {
-            return "`greenroom config edit` in another terminal; most changes apply to the next prompt"
+            return "run `greenroom config edit` in another terminal; most changes apply to the next prompt"
                 .to_owned();
         }
         "mcp" => return "MCP servers are not supported; /tools lists the tools".to_owned(),

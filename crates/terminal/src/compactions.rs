@@ -138,7 +138,7 @@ pub fn details(details: &CompactionDetails) -> Vec<String> {
             }
         }
         if missing > 0 {
-            add("", "  `recall` finds what is missing, and so does `greenroom recall`".to_owned());
+            add("", "  `recall` and `greenroom recall` find the missing facts".to_owned());
         }
     }
     if !details.shortened.is_empty() {
@@ -162,7 +162,7 @@ pub fn details(details: &CompactionDetails) -> Vec<String> {
     }
     if record.is_active {
         let number = record.number;
-        add("undo", format!("/undo-compact {number} in `greenroom chat` undoes it, and what came after it"));
+        add("undo", format!("/undo-compact {number} in `greenroom chat` undoes it and all later ones"));
     }
     if !details.summary.is_empty() {
         lines.push(String::new());

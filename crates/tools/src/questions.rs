@@ -29,7 +29,7 @@ pub enum AskError {
     #[error("the question expired without an answer")]
     Expired,
     /// The run was aborted, or the call is over.
-    #[error("the question was withdrawn, since its run or its call ended")]
+    #[error("the question was withdrawn because its run or its call ended")]
     Withdrawn,
     /// The question is not valid.
     #[error("the question cannot be asked: {0}")]

@@ -244,7 +244,7 @@ impl TerminalChat {
             for entry in entries {
                 let number = known.iter().find(|record| record.entry_id == entry).map(|record| record.number);
                 let text = match number {
-                    None => "this compaction is not in the session's log any more".to_owned(),
+                    None => "this compaction is no longer in the session's log".to_owned(),
                     Some(number) => match backend.compaction(Some(number)).await {
                         // What the model reads now comes before the figures.
                         Ok(details) => {

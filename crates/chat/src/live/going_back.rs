@@ -60,9 +60,9 @@ fn abort_first(back: GoingBack) -> Picker {
     let item = Item {
         value: format!("{scope}{overwrite}--abort"),
         label: "abort the run, and take its prompt back".to_owned(),
-        detail: "Esc leaves it at work".to_owned(),
+        detail: "Esc lets it continue".to_owned(),
     };
-    Picker::new(Purpose::GoBack(None), "The session is at work", vec![item])
+    Picker::new(Purpose::GoBack(None), "The session is working", vec![item])
 }
 
 async fn take_back(backend: &Backend, scope: RewindScope, back: GoingBack, width: usize) -> Outcome {
@@ -189,11 +189,8 @@ fn choice(branch: Option<Branching>, prompt: Option<&str>, planned: &SessionRewo
         names @ ([_] | [_, _]) => names.join(" and "),
         _ => format::count(done, "file"),
     };
-    let stays = if left > 0 {
-        format!("{} cannot be brought back", format::count(left, "file"))
-    } else {
-        String::new()
-    };
+    let stays =
+        if left > 0 { format!("{} cannot be restored", format::count(left, "file")) } else { String::new() };
     let item = |value: &str, label: String, detail: String| Item { value: value.to_owned(), label, detail };
     let mut items = vec![
         item("--both", format!("The conversation and {files}"), stays.clone()),
@@ -208,7 +205,7 @@ fn choice(branch: Option<Branching>, prompt: Option<&str>, planned: &SessionRewo
     }
     let title = match prompt {
         Some(prompt) => format!("Go back to before {}: what should be restored?", quoted(prompt)),
-        None => "What goes back?".to_owned(),
+        None => "What should be restored?".to_owned(),
     };
     Picker::new(Purpose::GoBack(branch), &title, items)
 }

@@ -62,7 +62,7 @@ async fn meant(backend: &Backend, name: String, others: &[OtherModel]) -> (Strin
     match other {
         Some(other) => (other.name.clone(), None),
         None => {
-            let warning = format!("The server does not list {name}; /model shows what it has");
+            let warning = format!("The server does not list {name}; /model shows its list");
             (name, Some(warning))
         }
     }
@@ -90,7 +90,7 @@ async fn models(backend: &Backend, now: &str, others: Vec<OtherModel>) -> Outcom
     if let Some(problem) = listed.problem {
         out.push(Done::Note(Look::WARN, problem));
     }
-    out.push(Done::Pick(Picker::new(Purpose::Model, "Which model answers", items)));
+    out.push(Done::Pick(Picker::new(Purpose::Model, "Choose a model", items)));
     Ok(out)
 }
 

@@ -127,7 +127,7 @@ impl TerminalChat {
                 detail: if theme == self.theme { "now".to_owned() } else { theme.meaning().to_owned() },
             };
             let items = Theme::ALL.into_iter().map(item).collect();
-            return self.model.pick(Picker::new(Purpose::Theme, "Which colours", items));
+            return self.model.pick(Picker::new(Purpose::Theme, "Choose a theme", items));
         };
         let Some(theme) = Theme::named(&name) else {
             let names = Theme::ALL.map(Theme::as_str).join(", ");
@@ -137,10 +137,10 @@ impl TerminalChat {
         self.painter.set_theme(theme);
         let text = match self.has_color {
             true => format!(
-                "Theme {theme} in this chat; `greenroom config set theme {theme}` keeps it",
+                "Theme {theme} in this chat; `greenroom config set theme {theme}` makes it permanent",
                 theme = theme.as_str()
             ),
-            false => "Colours are off: NO_COLOR is set, or --color says so".to_owned(),
+            false => "Colours are off because of NO_COLOR or --color".to_owned(),
         };
         self.model.note(Look::DIM, &text);
     }

@@ -99,7 +99,7 @@ fn decided(printed: &str) -> BeforeCompact {
         Ok(Decision::Focus { focus }) => BeforeCompact::Focus(focus),
         Ok(Decision::Supply { summary }) => BeforeCompact::Supply(Supplied { summary, first_kept: None }),
         Err(error) => BeforeCompact::Skip(format!(
-            "the command of hooks.before_compact printed no decision: {error}; expected is, for example, \
+            "the command of hooks.before_compact printed no decision: {error}; it must print, for example, \
              {{\"decision\": \"continue\"}}"
         )),
     }

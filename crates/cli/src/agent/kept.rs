@@ -257,7 +257,7 @@ impl Kept {
             self.left_out.iter().filter(lacks).map(|name| format!("--set {name}=…")).collect();
         (!lacking.is_empty()).then(|| {
             format!(
-                "this session was used with {}, which a session does not keep; the configuration's values apply unless you \
+                "this session was used with {}, which is not stored with a session; the configuration's values apply unless you \
                  give it again",
                 lacking.join(" ")
             )

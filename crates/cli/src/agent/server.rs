@@ -184,8 +184,8 @@ impl Server {
             && !is_confirmed(key)
         {
             return Err(usage(format!(
-                "a configuration file sends the key in {key_variable} to {}, which you have not confirmed; where that is \
-                 right, run `greenroom config trust{}` once, with the same variables, files and store",
+                "a configuration file sends the key in {key_variable} to {}, which you have not confirmed; if the \
+                 address is right, run `greenroom config trust{}` once, with the same variables, files and store",
                 self.base_url,
                 shown_flags(args)
             )));
@@ -223,7 +223,7 @@ impl Server {
     ) -> Result<Arc<HttpProvider>> {
         if self.is_of_file && !trust::is_confirmed(data_dir, &key, &self.base_url) {
             return Err(usage(format!(
-                "a configuration file sends this key to {}, which you have not confirmed; where that is right, set its \
+                "a configuration file sends this key to {}, which you have not confirmed; if the address is right, set its \
                  variable, and run `greenroom config trust{}` once",
                 self.base_url,
                 shown_flags(args)
@@ -296,7 +296,7 @@ fn without_key(variable: &str) -> String {
     };
     format!(
         "No API key found. Use one of these:\n  \
-         a key of this provider: set {variable}, or keep one with `greenroom login`\n  \
+         a key of this provider: set {variable}, or store one with `greenroom login`\n  \
          another provider: --model claude-… with ANTHROPIC_API_KEY, --model gemini-… with GEMINI_API_KEY\n  \
          {local}\n  \
          the simulated model, which needs neither: --simulate"

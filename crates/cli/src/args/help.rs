@@ -63,13 +63,13 @@ answer's `value`.
 The first Ctrl-C ends the run and keeps partial output; the second ends the process at once.
 
 A run is a one-shot session unless it is named: -c, -r and /resume skip it, and `greenroom sessions` lists it. \
---no-session keeps none.
+--no-session stores no session.
 
 Exit codes:
   0    done
   1    failed: the model could not be called, or gave no usable answer
-  2    the command line, the configuration or the workspace is not usable
-  3    the store is not usable: in use, full, damaged, or without that session
+  2    the command line, the configuration or the workspace is invalid
+  3    the store is unusable: in use, full, damaged, or without that session
        (the output for a damaged session omits its losses; standard error
        says so)
   4    stopped by a guard, a budget or a time limit
@@ -88,7 +88,7 @@ Examples:
 A session keeps its server, model, effort, permissions and folder, and is resumed with them; flags change them. Keys \
 are not kept with it.
 
-Ctrl-C interrupts the run and keeps partial output; at the prompt Ctrl-D leaves, and so does Ctrl-C twice. `/help` \
+Ctrl-C interrupts the run and keeps partial output; at the prompt, Ctrl-D or Ctrl-C twice exits. `/help` \
 lists the commands.";
 
 pub(super) const MODELS_HELP: &str = "\
@@ -105,7 +105,7 @@ Examples:
   greenroom plan session.jsonl            a file of Claude Code, Codex or pi
   greenroom plan demo-20260102-030405     a stored session
   greenroom plan session.jsonl --keep-recent 10000 --json
-  greenroom plan session.jsonl --cut nearest --estimator char4     like others
+  greenroom plan session.jsonl --cut nearest --estimator char4     as in other programs
 
 Nothing is changed. The exit code is 0 even if there is nothing to compact.";
 
@@ -193,8 +193,8 @@ Examples:
   greenroom recall port of the proxy --session demo-2026
   greenroom recall migration --json | jq -r '.[].text'
 
-The words are ranked: rare ones count more, and endings do not matter. What a compaction replaced is found like \
-everything else on a session's current path.";
+The words are ranked: rare ones count more, and endings do not matter. Messages that a compaction replaced are found \
+like all others on a session's current path.";
 
 pub(super) const EVAL_EXAMPLES: &str = "\
 Examples:
@@ -324,7 +324,7 @@ Examples:
   greenroom store restore /backups/greenroom
   greenroom store restore /backups/greenroom --data-dir ~/restored
 
-The backup is verified first, and copied: it stays as it is.";
+The backup is verified first. It is copied, and not changed.";
 
 pub(super) const PRUNE_EXAMPLES: &str = "\
 Examples:
@@ -356,7 +356,7 @@ Examples:
   greenroom config set compaction.threshold 0.7
   greenroom config set --project model gpt-5.5-mini
   greenroom config edit                   in $EDITOR; it is checked afterwards
-  greenroom config path                   where your own file is
+  greenroom config path                   the path of your own file
   mkdir -p ~/.config/greenroom
   greenroom config --default > ~/.config/greenroom/greenroom.yaml";
 
@@ -394,7 +394,7 @@ Examples:
   greenroom init
   greenroom init --mode accept_edits
 
-Starts a chat in which the agent reads the project and writes its AGENTS.md, the file that tells agents how to \
+The command starts a chat in which the agent reads the project and writes its AGENTS.md, the file that tells agents how to \
 work there. You are asked before a file is written.";
 
 pub(super) const DOCTOR_EXAMPLES: &str = "\

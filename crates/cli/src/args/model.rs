@@ -48,7 +48,7 @@ pub(crate) enum Answers {
 
 /// The model and the permissions of its agent.
 #[derive(Debug, Clone, Args, Serialize, Deserialize, JsonSchema)]
-#[command(next_help_heading = "What the agent may do")]
+#[command(next_help_heading = "Permissions")]
 pub(crate) struct ModelArgs {
     /// What the agent may do without asking: read_only, ask (it asks before it changes a file or runs a command),
     /// accept_edits (it asks before it runs a command) or everything [default: the configuration's, else ask at a

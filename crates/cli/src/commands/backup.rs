@@ -121,15 +121,15 @@ pub(crate) async fn verify(global: &Global, args: &BackupArgs) -> Result<u8> {
     Ok(error::STORE)
 }
 
-/// Makes a store of a backup.
+/// Restores a backup as a new store.
 pub(crate) async fn restore(global: &Global, args: &RestoreArgs) -> Result<u8> {
     let (from, to) = (args.backup.dir.clone(), agent::data_dir(global)?);
     let found = verified(global, &from).await?;
     if !found.is_undamaged() && !args.damaged {
         tell(&mut Screen::stderr(global.color), &found)?;
         Screen::stderr(global.color).line(format!(
-            "greenroom: the backup in {} is damaged, and nothing was restored; use another one, or restore what can be \
-             read with --damaged",
+            "greenroom: the backup in {} is damaged, and nothing was restored; use another one, or restore its \
+             readable part with --damaged",
             from.display()
         ))?;
         return Ok(error::STORE);

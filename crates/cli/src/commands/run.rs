@@ -178,8 +178,8 @@ async fn unstored(
 /// Returns the error that the host ended after it had accepted the prompt.
 fn cut_off(session: &str) -> CliError {
     let text = format!(
-        "the host ended before the answer was whole; finished steps are kept, and nothing goes on unasked: `greenroom \
-         resume {session}` shows where it stands, and /continue there goes on"
+        "the host ended before the answer was complete; finished steps are kept. `greenroom resume {session}` shows the \
+         session, and /continue resumes the run there"
     );
     CliError::new(error::FAILED, text)
 }

@@ -96,7 +96,7 @@ pub(crate) async fn run(global: &Global, args: &SessionsArgs) -> Result<u8> {
     }
     if listed.is_empty() && code == 0 {
         screen.line(format!(
-            "No sessions in {} yet. `greenroom` begins one, and `greenroom demo` shows one.",
+            "No sessions in {} yet. `greenroom` starts one, and `greenroom demo` shows one.",
             dir.display()
         ))?;
         return Ok(0);

@@ -219,7 +219,7 @@ pub(crate) fn assemble(files: &Files, own: Option<Value>, project: Option<Value>
     {
         // A user with a server of their own by default may not want to switch away from it.
         let reason = format!(
-            "your own file chooses {own} and does not name {theirs}; if what you say in this folder may go there, add \
+            "your own file chooses {own} and does not name {theirs}; if your conversations in this folder may be sent there, add \
              `providers: {{ {theirs}: {{}} }}` to {file}",
             own = own_config.provider,
             theirs = config.provider,

@@ -1,4 +1,4 @@
-//! Which files are kept as they were before tools change them.
+//! Copies of files from before tools change them.
 //!
 //! Invariants: only the user's own file sets it, because it decides what can be brought back.
 
@@ -13,7 +13,7 @@ use super::{Wrong, wrong};
 /// The folder in the data directory.
 const FOLDER: &str = "files";
 
-/// Which files are kept as they were before tools change them, so that `undo` and `/undo` can bring them back.
+/// Copies of files from before tools change them, so that `undo` and `/undo` can restore them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct RewindConfig {

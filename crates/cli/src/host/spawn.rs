@@ -143,7 +143,7 @@ async fn start(global: &Global, dir: &Path, terms: &Terms) -> Result<Started> {
     arguments.extend(terms.arguments());
     arguments.extend(std::iter::repeat_n("-v".into(), usize::from(global.verbose)));
     let said = tokio::task::spawn_blocking(move || background::start(&arguments)).await?;
-    Ok(became(&said.context("start a host in the background (--no-host does without one)")?))
+    Ok(became(&said.context("start a host in the background (use --no-host to run without one)")?))
 }
 
 /// Returns the result for a host that wrote this to its starter: the last line counts.

@@ -37,7 +37,7 @@ fn one_key_answers_and_no_ends_the_run() {
     let terminal = chat(&place, &model, &[]);
     terminal.says("first");
     let screen = terminal.shows("1. Yes");
-    assert!(screen.contains("? write a.txt waits for you"), "{screen}");
+    assert!(screen.contains("? write a.txt waiting for you"), "{screen}");
     assert!(screen.contains("❯ 1. Yes") && screen.contains("3. No, and stop"), "{screen}");
     terminal.types("1");
     terminal.shows("done with first");
@@ -45,7 +45,7 @@ fn one_key_answers_and_no_ends_the_run() {
     terminal.says("second");
     terminal.shows("1. Yes");
     terminal.types("3");
-    terminal.shows("Stopped at your no");
+    terminal.shows("Stopped because you answered no");
     let screen = terminal.shows("write a.txt · denied");
     assert!(!screen.contains("done with second") && !screen.contains("refused it"), "{screen}");
     assert_eq!(read(), "first");
@@ -121,10 +121,10 @@ fn another_provider_answers_once_its_key_is_kept() {
     let terminal = hosted(&["chat", "--session", "mine"]);
     terminal.shows("first-model");
     terminal.says("/model");
-    let screen = terminal.shows("Which model answers");
+    let screen = terminal.shows("Choose a model");
     assert!(!screen.contains("second/"), "there is no key yet: {screen}");
     terminal.press("Escape");
-    terminal.until("it is closed", |screen| !screen.contains("Which model answers"));
+    terminal.until("it is closed", |screen| !screen.contains("Choose a model"));
     let login = Terminal::run(&place, SIZE, &["login", "second"]);
     login.shows("not shown");
     login.pastes("the-key-of-the-second");
@@ -135,7 +135,7 @@ fn another_provider_answers_once_its_key_is_kept() {
     terminal.types("opus-5");
     terminal.shows("❯ second/claude-opus-5");
     terminal.press("Escape");
-    terminal.until("it is closed", |screen| !screen.contains("Which model answers"));
+    terminal.until("it is closed", |screen| !screen.contains("Choose a model"));
     // A name is found where it is, also without its provider.
     terminal.says("/model claude-opus-5");
     terminal.until("it is shown", |screen| screen.contains("· claude-opus-5"));
@@ -220,7 +220,7 @@ fn failed_attempts_are_one_row_and_the_last_error_stays() {
     let all = terminal.all();
     assert!(!all.contains("failed: ") && !all.contains("Trying again"), "{all}");
     assert_eq!(all.matches("connection refused").count(), 1, "{all}");
-    assert!(screen.contains(&url) && screen.contains("is the server running"), "{screen}");
+    assert!(screen.contains(&url) && screen.contains("check that the server is running"), "{screen}");
 }
 
 #[test]

@@ -265,7 +265,7 @@ fn the_model_of_a_server_is_one_that_it_lists() {
         return;
     }
     let terminal = bare(&place, &["--base-url", &url]);
-    let screen = terminal.shows("Which model of");
+    let screen = terminal.shows("Choose a model of");
     assert!(screen.contains("llama3:latest"), "{screen}");
     terminal.types("phi");
     terminal.press("Enter");

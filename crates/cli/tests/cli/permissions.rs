@@ -239,7 +239,7 @@ fn a_long_command_is_approved_only_after_its_end_was_shown() {
     terminal.says("go");
     let screen = terminal.shows("rows not seen");
     assert!(
-        screen.contains("1. Yes (first read to the end)") && !screen.contains("printf whole > end.txt"),
+        screen.contains("1. Yes (scroll to the end first)") && !screen.contains("printf whole > end.txt"),
         "{screen}"
     );
     terminal.types("1");

@@ -419,7 +419,7 @@ impl Runtime {
         Ok(())
     }
 
-    /// Deletes one session, and none below it, if it has no actors and this many entries. Returns whether it did.
+    /// Deletes one session without the sessions of its sub-agents, if it has no actors and this many entries. Returns whether it did.
     pub(crate) async fn delete_unused_alone(
         &self,
         id: &str,

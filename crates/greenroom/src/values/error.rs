@@ -85,7 +85,7 @@ pub enum Error {
     },
     /// The request needs an idle session.
     #[error(
-        "session {session} is at work; wait until its run or its compaction has ended, or abort it, before you {what}"
+        "session {session} is working; wait until its run or its compaction has ended, or abort it, before you {what}"
     )]
     NotIdle {
         /// The session's id.

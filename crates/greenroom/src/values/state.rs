@@ -51,7 +51,7 @@ pub struct State {
     pub total_tokens: u64,
     /// The cost of these tokens, in micro-dollars, as far as prices are known.
     pub cost_microdollars: u64,
-    /// What its compactions cost of that, what they saved, and how long they were waited for.
+    /// The part of that cost that its compactions caused, their savings, and how long callers waited for them.
     #[serde(default)]
     pub compaction_bill: CompactionBill,
     /// The part of `total_tokens` that we estimated, because the provider reported no usage or an impossible

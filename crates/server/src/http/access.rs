@@ -94,7 +94,9 @@ impl Tokens {
         for Token { secret, right, within } in tokens {
             check_token(&secret).map_err(|error| error.to_string())?;
             if known.iter().any(|(other, _)| same(other.as_bytes(), secret.as_bytes())) {
-                return Err("two tokens are the same, so their rights are not clear".to_owned());
+                return Err(
+                    "two tokens are equal, so their rights are ambiguous; change one of them".to_owned()
+                );
             }
             if right == Right::Observe && within.is_some() {
                 let reason = "a token with the right `observe` cannot have a label: metrics are those of the whole server";
@@ -135,7 +137,7 @@ impl Bearer {
         let (has, needs) = (self.right.as_str(), right.as_str());
         Err(Refusal::new(
             StatusCode::FORBIDDEN,
-            format!("the token has the right `{has}`, and this needs `{needs}`"),
+            format!("the token has the right `{has}`, and this request needs `{needs}`"),
         ))
     }
 
@@ -144,7 +146,7 @@ impl Bearer {
         if self.within.is_none() {
             return Ok(());
         }
-        let reason = "the token is confined to a label, and this concerns the whole server";
+        let reason = "the token is confined to a label, and this request concerns the whole server";
         Err(Refusal::new(StatusCode::FORBIDDEN, reason))
     }
 }

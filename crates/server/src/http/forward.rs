@@ -203,7 +203,7 @@ impl Shared {
             };
             let name = &node.name;
             if is_hop {
-                let detail = format!("the session is run by node {name}");
+                let detail = format!("the session runs on node {name}");
                 return Some(problem(StatusCode::MISDIRECTED_REQUEST, detail));
             }
             let sent = forwarding.send(&node, head, body.clone(), bearer).await;

@@ -51,7 +51,7 @@ impl Guard {
         if !self.is_ours(host, local) || target.is_some_and(|target| !self.is_ours(target, local)) {
             return refuse(
                 StatusCode::MISDIRECTED_REQUEST,
-                "the request names another host; a further name of this server is given with --host-name",
+                "the Host header names another host; --host-name adds a name of this server",
             );
         }
         if headers.contains_key(header::ORIGIN) {

@@ -104,7 +104,7 @@ pub struct SetPermissions {
 impl SetPermissions {
     fn apply(&self, session: &SessionHandle) -> Result<SessionPermissions, Refused> {
         let none = || {
-            let text = "the session's agent has no permissions that could be changed: its tools were chosen when it was made";
+            let text = "the session's agent has no permissions: its tools were chosen when it was created";
             Refused::Parameters(text.to_owned())
         };
         let permissions = session.permissions().ok_or_else(none)?;

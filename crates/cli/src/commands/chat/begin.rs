@@ -142,7 +142,7 @@ fn go_to(global: &mut Global, folder: &Path) -> Result<()> {
     let shown = shown_folder(&folder.display().to_string());
     if !folder.is_dir() {
         let line = format!(
-            "greenroom: warning: the session's folder {shown} does not exist; its tools work in this one"
+            "greenroom: warning: the session's folder {shown} does not exist; its tools work in the current folder"
         );
         return Ok(screen.line(line)?);
     }
@@ -191,7 +191,7 @@ async fn picked(
     let here = args.workspace.canonicalize().unwrap_or_default().display().to_string();
     let mut sessions = listed(global, talks()).await?;
     if sessions.is_empty() {
-        return Err(usage("there is no session to resume yet; `greenroom` begins one"));
+        return Err(usage("there is no session to resume yet; `greenroom` starts one"));
     }
     sessions.sort_by_key(|session| session.labels.get(FOLDER) != Some(&here));
     let now = time::now_ms();
@@ -243,7 +243,9 @@ pub(crate) async fn server(
             Server::NotListed { address, reason, model } => {
                 agent::warn(
                     global,
-                    &format!("{address} does not list its models, so {model} is asked for: {reason}"),
+                    &format!(
+                        "{address} does not list its models, so {model} is used without a check: {reason}"
+                    ),
                 )?;
                 return Ok(Some(behind));
             }
@@ -260,7 +262,7 @@ pub(crate) async fn server(
                     detail: String::new(),
                     preview: Vec::new(),
                 };
-                let title = format!("Which model of {address} answers?");
+                let title = format!("Choose a model of {address}:");
                 let choices = models.into_iter().map(choice).collect();
                 let Some(answered) = ask(global, interrupts, Vec::new(), &title, choices).await? else {
                     return Ok(None);

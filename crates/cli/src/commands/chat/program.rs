@@ -312,7 +312,7 @@ impl Program for Around {
         };
         // Without it the session is resumed as before.
         if let Err(error) = kept {
-            tracing::warn!("what was chosen is not kept: {error:#}");
+            tracing::warn!("the choice was not stored: {error:#}");
         }
     }
 

@@ -104,7 +104,7 @@ fn summary(model: &Model) -> Row {
     };
     let mut text = format::count(sessions.len() as u64, "live session");
     for (count, what) in [
-        (of(Status::Working), "at work"),
+        (of(Status::Working), "working"),
         (of(Status::Compacting), "compacting"),
         (of(Status::Waiting), "waiting for an answer"),
     ] {

@@ -220,7 +220,7 @@ impl Over<'_> {
         }
         let folder = &self.folder;
         let reason = format!(
-            "not used, since it would speak to the model in your name; if you trust this folder, run `greenroom config trust \
+            "not used, because it would instruct the model in your name; if you trust this folder, run `greenroom config trust \
              --folder` in it, or add `trusted_folders: [{folder:?}]` to {}",
             own_file_shown()
         );

@@ -83,7 +83,7 @@ async fn it_says_that_its_host_is_silent_and_that_it_answers_again() {
     let said = rpc.wait_for_word("does not answer");
     let process = host.as_raw_nonzero();
     assert!(
-        said.contains(&format!("(process {process}) does not answer; waiting for it, and Ctrl-C leaves")),
+        said.contains(&format!("(process {process}) does not answer; waiting for it; Ctrl-C exits")),
         "{said}"
     );
     kill_process(host, Signal::CONT).unwrap();

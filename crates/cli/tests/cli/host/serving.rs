@@ -50,7 +50,7 @@ async fn a_host_that_is_in_use_keeps_the_store_and_is_named() {
     let host = hosted.host().expect("a host is there").as_raw_nonzero();
     let _chat = hosted.client(ClientKind::Chat, json!({})).await;
     let in_use =
-        format!("the host (process {host}) is in use: 1 client is connected, and 0 sessions are at work");
+        format!("the host (process {host}) is in use: 1 client is connected, and 0 sessions are working");
     let no_host = ["run", "--no-host", "-p", "x"];
     for (arguments, advice) in
         [(&SERVE[..], "`greenroom host --stop --force`"), (&no_host, "or leave out --no-host")]

@@ -67,7 +67,7 @@ fn given_up(process: i32) -> String {
 
 /// What a command says of a host that it waits for.
 fn waited_for(process: i32) -> String {
-    format!("(process {process}) does not answer; waiting for it, and Ctrl-C leaves")
+    format!("(process {process}) does not answer; waiting for it; Ctrl-C exits")
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -236,7 +236,7 @@ async fn a_chat_says_that_its_host_is_silent_and_that_it_answers_again() {
     terminal.shows("word");
     stop(host);
     terminal.says("two");
-    terminal.shows("does not answer; waiting for it, and Ctrl-C leaves");
+    terminal.shows("does not answer; waiting for it; Ctrl-C exits");
     kill_process(host, Signal::CONT).unwrap();
     terminal.shows("the host answers again");
     terminal.until("it is answered", |screen| screen.matches("word").count() == 2);

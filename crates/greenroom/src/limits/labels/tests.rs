@@ -55,8 +55,8 @@ fn limits_that_cannot_work_are_refused() {
             "the label \"a=b\": tokens_per_minute must be at least 1",
         ),
         (LabelLimit::each("a").messages_per_minute(0), "messages_per_minute must be at least 1"),
-        (LabelLimit::each("a").cost_usd(-1.0, Period::Day), "a cost limit of -1 dollars"),
-        (LabelLimit::each("a").cost_usd(f64::NAN, Period::Hour), "a cost limit of NaN dollars"),
+        (LabelLimit::each("a").cost_usd(-1.0, Period::Day), "the cost limit of -1 dollars"),
+        (LabelLimit::each("a").cost_usd(f64::NAN, Period::Hour), "the cost limit of NaN dollars"),
         (LabelLimit::each(" "), "the label \" \""),
         (LabelLimit::of("a", "tab\t"), "the label \"a=tab\\t\""),
     ] {
