@@ -20,7 +20,7 @@ mod gist;
 #[cfg(test)]
 mod tests;
 
-/// The most lines of a change shown at once.
+/// The maximum number of lines of a change shown at once.
 const DIFF_LINES_MAX: usize = 16;
 /// A shorter call does not say how long it took, in milliseconds.
 const LONG_MS: u64 = 1_000;

@@ -19,7 +19,7 @@ mod tests;
 pub const INIT: &str = include_str!("commands/init.md");
 /// The largest file of a custom command, in bytes.
 const CUSTOM_BYTES_MAX: u64 = 64 * 1024;
-/// The most custom commands from one folder.
+/// The maximum number of custom commands from one folder.
 const CUSTOM_MAX: usize = 200;
 
 /// What a user can ask the chat to do.

@@ -175,7 +175,7 @@ pub fn branch(branch: &Branch) -> String {
     line.trim_end().to_owned()
 }
 
-/// The most files of a rewind that are listed.
+/// The maximum number of files of a rewind that are listed.
 const REWOUND_MAX: usize = 30;
 
 /// Describes what a rewind did, a line each.

@@ -11,7 +11,7 @@ mod tests;
 /// Saves the title on the terminal's stack, and restores it from there.
 const SAVE_TITLE: &str = "\x1b[22;2t";
 const RESTORE_TITLE: &str = "\x1b[23;2t";
-/// The most columns of a session's title in the window's title and in a notification.
+/// The maximum number of columns of a session's title in the window's title and in a notification.
 const TITLE_COLUMNS: usize = 60;
 
 /// How a notice is given.
@@ -31,7 +31,7 @@ pub enum Signal {
 pub struct Notify {
     /// How.
     pub signal: Signal,
-    /// Whether the window's title says what the session does.
+    /// Whether the title of the terminal window shows the session's state.
     pub title: bool,
     /// A shorter run gives no notice, in milliseconds.
     pub after_ms: u64,

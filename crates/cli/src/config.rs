@@ -101,7 +101,7 @@ pub(crate) struct Config {
     pub(crate) skills: bool,
     /// Whether the model gets the tool `compact`, with which it asks for a compaction when a part of its work is done.
     pub(crate) model_may_compact: bool,
-    /// What the agent may do without asking.
+    /// The permissions of the agent: the actions that need no approval.
     #[serde(deserialize_with = "or_default")]
     pub(crate) permissions: PermissionsConfig,
     /// Limits of runs and sessions.
@@ -113,7 +113,7 @@ pub(crate) struct Config {
     /// Commands that control compactions.
     #[serde(deserialize_with = "or_default")]
     pub(crate) hooks: HooksConfig,
-    /// What commands may reach, with `--allow-shell`.
+    /// The sandbox of commands, with `--allow-shell`.
     #[serde(deserialize_with = "or_default")]
     pub(crate) sandbox: SandboxConfig,
     /// The server of `serve`.
@@ -136,7 +136,7 @@ pub(crate) struct Config {
     /// Copies of files from before tools change them, for `undo`.
     #[serde(deserialize_with = "or_default")]
     pub(crate) rewind: RewindConfig,
-    /// What is redacted.
+    /// The secrets that are redacted.
     #[serde(deserialize_with = "or_default")]
     pub(crate) redact: RedactConfig,
     /// Folders that you trust: their AGENTS.md, skills and commands are read, and their `greenroom.yaml` may contain text for
@@ -251,9 +251,9 @@ pub(crate) struct ProviderConfig {
     /// The provider's name in the model catalogue, for limits and prices; if it is not set, it is found by the
     /// address or the provider's own name.
     pub(crate) catalog: Option<String>,
-    /// The most concurrent calls; at most half of them are for summaries.
+    /// The maximum number of concurrent calls; at most half of them are for summaries.
     pub(crate) max_in_flight: usize,
-    /// The most tokens per minute, input and output together, including summaries; further calls wait.
+    /// The maximum number of tokens per minute, input and output together, including summaries; further calls wait.
     pub(crate) tokens_per_minute: Option<u64>,
     /// How long to wait for the first piece of an answer, in seconds; without `stream`, for the whole answer.
     pub(crate) first_event_timeout_s: u64,
@@ -323,7 +323,7 @@ pub(crate) struct ServeConfig {
     /// Additional names that the Host header of a request may have, with or without a port. Also `--host-name`.
     #[serde(deserialize_with = "or_default")]
     pub(crate) host_names: Vec<String>,
-    /// The most open connections; never more than half of `ulimit -n`.
+    /// The maximum number of open connections; never more than half of `ulimit -n`.
     pub(crate) connections_max: usize,
     /// The time limit for a request's head and body, each, and for an idle connection or one whose client does not
     /// read, in seconds.
@@ -375,7 +375,7 @@ pub(crate) struct AgentConfig {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct TokenConfig {
-    /// What its bearer may do: each right includes those before it.
+    /// The right of its bearer. Each right includes those before it.
     pub(crate) right: Right,
     /// The label of the sessions to which its bearer is confined; without it, all sessions.
     #[serde(default)]

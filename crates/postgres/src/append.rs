@@ -20,7 +20,7 @@ use crate::slots::{Owned, Slot, State};
 use crate::statements::Sql;
 use crate::writer::{Append, Claim, Claiming};
 
-/// The most bytes of a statement that adds entries to a large batch.
+/// The maximum number of bytes of a statement that adds entries to a large batch.
 const PART_BYTES_MAX: usize = 8 << 20;
 
 /// What a claim found.

@@ -24,7 +24,7 @@ pub struct BaseUrl(Url);
 pub struct BaseUrlError {
     /// The text in quotes, with escapes for unprintable characters, and without the parts that may be secrets.
     shown: String,
-    /// What is wrong with the text.
+    /// The problem with the text.
     reason: String,
 }
 

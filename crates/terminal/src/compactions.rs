@@ -14,11 +14,11 @@ use crate::text::thousands;
 #[cfg(test)]
 mod tests;
 
-/// The most of the user's messages that are listed of what was replaced.
+/// The maximum number of the user's messages that are listed of a replaced part.
 const REQUESTS_MAX: usize = 20;
-/// The most facts of a list that are shown.
+/// The maximum number of facts of a list that are shown.
 const FACTS_MAX: usize = 20;
-/// The most columns of a message or a fact.
+/// The maximum number of columns of a message or a fact.
 const COLUMNS: usize = 100;
 
 /// Describes a compaction in one line.

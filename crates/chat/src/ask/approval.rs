@@ -19,7 +19,7 @@ mod tests;
 
 /// With fewer rows for the call, only the marked answer is shown.
 const ROWS_MIN: usize = 3;
-/// The most rows for the user's words.
+/// The maximum number of rows for the user's words.
 const WORDS_ROWS: usize = 4;
 
 /// A longer rule is not named beside the answer, in characters.

@@ -26,11 +26,11 @@ use crate::figures;
 use crate::picker::{Item, Picker, Purpose};
 use crate::program::{Chosen, Program, PromptPart};
 
-/// The most sessions and prompts offered.
+/// The maximum number of sessions and prompts offered.
 const OFFERED_MAX: usize = 500;
 /// The folder for exports, in the data directory.
 const EXPORTS: &str = "exports";
-/// The most text that a terminal accepts for its clipboard, in bytes.
+/// The maximum amount of text that a terminal accepts for its clipboard, in bytes.
 const COPY_BYTES_MAX: usize = 100_000;
 
 /// The result of a command.

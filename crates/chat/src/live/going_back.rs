@@ -19,7 +19,7 @@ use crate::commands::{Branching, GoingBack, Place};
 use crate::figures;
 use crate::picker::{Item, Picker, Purpose};
 
-/// The most columns of a prompt that is quoted.
+/// The maximum number of columns of a prompt that is quoted.
 const QUOTED_COLUMNS: usize = 40;
 
 /// Takes back the last prompt. While the model works, the user is asked whether its run is aborted.

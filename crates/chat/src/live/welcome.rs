@@ -16,9 +16,9 @@ use crate::commands::{Command, Permitting};
 use crate::follow::Follow;
 use crate::{HELD_COLUMNS, figures};
 
-/// The most rows of the past that are shown.
+/// The maximum number of rows of the past that are shown.
 const PAST_ROWS: usize = 4_000;
-/// The most columns of a title, and of the list of skills.
+/// The maximum number of columns of a title, and of the list of skills.
 const TITLE_COLUMNS: usize = 60;
 /// How many other sessions at work are named.
 const OTHERS_MAX: usize = 3;

@@ -13,7 +13,7 @@ use crate::commands::{Permitting, Place};
 use crate::picker::Item;
 use crate::viewer::{Viewed, Viewer};
 
-/// The most prompts of the history offered.
+/// The maximum number of prompts of the history offered.
 const HISTORY_OFFERED_MAX: usize = 1_000;
 /// The hint after the first Ctrl-C at an empty line.
 const LEAVES: &str = "  Press Ctrl-C again to exit; the session is kept";

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::HooksConfig;
 
-/// The most bytes of an answer that are read.
+/// The maximum number of bytes of an answer that are read.
 const ANSWER_BYTES_MAX: u64 = 1024 * 1024;
 /// The time that a hook has in addition to its command.
 const GRACE: Duration = Duration::from_secs(5);

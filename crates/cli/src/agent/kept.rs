@@ -29,7 +29,7 @@ mod tests;
 
 /// The folder of these files, in the store's.
 const FOLDER: &str = "resumed-with";
-/// The most bytes of one.
+/// The maximum number of bytes of one.
 const BYTES_MAX: u64 = 1 << 16;
 
 /// What one session is resumed with.

@@ -22,9 +22,9 @@ use crate::config::trusted::{FolderTrust, SKILLS as PROJECT_FOLDERS};
 
 /// The file that makes a folder a skill.
 const FILE: &str = "SKILL.md";
-/// The most skills in the list.
+/// The maximum number of skills in the list.
 const SKILLS_MAX: usize = 100;
-/// The most lines about skills that are not in the list.
+/// The maximum number of lines about skills that are not in the list.
 const WARNINGS_MAX: usize = 5;
 /// The longest description, in characters; longer ones are truncated.
 const DESCRIPTION_CHARS_MAX: usize = 500;

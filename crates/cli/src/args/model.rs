@@ -33,7 +33,7 @@ pub(crate) struct ServerArgs {
     pub(crate) is_kept: bool,
 }
 
-/// Who answers what the agent asks.
+/// The person or program that answers questions and approvals.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Answers {
@@ -139,7 +139,7 @@ pub(crate) struct ModelArgs {
     #[arg(skip)]
     #[serde(skip)]
     pub(crate) is_workspace_given: bool,
-    /// Who answers what the agent asks.
+    /// The person or program that answers questions and approvals.
     #[arg(skip)]
     #[serde(default)]
     pub(crate) answers: Answers,

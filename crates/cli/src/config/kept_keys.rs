@@ -26,7 +26,7 @@ mod tests;
 
 /// The file in the user's configuration folder.
 const FILE: &str = "keys.yaml";
-/// The most bytes that are read of it.
+/// The maximum number of bytes that are read of it.
 const BYTES_MAX: u64 = 1 << 16;
 
 /// The keys of this process's user, once they were read.

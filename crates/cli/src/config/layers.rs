@@ -41,8 +41,8 @@ mod trust;
 #[cfg(test)]
 mod tests;
 
-/// The most brackets and braces that a configuration may open. The parser's time grows with the file's bytes
-/// times its depth, and the parser checks the depth only afterwards; each level of flow style opens one.
+/// The maximum number of brackets and braces that a configuration may open. The parser's time grows with the file's
+/// bytes times its depth, and the parser checks the depth only afterwards; each level of flow style opens one.
 const BRACKETS_MAX: usize = 2_000;
 
 /// The texts of the user's and the project's file.

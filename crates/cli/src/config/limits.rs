@@ -28,13 +28,14 @@ pub(crate) struct LimitsConfig {
     pub(crate) cost_usd_max: Option<f64>,
     /// The maximum number of tool calls per answer; further ones are dropped, and the model is told.
     pub(crate) calls_max: u32,
-    /// The most bytes of the names and arguments of these calls together.
+    /// The maximum number of bytes of the names and arguments of these calls together.
     pub(crate) call_bytes_max: u64,
     /// The time limit of a tool call, in seconds. `null`: no limit.
     pub(crate) tool_timeout_s: Option<u64>,
     /// The time limit of a run, in seconds, after which the run ends as stopped. `null`: no limit.
     pub(crate) run_timeout_s: Option<u64>,
-    /// The most runs and queued inputs in all sessions together; further ones are refused. `null`: no limit.
+    /// The maximum number of runs and queued inputs in all sessions together; further ones are refused. `null`: no
+    /// limit.
     pub(crate) inputs_max: Option<usize>,
     /// How many sessions may have actors in memory; above that, the least recently used idle ones sleep. `null`: no
     /// limit.
@@ -59,7 +60,7 @@ pub(crate) struct LabelLimitConfig {
     pub(crate) cost_usd_per_hour: Option<f64>,
     /// The cost limit within 24 hours, in US dollars.
     pub(crate) cost_usd_per_day: Option<f64>,
-    /// The most tokens per minute, input and output together, including summaries; further calls wait.
+    /// The maximum number of tokens per minute, input and output together, including summaries; further calls wait.
     pub(crate) tokens_per_minute: Option<u64>,
     /// The maximum number of prompts, steers and follow-ups per minute; further ones are refused with the time to
     /// retry.

@@ -10,7 +10,7 @@ use super::surroundings::Surroundings;
 use super::{Config, or_default};
 use crate::error::secrets;
 
-/// What is replaced by `[redacted:NAME]` in logs, events, exports, errors and summaries, and in what the model gets.
+/// The secrets that are replaced by `[redacted:NAME]` in logs, events, exports, errors, summaries and model input.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct RedactConfig {

@@ -35,9 +35,9 @@ const WORDS_COLUMNS: usize = 300;
 pub(crate) struct Terms {
     /// How long it stays up idle, in seconds.
     pub(crate) idle_s: u64,
-    /// The most runs and inputs in all sessions together; 0 for no limit.
+    /// The maximum number of runs and inputs in all sessions together; 0 for no limit.
     pub(crate) inputs_max: usize,
-    /// The most sessions with actors in memory; 0 for no limit.
+    /// The maximum number of sessions with actors in memory; 0 for no limit.
     pub(crate) live_sessions_max: usize,
     /// Which sessions it keeps.
     pub(crate) retention: RetentionConfig,

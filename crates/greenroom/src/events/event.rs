@@ -51,7 +51,7 @@ pub struct Event {
     /// The session whose agent called this one as a tool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<Arc<str>>,
-    /// What happened.
+    /// The kind of event, with its data.
     #[serde(flatten)]
     pub kind: EventKind,
 }
@@ -70,7 +70,7 @@ impl Event {
     }
 }
 
-/// What happened.
+/// The kind of an event, with its data.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 #[non_exhaustive]
@@ -205,7 +205,7 @@ pub enum EventKind {
         outcome: RunOutcome,
         /// The context's size at the end, and the model's window.
         context: ContextUsage,
-        /// What the run cost in micro-dollars, as far as prices are known: its model calls, its summaries, and the
+        /// The cost of the run in micro-dollars, as far as prices are known: its model calls, its summaries, and the
         /// agents that it called, with theirs.
         #[serde(default)]
         cost_microdollars: u64,
@@ -278,7 +278,7 @@ pub enum EventKind {
         call_id: String,
         /// The name of the called tool.
         tool: String,
-        /// Who asks.
+        /// The source of the question.
         asker: Asker,
         /// The question: in JSON `text`, `details`, and `kind` with its fields.
         #[serde(flatten)]

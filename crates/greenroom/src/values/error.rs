@@ -292,7 +292,7 @@ pub enum Error {
     Output {
         /// The type's name.
         wanted: String,
-        /// What is wrong with it.
+        /// The problem with it.
         reason: String,
         /// The answer's text.
         text: String,
@@ -371,7 +371,7 @@ pub enum ConfigError {
     /// An answer's schema is not a valid JSON schema, or refers to anything outside it.
     #[error("the output schema is invalid: {reason}")]
     OutputSchema {
-        /// What is wrong with it and where.
+        /// The problem with it, and its place.
         reason: String,
     },
     /// A prompt names a validator that the agent does not have.
@@ -393,7 +393,7 @@ pub enum ConfigError {
     LabelLimit {
         /// The label.
         label: String,
-        /// What is wrong.
+        /// The problem.
         reason: String,
     },
     /// A price cannot be used.
@@ -427,7 +427,7 @@ pub enum ConfigError {
         "the sessions are not stored in files of this machine, so they cannot be {operation}; use the tools of their database"
     )]
     NotInFiles {
-        /// What cannot be done, as a participle.
+        /// The operation that is impossible, as a participle.
         operation: &'static str,
     },
     /// A fallback is unusable.
@@ -448,7 +448,7 @@ pub enum ConfigError {
     Variable {
         /// The variable's name.
         name: &'static str,
-        /// What is wrong with it.
+        /// The problem with it.
         reason: String,
     },
     /// The user's data directory is unknown.
@@ -457,7 +457,7 @@ pub enum ConfigError {
     /// A tool that no provider would accept.
     #[error("{reason}")]
     Tool {
-        /// What is wrong with it.
+        /// The problem with it.
         reason: String,
     },
     /// An agent's model has no name.

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::values::names::names;
 
 names! {
-    /// What a session is doing.
+    /// The activity of a session.
     pub enum Status ("status") {
         /// Nothing: the session waits for input.
         Idle = "idle",
@@ -58,7 +58,7 @@ pub struct State {
     /// one. If it is not 0, the cost is partly an estimate too.
     #[serde(default, skip_serializing_if = "is_no_count")]
     pub estimated_tokens: u64,
-    /// What the session is doing.
+    /// The activity of the session.
     pub status: Status,
     /// The number of inputs in the inbox.
     pub waiting: usize,

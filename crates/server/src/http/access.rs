@@ -63,7 +63,7 @@ pub fn check_token(token: &str) -> Result<(), TokenError> {
 pub struct Token {
     /// The text: see [`check_token`].
     pub secret: String,
-    /// What its bearer may do.
+    /// The right of its bearer.
     pub right: Right,
     /// The label of the sessions to which the bearer is confined; `None` for all sessions.
     pub within: Option<Label>,
@@ -124,7 +124,7 @@ impl Bearer {
         Self { right, within: within.map(Arc::new) }
     }
 
-    /// What the bearer may do.
+    /// The right of the bearer.
     pub(super) fn right(&self) -> Right {
         self.right
     }

@@ -60,7 +60,7 @@ impl Guard {
         Ok(())
     }
 
-    /// Who sent the request, or the response that refuses it.
+    /// The sender of the request, or the response that refuses it.
     pub(super) fn let_in(
         &self,
         uri: &Uri,

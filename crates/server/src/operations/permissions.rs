@@ -1,6 +1,6 @@
 //! Operations on the permissions of a session: its mode, and its rules.
 //!
-//! Invariants: they change what one session may do, never another one's; whoever may only prompt changes nothing.
+//! Invariants: they change what one session may do, never another one's; a client that may only prompt changes nothing.
 
 use greenroom::SessionHandle;
 use greenroom::permissions::{Effect, Mode, Permissions};
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Access, Answer, Asked, Nothing, Operation, Performed, Refused, Route, Verb};
 
-/// What a session's agent may do without asking, and what it may not do.
+/// Returns the permissions of a session: its mode and its rules.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ReadPermissions {
@@ -20,8 +20,8 @@ pub struct ReadPermissions {
 /// A session's permissions.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SessionPermissions {
-    /// What happens to calls that no rule decides. Absent if the agent has no permissions: then every call of its tools
-    /// runs.
+    /// The mode, which decides about calls that match no rule. Absent if the agent has no permissions: then every call
+    /// of its tools runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<Mode>,
     /// Whether a call that needs an approval asks a person. Otherwise it is denied.
@@ -36,7 +36,7 @@ pub struct SessionPermissions {
 /// A rule, and where it was written.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct PermissionRule {
-    /// What it does with the calls that it matches.
+    /// The effect on the calls that the rule matches.
     pub effect: Effect,
     /// The rule, such as `bash(git status *)`.
     pub rule: String,

@@ -1,4 +1,4 @@
-//! What was spent, by label and time.
+//! Spending by label and time.
 //!
 //! Invariants: a client that is confined to a label is told what was spent with that label, and no more.
 
@@ -42,7 +42,7 @@ impl Default for ReportUsage {
     }
 }
 
-/// What was spent.
+/// The spending.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct UsageReported {
     /// By value and time. Hours and days without spending are left out.

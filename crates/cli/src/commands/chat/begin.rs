@@ -23,7 +23,7 @@ use crate::error::{self, usage};
 use crate::host::link::is_one_shot;
 use crate::host::{source, stored};
 
-/// The most sessions that are offered.
+/// The maximum number of sessions that are offered.
 const OFFERED_MAX: usize = 500;
 
 /// Which session a chat is about.

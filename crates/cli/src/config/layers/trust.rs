@@ -25,7 +25,7 @@ pub(crate) enum Author {
     Project,
 }
 
-/// What a project's file may do with a setting.
+/// The effect that a project's file may have on a setting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Rule {
     /// Set it.

@@ -50,7 +50,7 @@ pub enum PinError {
     TooLarge {
         /// The size of all pinned messages with this one, in tokens.
         tokens: u64,
-        /// The most that may be pinned, in tokens.
+        /// The maximum that may be pinned, in tokens.
         tokens_max: u64,
     },
 }
