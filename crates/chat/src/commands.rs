@@ -182,7 +182,7 @@ pub(crate) const COMMANDS: [Spec; 33] = [
     spec("pin", "[entry]", "keep your last prompt, or an entry, verbatim through every compaction"),
     spec("unpin", "<entry>", "stop keeping an entry verbatim"),
     spec("pins", "", "list the pinned messages"),
-    spec("context", "", "show what fills the context window, and the source of the window's size"),
+    spec("context", "", "show what fills the context window, and the source of its size"),
     spec("status", "", "show session, folder, model and tokens"),
     spec("cost", "", "show the cost of the session so far"),
     spec("compactions", "[N]", "list the compactions, or show details of number N"),
