@@ -1,7 +1,7 @@
 //! The slash commands: one table for parsing, completion and `/help`; and the user's own commands.
 //!
 //! Invariants: an invalid command does nothing and says what it expects; a custom command is the text of a
-//! prompt and can do nothing else, whoever wrote it.
+//! prompt and can do nothing else, regardless of its author.
 
 use std::path::{Path, PathBuf};
 

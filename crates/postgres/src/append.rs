@@ -1,4 +1,4 @@
-//! What an append, a claim and a deletion do: who owns the session is settled first, then the statement is repeated until
+//! Appends, claims and deletions: the owner of the session is determined first, then the statement is repeated until
 //! its outcome is known or patience has run out.
 //!
 //! Invariants: a batch is written at most once, however often its statement is repeated, because the statement compares the

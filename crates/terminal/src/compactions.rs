@@ -1,4 +1,4 @@
-//! What compactions did, as text: a line each, and one with all about it.
+//! Compactions as text: one line each, or one compaction with its details.
 //!
 //! Invariants: pure functions from values to lines; lines are not cut to a width, and their text is not made harmless
 //! here, since rows and screens do both.

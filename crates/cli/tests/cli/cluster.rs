@@ -1,7 +1,7 @@
 //! Three `serve` processes that share a PostgreSQL database, and everything that can happen to them: killed, frozen past
 //! their lease, restarted in order; the database killed, its connections cut.
 //!
-//! What is shown at the end: each prompt is recorded once and answered once, each effect of a tool happened at most once,
+//! The checks at the end: each prompt is recorded once and answered once, each effect of a tool happened at most once,
 //! and no entry was written by an owner after the next one's first.
 
 use std::io::{Read as _, Write as _};

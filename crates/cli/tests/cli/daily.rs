@@ -1,4 +1,4 @@
-//! What people type all day: one key at a question, going back, another model, settings that stay, a server that is down.
+//! Daily input: one key at a question, going back, another model, settings that stay, a server that is down.
 
 use greenroom_kernel::Message;
 use greenroom_simulator::{Answer, ByPurpose, CallInfo, Echo, Function, SeenRequest, Summariser};

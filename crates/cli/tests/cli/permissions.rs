@@ -1,4 +1,4 @@
-//! What the agent may do without asking: by flags, by the configuration, and by answers in the chat.
+//! The permissions of the agent: by flags, by the configuration, and by answers in the chat.
 
 use greenroom_simulator::{Answer, ByPurpose, CallInfo, Echo, Function, SeenRequest, Summariser};
 use serde_json::{Value, json};

@@ -1,4 +1,4 @@
-//! What can go wrong with the process: a polite request to end, and no file descriptors left.
+//! Problems of the process: a polite request to end, and no file descriptors left.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;

@@ -1,4 +1,4 @@
-//! What runs cost, by prices of the user's own, and what was spent by day and label.
+//! The cost of runs by the user's own prices, and spending by day and label.
 
 use greenroom_simulator::Echo;
 

@@ -1,4 +1,4 @@
-//! What is in the store: listed, shown, planned, deleted; in use by another process; damaged.
+//! The sessions in the store: listed, shown, planned, deleted; in use by another process; damaged.
 
 use std::path::{Path, PathBuf};
 

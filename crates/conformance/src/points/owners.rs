@@ -1,4 +1,4 @@
-//! What concerns several nodes: owners, epochs, leases, claims.
+//! Points about several nodes: owners, epochs, leases, claims.
 //!
 //! Invariants: the nodes are engines of this process, each with connections of its own; what one of them believes, the
 //! others do not know.

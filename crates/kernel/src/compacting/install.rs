@@ -1,4 +1,4 @@
-//! What a compaction installs: a model's summary, a hook's, or a cut without one.
+//! The replacement that a compaction installs: a model's summary, a hook's, or a cut without one.
 //!
 //! Invariants: a segment is smaller than what it replaces, and what it keeps follows it. A cut that no summary has
 //! read is recorded as a debt.

@@ -287,7 +287,7 @@ fn replace_dir(from: &Path, to: &Path) -> std::io::Result<Option<PathBuf>> {
             return Ok(Some(from.to_owned()));
         }
     }
-    // Elsewhere the name is free for a moment; whoever looks then finds both under other names.
+    // Elsewhere the name is free for a moment; a reader then finds both under other names.
     let old = beside(to, ".old");
     if old.join(info::FILE).exists() || is_unfinished(&old) {
         remove_backup(&old)?;

@@ -1,4 +1,4 @@
-//! What a command changes: the files are examined before and after it.
+//! The changes of a command: the files are examined before and after it.
 //!
 //! Invariants: the files that tools have read or written are kept before the command starts; of the others,
 //! only the names and the versions are compared, of at most [`EXAMINED_MAX`] files. What changed is recorded

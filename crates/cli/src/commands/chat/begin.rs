@@ -1,4 +1,4 @@
-//! What is known before a chat is opened: its session, what that is resumed with, and the server that answers.
+//! The preparation of a chat: its session, the options that it is resumed with, and its server.
 //!
 //! Invariants: a session is looked up without an agent and without changing anything; what the user typed behind an
 //! answer is passed on to the chat.

@@ -1,4 +1,4 @@
-//! What is wrong with a cluster: its database, and its nodes as this machine reaches them.
+//! The problems of a cluster: its database, and its nodes as this machine reaches them.
 //!
 //! Invariants: the cluster is not joined, and nothing in its database is changed.
 

@@ -1,4 +1,4 @@
-//! What waited when a host died begins only when somebody says so, and never with tools that it was not meant for.
+//! Input that waited when a host died starts only on request, and never with tools for which it was not meant.
 
 use std::path::Path;
 use std::sync::Arc;
