@@ -268,7 +268,7 @@ fn advice_for(class: FailureClass) -> Option<&'static str> {
         FailureClass::Auth => Some(
             "it is read from OPENAI_API_KEY, or from the variable that --api-key-env or the provider's api_key_env names",
         ),
-        FailureClass::Timeout => Some("check that the server is running, and its address"),
+        FailureClass::Timeout => Some("check that the server is running and its address is correct"),
         FailureClass::Quota => Some("check the account's credit, or use another model or server"),
         FailureClass::RateLimited | FailureClass::Overloaded => Some("try again later"),
         FailureClass::Loading => {

@@ -378,7 +378,7 @@ impl Model {
                 let way = if failure.class == FailureClass::Auth {
                     " · `greenroom login` stores another key"
                 } else if text.starts_with("cannot reach") {
-                    " · check that the server is running, and its address"
+                    " · check that the server is running and its address is correct"
                 } else {
                     ""
                 };

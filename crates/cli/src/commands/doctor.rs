@@ -142,7 +142,7 @@ async fn server(
         Ok(Err(error)) => {
             let remedy = match local::usual_name(server.base_url()) {
                 Some(program) => format!("check that {program} is running"),
-                None => "check that the server is running, and its address".to_owned(),
+                None => "check that the server is running and its address is correct".to_owned(),
             };
             return Ok(vec![Check::bad("server", format!("{address}: {}", error.failure), remedy)]);
         }
