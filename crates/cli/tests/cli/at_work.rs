@@ -359,9 +359,9 @@ fn the_start_says_what_was_found_and_the_keys_are_a_key_away() {
     terminal.says("/skills");
     terminal.shows("deploy  Ships it");
     terminal.says("/theme");
-    terminal.shows("Which colours");
+    terminal.shows("Choose a theme");
     terminal.press("Escape");
-    terminal.until("it is closed", |screen| !screen.contains("Which colours"));
+    terminal.until("it is closed", |screen| !screen.contains("Choose a theme"));
     terminal.says("/theme high-contrast");
     terminal.shows("Theme high_contrast in this chat");
     terminal.says("/theme solarized");
