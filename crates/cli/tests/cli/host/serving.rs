@@ -17,7 +17,7 @@ async fn it_takes_the_place_of_an_idle_host_and_all_commands_work_beside_it() {
     let host = hosted.host().expect("a host is there");
     let mut serve = Running::start(hosted.command(&SERVE).stdin(Stdio::null()));
     let said = serve.wait_for_word("takes its place");
-    assert!(said.contains(&format!("the host (process {}) was idle", host.as_raw_nonzero())), "{said}");
+    assert!(said.contains(&format!("the idle host (process {}) has ended", host.as_raw_nonzero())), "{said}");
     serve.wait_for_word("greenroom serves http://");
     assert!(!is_greenroom(host));
     // It is the host now, of everything.
