@@ -219,7 +219,7 @@ async fn a_new_session_belongs_to_one_label() {
 async fn tokens_that_cannot_be_told_apart_are_refused_and_none_is_shown() {
     let simulator = Simulator::echo();
     let runtime = Runtime::builder().provider(simulator.provider()).in_memory().start().await.unwrap();
-    for (token, reason) in [(TOKEN, "the same"), ("short", "5 characters")] {
+    for (token, reason) in [(TOKEN, "are equal"), ("short", "5 characters")] {
         let mut options = HttpOptions::new(([127, 0, 0, 1], 0).into(), TOKEN);
         options.tokens.push(Token { secret: token.to_owned(), right: Right::Read, within: label("x") });
         let shown = format!("{options:?}");
