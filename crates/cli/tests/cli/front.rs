@@ -285,7 +285,7 @@ fn a_chat_says_at_once_that_its_server_is_down() {
     let terminal = bare(&place, &["--base-url", &url]);
     let screen = terminal.shows("›");
     assert!(
-        screen.contains(&format!("{url} does not list its models, so gpt-5.5 is used without a check")),
+        screen.contains(&format!("{url} does not list its models, so gpt-5.5 is used unchecked")),
         "{screen}"
     );
     assert!(screen.contains("connection refused"), "{screen}");

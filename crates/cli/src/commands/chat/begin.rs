@@ -243,9 +243,7 @@ pub(crate) async fn server(
             Server::NotListed { address, reason, model } => {
                 agent::warn(
                     global,
-                    &format!(
-                        "{address} does not list its models, so {model} is used without a check: {reason}"
-                    ),
+                    &format!("{address} does not list its models, so {model} is used unchecked: {reason}"),
                 )?;
                 return Ok(Some(behind));
             }
