@@ -55,7 +55,7 @@ async fn main() -> anyhow::Result<()> {
     Ok(runtime.shutdown().await?)
 }
 
-/// How many events there were, by name and session, once all is over and nothing waits any more.
+/// The number of events by name and session, after all work has ended and all queues are empty.
 async fn count(
     runtime: Runtime,
     mut is_over: oneshot::Receiver<()>,
@@ -82,7 +82,7 @@ async fn count(
         }
         for event in came {
             let next = next.entry(Arc::clone(&event.session)).or_default();
-            // What was replayed may come again, live.
+            // Replayed events may arrive again as live events.
             if event.is_durable() && event.seq < *next {
                 continue;
             }

@@ -1,5 +1,5 @@
-//! A provider of one's own: any source of answers can be the model. This one answers with what was said, word by
-//! word, and refuses for its rate the first time that it is asked, so that the run waits and asks again.
+//! A custom provider: any source of answers can be the model. This one echoes the prompt, word by
+//! word, and rejects the first call with a rate limit, so that the run waits and retries.
 #![expect(clippy::print_stdout, reason = "an example shows its result")]
 
 use std::sync::Arc;
@@ -48,7 +48,7 @@ impl Provider for Parrot {
 #[tokio::main]
 async fn main() -> Result<()> {
     let parrot: Arc<dyn Provider> = Arc::new(Parrot::default());
-    // Whether it keeps what the trait promises: the test of one's own provider is these lines.
+    // The conformance check: these lines are the complete test of a custom provider.
     let report = conformance::check(&parrot, "grey").await;
     println!("{report}");
     report.assert_passed();

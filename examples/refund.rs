@@ -1,5 +1,5 @@
-//! A refund that waits for an approval, over a restart: the program asks, ends in the middle, is started again, and is
-//! answered. The money goes out once.
+//! A refund that waits for an approval across a restart: the program asks, ends before the answer, is started again,
+//! and is answered. The money is paid once.
 //!
 //! The first half ends without a shutdown, as a crash would end it. Its question is in the log, so the second half finds
 //! it, and the tool, which is `resumable`, is run again with the answer.
@@ -44,7 +44,7 @@ async fn refund(refund: Refund, cx: ToolContext) -> Result<String, ToolError> {
             .expires_in(std::time::Duration::from_secs(7 * 24 * 3600));
     match cx.ask(question).await {
         Ok(answer) if answer.is("yes") => {
-            // After the last question, and with the call's key: that makes it happen once.
+            // The effect comes after the last question and uses the call's key, so it happens once.
             cx.state::<Bank>()?.pay(cx.call_key(), refund.euros);
             Ok(format!("{} EUR are on their way", refund.euros))
         }
@@ -61,7 +61,7 @@ fn agent(bank: &Bank) -> Agent {
         .add_tool(tool("refund", refund).resumable())
 }
 
-/// A model that asks for the refund, and then says what came of it.
+/// A model that requests the refund, and then reports the result.
 fn model() -> Simulator {
     Simulator::new(SimulatorOptions::new(Function(|request: &SeenRequest, _: CallInfo| {
         match request.messages.last() {

@@ -1,4 +1,4 @@
-//! What a prompt can ask for: an answer of a type, once, in time, judged, and watched as it is written.
+//! The options of a prompt: a typed answer, an idempotency key, a timeout, a validator, and streaming.
 //!
 //! The model is a scripted one that makes mistakes: its first answer is no JSON, its second one too dry.
 #![expect(clippy::print_stdout, reason = "an example shows its result")]

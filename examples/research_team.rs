@@ -1,4 +1,4 @@
-//! A research team at work: a tree that lives in the terminal, or plain lines where there is none. The slowest member is
+//! A research team at work: a live tree in the terminal, or plain lines without a terminal. The slowest member is
 //! aborted as soon as the others have answered.
 //!
 //! The model is a scripted one: the boss asks all three at once, and one of them takes very long.

@@ -1,6 +1,6 @@
-//! A process that ends in the middle of an answer, and another that goes on where it stood.
+//! A process that ends in the middle of an answer, and a second process that continues its work.
 //!
-//! The first half ends without a shutdown, as a crash would end it: all its tasks are just gone. What was
+//! The first half ends without a shutdown, as in a crash: all its tasks are gone. Everything
 //! acknowledged is in the log, so the second half finds the whole conversation and the open question.
 #![expect(clippy::print_stdout, reason = "an example shows its result")]
 
@@ -9,7 +9,7 @@ use std::path::Path;
 use greenroom::prelude::*;
 use greenroom_simulator::{Answer as Said, CallInfo, Function, SeenRequest, Simulator, SimulatorOptions};
 
-/// A model that says what it was told so far; the one of the first half never answers the third prompt.
+/// A model that repeats the prompts so far; in the first half, it never answers the third prompt.
 fn model(hangs: bool) -> Simulator {
     Simulator::new(SimulatorOptions::new(Function(move |request: &SeenRequest, _: CallInfo| {
         let told: Vec<String> =

@@ -1,7 +1,7 @@
-//! A service: many sessions of one agent over a shared pool, its events as JSON lines, an end in order at Ctrl-C, and on
-//! the next start first what the end of the process before left unfinished.
+//! A service: many sessions of one agent over a shared pool, events as JSON lines, an orderly shutdown at Ctrl-C, and
+//! at the next start the completion of work that the previous process left unfinished.
 //!
-//! `cargo run --example service` runs to its end, with a store that goes with it; with a folder as its argument, it can be
+//! `cargo run --example service` runs to completion with a temporary store; with a folder as its argument, it can be
 //! killed and started again.
 #![expect(clippy::print_stdout, reason = "an example shows its result")]
 

@@ -1,5 +1,5 @@
-//! One session over four APIs: each vendor gets the whole conversation, and from its own answers also what it wants back
-//! as it came. The simulator stands for all four; with real ones, the options need only a key:
+//! One session over four APIs: each vendor gets the whole conversation, and for its own answers also the data that it
+//! requires back as it came. The simulator stands for all four; with real ones, the options need only a key:
 //! `ServerOptions::anthropic(key)`, `::responses(key)`, `::gemini(key)`.
 #![expect(clippy::print_stdout, reason = "an example shows its result")]
 

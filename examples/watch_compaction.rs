@@ -1,6 +1,6 @@
 //! A session whose window fills: each compaction is shown as it happens, and the conversation goes on.
 //!
-//! What the model is sent shrinks; the log keeps every entry.
+//! The model's context shrinks; the log keeps every entry.
 #![expect(clippy::print_stdout, reason = "an example shows its result")]
 #![expect(clippy::wildcard_enum_match_arm, reason = "a program shows the events that it cares about")]
 

@@ -269,7 +269,7 @@ async fn prices_can_be_set() {
         let refused = runtime.open("g", agent("m").price_for("m", price.clone())).await.unwrap_err();
         assert!(matches!(refused, Error::Config(ConfigError::Price { .. })), "{refused}");
         let refused = builder(&model).price_for("m", price).start().await.map(|_| ()).unwrap_err();
-        assert!(refused.to_string().starts_with("the price of m: "), "{refused}");
+        assert!(refused.to_string().starts_with("the price of m is invalid: "), "{refused}");
     }
     model.assert_clean();
 }

@@ -214,16 +214,19 @@ async fn a_fallback_that_could_not_work_is_refused_when_the_session_is_opened() 
     let (one, two) = (simulator(Echo, 20_000), second(Echo, 20_000));
     let runtime = runtime_of(&one, &two).start().await.unwrap();
     let refused = [
-        (Fallback::new("x").provider("third"), "the fallback x: the runtime has no provider named \"third\""),
-        (Fallback::new("x").context_window(20), "the fallback x: "),
+        (
+            Fallback::new("x").provider("third"),
+            "the fallback x is invalid: the runtime has no provider named \"third\"",
+        ),
+        (Fallback::new("x").context_window(20), "the fallback x is invalid: "),
         (Fallback::new(" ").context_window(20_000), "a model needs a name"),
         (
             Fallback::new("simulated").context_window(20_000),
-            "the fallback simulated: it is the agent's own model",
+            "the fallback simulated is invalid: it is the agent's own model",
         ),
         (
             Fallback::new("x").settings(ModelSettings::new().temperature(-3.0)),
-            "the fallback x: model settings: temperature",
+            "the fallback x is invalid: the model settings are invalid: temperature",
         ),
     ];
     for (fallback, expect) in refused {

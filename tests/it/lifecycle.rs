@@ -184,7 +184,7 @@ async fn an_agent_that_cannot_work_is_refused_in_a_few_words() {
     let model = simulator(Echo, 50_000);
     let runtime = builder(&model).engine(store()).start().await.unwrap();
     for (wrong, said) in [
-        (Agent::new(""), "the agent has no model: give `Agent::new` the name of one"),
+        (Agent::new(""), "the agent has no model; pass a model name to `Agent::new`"),
         (
             agent(10),
             "a window of 10 tokens is too small: with these settings compaction needs one of at least 242; ",

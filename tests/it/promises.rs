@@ -1,4 +1,4 @@
-//! What hurts users of other systems, and what is promised instead: a test for each, named after the promise.
+//! Promises that answer known problems of other systems: a test for each, named after the promise.
 //!
 //! Invariants: each test shows its promise through the public API alone; what lies behind it has tests of its own.
 

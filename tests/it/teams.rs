@@ -565,16 +565,16 @@ async fn agents_that_could_not_be_called_are_refused_when_a_session_is_opened() 
     let table = [
         (
             agent(100_000).sub_agent(sub_agent("web", lost())),
-            "the sub-agent web: the runtime has no provider",
+            "the sub-agent web is invalid: the runtime has no provider",
         ),
-        (agent(100_000).sub_agent(sub_agent("web", small())), "the sub-agent web: "),
+        (agent(100_000).sub_agent(sub_agent("web", small())), "the sub-agent web is invalid: "),
         (
             agent(100_000).sub_agent(sub_agent("web", agent(100_000).sub_agent(sub_agent("deep", lost())))),
-            "the sub-agent web: the sub-agent deep: the runtime has no provider",
+            "the sub-agent web is invalid: the sub-agent deep is invalid: the runtime has no provider",
         ),
         (
             team().sub_agent(sub_agent("web", agent(100_000))),
-            "the sub-agent web: another tool of the agent has the same name",
+            "the sub-agent web is invalid: another tool of the agent has the same name",
         ),
     ];
     for (agent, expected) in table {

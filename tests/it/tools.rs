@@ -33,7 +33,7 @@ async fn a_tool_without_named_arguments_is_refused_when_a_session_is_opened() {
     assert!(matches!(refused, Error::Config(ConfigError::Tool { .. })), "{refused:?}");
     assert_eq!(
         refused.to_string(),
-        "the tool `weather` takes a string, and models call a tool with named arguments: take a struct with a field \
+        "the tool `weather` takes a string, but models call tools with named arguments: use a struct with a field \
          for each of them"
     );
     // The same tool in its intended form.

@@ -131,7 +131,7 @@ const LONG: Recording = Recording {
         Press("Enter"),
         See("the documentation"),
         Press("Escape"),
-        See("interrupted"),
+        See("Interrupted"),
         Look(1_500),
         Type("/cont"),
         Look(900),

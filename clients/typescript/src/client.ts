@@ -1,5 +1,5 @@
 /**
- * The client, and what it knows of its surroundings.
+ * The client, and its defaults from the environment.
  *
  * Invariants: it runs without Node; the token of this machine's server is sent to no other machine.
  */

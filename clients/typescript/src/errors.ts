@@ -45,12 +45,12 @@ export class ApiError extends GreenroomError {
     return this.problem.status;
   }
 
-  /** What went wrong, for programs. */
+  /** The class of the problem, for programs. */
   get kind(): ProblemKind {
     return this.problem.kind;
   }
 
-  /** What happened and, if known, what to do. */
+  /** A description and, if known, the remedy. */
   get detail(): string {
     return this.problem.detail;
   }

@@ -540,7 +540,7 @@ export class SessionOperations {
   }
 
   /**
-   * What a session's agent may do without asking, and what it may not do.
+   * Returns the permissions of a session: its mode and its rules.
    *
    * Needs the right `read`.
    *

@@ -46,12 +46,12 @@ export interface Approval {
   parts?: Array<string>;
   /** The rules that the answer `always` adds; without any, `always` is no answer. */
   rules?: Array<string>;
-  /** What the call would change: lines that begin with `+`, `-` or a blank. */
+  /** The change that the call would make: lines that begin with `+`, `-` or a blank. */
   preview?: string | null;
 }
 
 /**
- * Who asks.
+ * The source of a question.
  *
  * - `tool`: The tool, in its call.
  * - `hook`: A hook before the call, which has not begun.
@@ -224,7 +224,7 @@ export interface CompactedTruncated extends CompactedFields {
   reason: string;
 }
 
-/** What the compactions of a session cost, and what they saved. */
+/** The cost and the savings of the compactions of a session. */
 export interface CompactionBill {
   /** The tokens of their model calls, input and output together. */
   tokens: number;
@@ -238,8 +238,8 @@ export interface CompactionBill {
    */
   saved_tokens: number;
   /**
-   * What that input would have cost if it had been read from the provider's cache, in micro-dollars, as far as prices
-   * are known.
+   * The cost that this input would have had if it had been read from the provider's cache, in micro-dollars, as far
+   * as prices are known.
    */
   saved_microdollars: number;
 }
@@ -322,11 +322,11 @@ export interface CompactionDetailsFields {
   cost_microdollars?: number | null;
   /** How many facts of what was replaced are in the new context. */
   recall?: FactRecall | null;
-  /** What it saved so far, while it was the newest compaction of the context. */
+  /** The savings so far, while it was the newest compaction of the context. */
   saved: Saved;
-  /** What the model sees instead of what was replaced; empty if nothing was. */
+  /** The text that the model sees in place of the replaced part; empty if nothing was replaced. */
   summary: string;
-  /** What was replaced. */
+  /** The replaced part. */
   replaced: Replaced;
   /** The user's own words that it quotes. */
   words: Array<Quote>;
@@ -449,7 +449,7 @@ export interface CompactionRecordFields {
   cost_microdollars?: number | null;
   /** How many facts of what was replaced are in the new context. */
   recall?: FactRecall | null;
-  /** What it saved so far, while it was the newest compaction of the context. */
+  /** The savings so far, while it was the newest compaction of the context. */
   saved: Saved;
 }
 
@@ -791,7 +791,7 @@ export interface EventCompactionEndTruncated extends EventCompactionEndFields {
   reason: string;
 }
 
-/** The context has passed the soft threshold: a compaction is near. Told once before each. */
+/** The context has passed the soft threshold: a compaction is near. Sent once before each compaction. */
 export interface EventCompactionNear extends EventFields {
   type: "compaction_near";
   /** The context's size, in tokens. */
@@ -821,7 +821,7 @@ export interface EventCompactionUndone extends EventFields {
 }
 
 /**
- * The current model has finally failed, and the run continues with another one: see
+ * The current model has failed permanently, and the run continues with another model: see
  * `Agent::fallback`.
  */
 export interface EventFallback extends EventFields {
@@ -863,7 +863,7 @@ export interface EventHandOff extends EventFields {
   type: "hand_off";
   /** The agent that answered before. */
   from: string;
-  /** The agent that answers from here on. */
+  /** The agent that answers from now on. */
   to: string;
   /** How much of the earlier conversation the new agent sees. */
   sees: Sees;
@@ -945,8 +945,8 @@ export interface EventOverflowDetected extends EventFields {
 }
 
 /**
- * The next request does not extend the one before it, so that a provider's prompt cache is of no use from there on.
- * Not told after a compaction, an undo or a branch, which rewrite the context on purpose.
+ * The next request does not extend the previous one, which invalidates a provider's prompt cache from that point
+ * on. Not sent after a compaction, an undo or a branch, which rewrite the context on purpose.
  */
 export interface EventPrefixChanged extends EventFields {
   type: "prefix_changed";
@@ -990,7 +990,7 @@ export interface EventQuestionAskedFields extends EventFields {
   call_id: string;
   /** The name of the called tool. */
   tool: string;
-  /** Who asks. */
+  /** The source of the question. */
   asker: Asker;
   /** The question, in one line or a few. */
   text: string;
@@ -1216,7 +1216,7 @@ export interface EventRunEnd extends EventFields {
   /** The context's size at the end, and the model's window. */
   context: ContextUsage;
   /**
-   * What the run cost in micro-dollars, as far as prices are known: its model calls, its summaries, and the
+   * The cost of the run in micro-dollars, as far as prices are known: its model calls, its summaries, and the
    * agents that it called, with theirs.
    */
   cost_microdollars: number;
@@ -1252,7 +1252,7 @@ export interface EventSessionFailed extends EventFields {
   reason: string;
 }
 
-/** Another node runs the session now, and its events come from there. Asking for it again finds it. */
+/** Another node runs the session now and publishes its events. A new request for the session finds that node. */
 export interface EventSessionMoved extends EventFields {
   type: "session_moved";
   /** Why. */
@@ -1267,7 +1267,7 @@ export interface EventSessionRestarted extends EventFields {
 }
 
 /**
- * A step is over: its answer and the results of its calls are in the log, or its run ends during it. If
+ * A step has ended: its answer and the results of its calls are in the log, or its run ended during the step. If
  * its agent crashes, a step has no end.
  */
 export interface EventStepEnd extends EventFields {
@@ -1330,7 +1330,7 @@ export interface EventUsageUpdate extends EventFields {
   context: ContextUsage;
   /** The model's window in tokens; absent if it is unknown. */
   context_window?: number | null;
-  /** All billed tokens of all calls of this session so far. */
+  /** The billed tokens of all calls of this session so far. */
   total_tokens: number;
   /** The cost of these tokens so far, in micro-dollars, as far as prices are known. */
   cost_microdollars: number;
@@ -1418,7 +1418,7 @@ export type FactSource = "settings" | "server" | "catalog" | "unknown";
 export interface Failure {
   /** The kind of failure. */
   class: FailureClass;
-  /** What happened and, if known, what to do; one line. */
+  /** A description and, if known, the remedy; one line. */
   message: string;
   /** The HTTP status, where there was one. */
   status: number | null;
@@ -1497,7 +1497,7 @@ export interface HttpProblem {
   title: string;
   /** The status. */
   status: number;
-  /** What happened, and what to do about it if that is known. */
+  /** A description and, if known, the remedy. */
   detail: string;
   /** The kind of the error. */
   kind: ProblemKind;
@@ -1584,14 +1584,14 @@ export interface LiveSession {
   total_tokens: number;
   /** The cost of these tokens, in micro-dollars, as far as prices are known. */
   cost_microdollars: number;
-  /** What its compactions cost of that, what they saved, and how long they were waited for. */
+  /** The part of that cost that its compactions caused, their savings, and how long callers waited for them. */
   compaction_bill: CompactionBill;
   /**
    * The part of `total_tokens` that we estimated, because the provider reported no usage or an impossible
    * one. If it is not 0, the cost is partly an estimate too.
    */
   estimated_tokens?: number;
-  /** What the session is doing. */
+  /** The activity of the session. */
   status: Status;
   /** The number of inputs in the inbox. */
   waiting: number;
@@ -2071,7 +2071,7 @@ export interface MessageView {
 }
 
 /**
- * What happens to calls that no rule decides. Each mode permits more than the one before it.
+ * The modes, which decide about calls that match no rule. Each mode permits more than the one before it.
  *
  * - `read_only`: Tools that change nothing run. Everything else is denied, even what a rule allows.
  * - `ask`: Tools that change nothing run. Everything else asks, unless a rule allows it.
@@ -2183,7 +2183,7 @@ export interface PendingQuestionFields {
   call_id: string;
   /** The name of the called tool. */
   tool: string;
-  /** Who asks. */
+  /** The source of the question. */
   asker: Asker;
   /** The question, in one line or a few. */
   text: string;
@@ -2217,11 +2217,11 @@ export type Period = "hour" | "day";
 
 /** A rule, and where it was written. */
 export interface PermissionRule {
-  /** What it does with the calls that it matches. */
+  /** The effect on the calls that the rule matches. */
   effect: Effect;
   /** The rule, such as `bash(git status *)`. */
   rule: string;
-  /** Where it was written, for people. */
+  /** The source of the rule, as text for people. */
   origin: string;
 }
 
@@ -2285,8 +2285,8 @@ export type PrefixChange = "model" | "instructions" | "tools" | "hook" | "images
  * - `branch_summary`: The branch summary failed or was aborted. Nothing was changed.
  * - `nothing_to_compact`: There is nothing to compact.
  * - `busy`: The session or the runtime is busy and accepts no more now.
- * - `limited`: The sessions with this label got as many messages as they may within a minute. `retry_after_ms` says when there is room
- * for the next one.
+ * - `limited`: The sessions with this label got as many messages as they may within a minute. `retry_after_ms` says when the
+ * next one is accepted.
  * - `interrupted`: The session or its process ended during the work, which can be resumed.
  * - `invalid`: The request is invalid as it is. Nothing was changed.
  * - `unauthorized`: The request bears no valid token.
@@ -2326,7 +2326,7 @@ export interface PromptOutcome {
   /** The usage of the run's model calls, without summaries. */
   usage: Usage;
   /**
-   * What the run cost in micro-dollars, as far as prices are known: its model calls, its summaries, and the agents
+   * The cost of the run in micro-dollars, as far as prices are known: its model calls, its summaries, and the agents
    * that it called, with theirs.
    */
   cost_microdollars: number;
@@ -2339,7 +2339,7 @@ export interface PromptOutcome {
    * runs. At most the newest 32.
    */
   compactions: Array<Compacted>;
-  /** What compactions cost during the run, what they saved, and how long they were waited for. */
+  /** The cost and savings of compactions during the run, and how long callers waited for them. */
   compaction_bill: CompactionBill;
   /** See `Self::tool_calls`. */
   tool_calls: Array<CallView>;
@@ -2547,7 +2547,7 @@ export interface Replayed {
 export type ResendReasoning = "never" | "reasoning_content" | "reasoning";
 
 /**
- * What goes back.
+ * The parts that a rewind restores.
  *
  * - `both`: The conversation and the files.
  * - `conversation`: The conversation alone.
@@ -2556,7 +2556,7 @@ export type ResendReasoning = "never" | "reasoning_content" | "reasoning";
 export type RewindScope = "both" | "conversation" | "files";
 
 /**
- * What was done to a file.
+ * The action on a file.
  *
  * - `restored`: Its old content was brought back.
  * - `removed`: It did not exist, and was removed.
@@ -2572,7 +2572,7 @@ export interface RewoundFile {
   root: string;
   /** The file, relative to it. */
   path: string;
-  /** What was done to it. */
+  /** The action on the file. */
   action: RewoundAction;
   /** Why it was left as it is. */
   reason?: string | null;
@@ -2690,15 +2690,15 @@ export interface SaidUser extends SaidFields {
 }
 
 /**
- * What a compaction saved: each later model call sends fewer tokens, priced as if they were read from the provider's
- * cache, so that the real saving is rather larger.
+ * The savings of a compaction: each later model call sends fewer tokens, priced as if they were read from the
+ * provider's cache, so that the real saving is rather larger.
  */
 export interface Saved {
   /** The number of model calls. */
   calls: number;
   /** The input that was not sent, in tokens. */
   tokens: number;
-  /** What that would have cost, in micro-dollars, as far as prices are known. */
+  /** The cost that they would have had, in micro-dollars, as far as prices are known. */
   microdollars: number;
 }
 
@@ -2765,8 +2765,8 @@ export interface SessionPage {
 /** A session's permissions. */
 export interface SessionPermissions {
   /**
-   * What happens to calls that no rule decides. Absent if the agent has no permissions: then every call of its tools
-   * runs.
+   * The mode, which decides about calls that match no rule. Absent if the agent has no permissions: then every call
+   * of its tools runs.
    */
   mode?: Mode | null;
   /** Whether a call that needs an approval asks a person. Otherwise it is denied. */
@@ -2777,7 +2777,7 @@ export interface SessionPermissions {
   problem?: string | null;
 }
 
-/** What went back. */
+/** The result of a rewind. */
 export interface SessionRewound {
   /** The session. */
   session_id: string;
@@ -2820,7 +2820,7 @@ export interface SessionSummary {
   usage: Usage;
   /** The cost of its calls, in micro-dollars, as far as prices are known. */
   cost_microdollars: number;
-  /** What its compactions cost of that, what they saved, and how long they were waited for. */
+  /** The part of that cost that its compactions caused, their savings, and how long callers waited for them. */
   compaction_bill: CompactionBill;
   /** The number of inputs in the inbox. */
   waiting: number;
@@ -2849,7 +2849,7 @@ export interface SessionSummary {
   parent: string | null;
   /** See `State::lost_from`. */
   lost_from?: EntryId | null;
-  /** The state of its work by its log, whether or not a process performs it now. */
+  /** The state of its work according to its log, whether or not a process is performing it. */
   work: LoggedWork;
 }
 
@@ -2871,7 +2871,7 @@ export interface SkillText {
   text: string;
 }
 
-/** What was spent within one hour or day. */
+/** The spending within one hour or day. */
 export interface Spending {
   /** The label's name; `null` if this is what all sessions spent. */
   label?: string | null;
@@ -2909,14 +2909,14 @@ export interface State {
   total_tokens: number;
   /** The cost of these tokens, in micro-dollars, as far as prices are known. */
   cost_microdollars: number;
-  /** What its compactions cost of that, what they saved, and how long they were waited for. */
+  /** The part of that cost that its compactions caused, their savings, and how long callers waited for them. */
   compaction_bill: CompactionBill;
   /**
    * The part of `total_tokens` that we estimated, because the provider reported no usage or an impossible
    * one. If it is not 0, the cost is partly an estimate too.
    */
   estimated_tokens?: number;
-  /** What the session is doing. */
+  /** The activity of the session. */
   status: Status;
   /** The number of inputs in the inbox. */
   waiting: number;
@@ -2954,7 +2954,7 @@ export interface State {
 }
 
 /**
- * What a session is doing.
+ * The activity of a session.
  *
  * - `idle`: Nothing: the session waits for input.
  * - `working`: The session performs a run.
@@ -3051,7 +3051,7 @@ export interface Usage {
   estimated_tokens?: number;
 }
 
-/** What was spent. */
+/** The spending. */
 export interface UsageReported {
   /** By value and time. Hours and days without spending are left out. */
   spending: Array<Spending>;
@@ -3115,7 +3115,7 @@ export interface ConsumerReadParams {
   labels?: Record<string, string>;
   /** The `position` of an earlier answer, if all of its events were processed. */
   commit?: string | null;
-  /** The most events, 1 to 1,000. */
+  /** The maximum number of events, 1 to 1,000. */
   max?: number;
   /** How long to wait for the first event, in milliseconds, at most 60,000. */
   wait_ms?: number;
@@ -3207,7 +3207,7 @@ export interface SessionFollowUpParams {
 
 /** The parameters of `session_clear_inbox`. */
 export interface SessionClearInboxParams {
-  /** Only the input with this entry. Input that does not wait any more is not withdrawn. */
+  /** Only the input with this entry. Input that is no longer waiting is not withdrawn. */
   entry_id?: EntryId;
 }
 
@@ -3265,7 +3265,7 @@ export interface SessionBranchParams {
 export interface SessionRewindParams {
   /** The entry to go back to: the moment when it was the newest. By default, the newest turn is taken back. */
   entry_id?: EntryId | null;
-  /** What goes back. */
+  /** The parts to restore. */
   scope?: RewindScope;
   /**
    * Whether files that somebody else changed since are overwritten, too. Their present content is kept
@@ -3303,7 +3303,7 @@ export interface SessionPruneParams {
   age_max_s?: number | null;
   /** How many sessions are kept, those with the newest activity. */
   sessions_max?: number | null;
-  /** Other limits for sessions with certain labels: the first rule that matches a session decides about it, alone. */
+  /** Other limits for sessions with certain labels: only the first rule that matches a session applies to it. */
   rules?: Array<PruneRule>;
 }
 
@@ -3343,7 +3343,7 @@ export interface SessionRecallParams {
   query: string;
   /** The session; all if it is absent. */
   session_id?: string;
-  /** The most entries: 10 unless set, at most 100. */
+  /** The maximum number of entries: 10 unless set, at most 100. */
   limit?: number;
 }
 
@@ -3365,7 +3365,7 @@ export interface SessionReplayParams {
 export interface SessionEntriesParams {
   /** The position of the first entry; 0 is the beginning. */
   from?: EntryId;
-  /** The most entries: at most 1000, which is the default. */
+  /** The maximum number of entries: at most 1000, which is the default. */
   limit?: number;
 }
 
@@ -3389,11 +3389,11 @@ export interface SessionAnswerParams {
 export interface SessionSetPermissionsParams {
   /** Its mode from now on; without it, the mode stays. */
   mode?: Mode | null;
-  /** Rules to add whose calls run. */
+  /** Rules to add that allow calls. */
   allow?: Array<string>;
-  /** Rules to add whose calls ask. */
+  /** Rules to add that make calls ask. */
   ask?: Array<string>;
-  /** Rules to add whose calls are denied. */
+  /** Rules to add that deny calls. */
   deny?: Array<string>;
 }
 

@@ -226,7 +226,7 @@ impl Ask {
                 let by = by.map(|by| format!(" (by {by})")).unwrap_or_default();
                 format!("{value}{by}")
             }
-            QuestionEnd::Expired => "no answer in time".to_owned(),
+            QuestionEnd::Expired => "expired without an answer".to_owned(),
             QuestionEnd::Withdrawn | _ => "withdrawn".to_owned(),
         };
         rows.extend(Row::new(&text, Look::PLAIN).wrap(width, &Row::new("  → ", Look::GOOD), &indent));

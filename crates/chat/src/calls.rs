@@ -1,4 +1,4 @@
-//! Tool calls in a chat: one line each with what matters of the result, some lines of it, and the full text on
+//! Tool calls in a chat: one line each that summarises the result, some lines of the result, and the full text on
 //! request.
 //!
 //! Invariants: the rows of a call are bounded, and written once, when its result is known; the full text of the newest
@@ -20,7 +20,7 @@ mod gist;
 #[cfg(test)]
 mod tests;
 
-/// The most lines of a change shown at once.
+/// The maximum number of lines of a change shown at once.
 const DIFF_LINES_MAX: usize = 16;
 /// A shorter call does not say how long it took, in milliseconds.
 const LONG_MS: u64 = 1_000;
@@ -306,7 +306,7 @@ impl Calls {
             }
             if running.asks {
                 let row = Row::plain("  ").and("?", Look::WARN).and(&format!(" {call}"), Look::PLAIN);
-                return row.and(" waits for you", Look::DIM).cut(width);
+                return row.and(" waiting for you", Look::DIM).cut(width);
             }
             let since = running.answered_ms.unwrap_or(running.started_ms);
             let seconds = now_ms.saturating_sub(since) / 1_000;

@@ -1,7 +1,7 @@
 //! The slash commands: one table for parsing, completion and `/help`; and the user's own commands.
 //!
 //! Invariants: an invalid command does nothing and says what it expects; a custom command is the text of a
-//! prompt and can do nothing else, whoever wrote it.
+//! prompt and can do nothing else, regardless of its author.
 
 use std::path::{Path, PathBuf};
 
@@ -19,7 +19,7 @@ mod tests;
 pub const INIT: &str = include_str!("commands/init.md");
 /// The largest file of a custom command, in bytes.
 const CUSTOM_BYTES_MAX: u64 = 64 * 1024;
-/// The most custom commands from one folder.
+/// The maximum number of custom commands from one folder.
 const CUSTOM_MAX: usize = 200;
 
 /// What a user can ask the chat to do.
@@ -176,19 +176,19 @@ pub(crate) const COMMANDS: [Spec; 33] = [
     spec(
         "compact",
         "[focus] [--keep N] [--force]",
-        "replace the older part of the conversation by a summary",
+        "replace the older part of the conversation with a summary",
     ),
-    spec("plan", "", "what /compact would do"),
+    spec("plan", "", "show what /compact would do"),
     spec("pin", "[entry]", "keep your last prompt, or an entry, verbatim through every compaction"),
-    spec("unpin", "<entry>", "no longer keep an entry verbatim"),
-    spec("pins", "", "the pinned messages"),
-    spec("context", "", "what fills the window, and the source of its size"),
-    spec("status", "", "session, folder, model, tokens"),
-    spec("cost", "", "what the session has cost so far"),
-    spec("compactions", "[N]", "what the compactions did, or all about number N"),
+    spec("unpin", "<entry>", "stop keeping an entry verbatim"),
+    spec("pins", "", "list the pinned messages"),
+    spec("context", "", "show what fills the context window, and the source of its size"),
+    spec("status", "", "show session, folder, model and tokens"),
+    spec("cost", "", "show the cost of the session so far"),
+    spec("compactions", "[N]", "list the compactions, or show details of number N"),
     spec("model", "[name]", "use another model from the next prompt on"),
-    spec("effort", "[level]", "how long the model thinks: none to xhigh, or default"),
-    spec("new", "", "begin a new session"),
+    spec("effort", "[level]", "set how long the model thinks: none to xhigh, or default"),
+    spec("new", "", "start a new session"),
     spec("resume", "[id]", "resume another session"),
     spec("continue", "", "resume a prompt that has no complete answer"),
     spec("withdraw", "", "withdraw queued input"),
@@ -205,35 +205,35 @@ pub(crate) const COMMANDS: [Spec; 33] = [
         "[--files] [--conversation] [--overwrite] [--abort]",
         "take back the last prompt and everything after it: the conversation, the files, or both",
     ),
-    spec("redo", "", "bring back what the last /undo took back"),
-    spec("undo-compact", "[N]", "undo the newest compaction, or all back to number N"),
-    spec("tree", "", "the branches of this session"),
+    spec("redo", "", "reverse the last /undo"),
+    spec("undo-compact", "[N]", "undo the newest compaction, or all compactions back to number N"),
+    spec("tree", "", "show the branches of this session"),
     spec(
         "export",
         "[file]",
         "write the session as a file: Markdown if its name ends in .md, otherwise JSON Lines",
     ),
     spec("copy", "", "copy the last answer to the clipboard"),
-    spec("tools", "", "the tools that the model has"),
+    spec("tools", "", "list the tools of the model"),
     spec(
         "permissions",
         "[mode] [allow|ask|deny RULE]",
-        "what the agent may do without asking: ask, accept_edits, read_only or everything, and the rules",
+        "show or set what the agent may do without asking: ask, accept_edits, read_only or everything, and the rules",
     ),
     spec("title", "<text>", "name this session"),
     spec("init", "", "have the agent read this project and write its AGENTS.md"),
-    spec("skills", "", "the skills that the model is offered, and the project's instructions"),
+    spec("skills", "", "list the available skills, and the project's instructions"),
     spec("theme", "[name]", "use other colours in this chat: dark, light, high_contrast or colour_blind"),
-    spec("keys", "", "the keys"),
-    spec("help", "", "this"),
-    spec("quit", "", "leave; the session stays"),
+    spec("keys", "", "show the keys"),
+    spec("help", "", "show this help"),
+    spec("quit", "", "exit; the session is kept"),
 ];
 
 /// The keys that `?` shows, in few words.
 pub(crate) const SHEET: [(&str, &str); 15] = [
     ("Enter", "send; steers while the model works"),
     ("Alt+Enter", "send after the run"),
-    ("↑, Alt+↑", "earlier prompts; take back what is queued"),
+    ("↑, Alt+↑", "earlier prompts; take back queued input"),
     ("Esc", "clear the line, or interrupt; twice: back to a prompt"),
     ("Ctrl-O", "results, thoughts and summaries in full"),
     ("Shift+Tab", "permissions: ask, accept_edits, read_only"),
@@ -245,7 +245,7 @@ pub(crate) const SHEET: [(&str, &str); 15] = [
     ("!", "run a command; !! keeps it from the model"),
     ("/", "commands; /help lists all commands and keys"),
     ("Ctrl-C", "interrupt; twice: exit"),
-    ("?", "again: write a question mark"),
+    ("?", "press again to type a question mark"),
 ];
 
 /// The keys, and what they do.
@@ -312,11 +312,11 @@ pub fn parse(line: &str, custom: &[Custom]) -> Result<Command, String> {
             let entry = entry(name, rest)?;
             return entry
                 .map(Command::Unpin)
-                .ok_or_else(|| "/unpin wants an entry; /pins lists them".to_owned());
+                .ok_or_else(|| "/unpin needs an entry; /pins lists the entries".to_owned());
         }
-        "continue-in" if rest.is_empty() => return Err("/continue-in wants a goal".to_owned()),
+        "continue-in" if rest.is_empty() => return Err("/continue-in needs a goal".to_owned()),
         "continue-in" => return Ok(Command::ContinueIn(rest.to_owned())),
-        "title" if rest.is_empty() => return Err("/title wants a text".to_owned()),
+        "title" if rest.is_empty() => return Err("/title needs a text".to_owned()),
         "title" => return Ok(Command::Title(rest.to_owned())),
         "plan" => Command::Plan,
         "pins" => Command::Pins,
@@ -365,7 +365,7 @@ fn compact(rest: &str) -> Result<Command, String> {
             }
             _ => {
                 return Err(format!(
-                    "/compact has no option {word}; it has --keep N and --force, and all text after -- is the focus"
+                    "/compact has no option {word}; its options are --keep N and --force, and text after -- is the focus"
                 ));
             }
         }
@@ -452,11 +452,11 @@ fn usual(name: &str) -> &str {
 fn unknown(name: &str, custom: &[Custom]) -> String {
     match name {
         "login" => {
-            return "`greenroom login` in another terminal keeps a key; then /model lists its models"
+            return "run `greenroom login` in another terminal to store a key; /model then lists its models"
                 .to_owned();
         }
         "config" | "settings" => {
-            return "`greenroom config edit` in another terminal; most changes apply to the next prompt"
+            return "run `greenroom config edit` in another terminal; most changes apply to the next prompt"
                 .to_owned();
         }
         "mcp" => return "MCP servers are not supported; /tools lists the tools".to_owned(),
@@ -467,8 +467,8 @@ fn unknown(name: &str, custom: &[Custom]) -> String {
     // A third of the letters may be wrong: `/theme` is not meant to be `/tree`.
     let near = near.filter(|(distance, known)| distance * 3 <= known.len().max(name.len()));
     match near {
-        Some((_, known)) => format!("No command /{name}; did you mean /{known}?"),
-        None => format!("No command /{name}; /help lists all commands"),
+        Some((_, known)) => format!("Unknown command /{name}; did you mean /{known}?"),
+        None => format!("Unknown command /{name}; /help lists all commands"),
     }
 }
 

@@ -77,7 +77,7 @@ pub fn compactions(records: &[CompactionRecord], state: &State) -> String {
     }
     let mut lines: Vec<String> = records.iter().map(compactions::line).collect();
     lines.extend(compactions::totals(state.compactions, &state.compaction_bill));
-    lines.push("/compactions N shows one, /undo-compact N undoes it and what came after it".to_owned());
+    lines.push("/compactions N shows one, /undo-compact N undoes it and all later ones".to_owned());
     lines.join("\n")
 }
 
@@ -116,12 +116,12 @@ pub fn cost(state: &State) -> String {
 pub fn stands_still(state: &State) -> Option<&'static str> {
     match (state.status, state.is_unanswered, state.is_held_back) {
         (Status::Waiting, _, true) => Some(
-            "its run waits for a person, and continues in a chat with the tools, folder and key of its start; an \
+            "its run waits for a person, and continues in a chat with its original tools, folder and key; an \
              interrupt here ends it",
         ),
         (Status::Idle | Status::Compacting, true, true) => Some(
             "its newest prompt has no complete answer, and was for an agent with other tools, another folder or another key; \
-             input here is answered with those of this chat",
+             input here is answered with the tools, folder and key of this chat",
         ),
         (Status::Idle | Status::Compacting, true, false) => {
             Some("its newest prompt has no complete answer; /continue to resume")
@@ -137,9 +137,9 @@ pub fn window(context: &ContextUsage) -> String {
     let source = match context.window_source {
         WindowSource::CompactionSetting | WindowSource::Setting => "configured",
         WindowSource::Catalog => "from the model catalogue",
-        WindowSource::Learned => "reported by the provider when it refused a larger request",
+        WindowSource::Learned => "learned from a larger request that the provider rejected",
         WindowSource::Server => "reported by the server",
-        WindowSource::Trained => "the model's, as the server reports; it may accept less",
+        WindowSource::Trained => "the model's length as reported by the server, which may accept less",
         WindowSource::Assumed => {
             return format!(
                 "unknown model: assuming {}; set context_window (--window)",
@@ -175,7 +175,7 @@ pub fn branch(branch: &Branch) -> String {
     line.trim_end().to_owned()
 }
 
-/// The most files of a rewind that are listed.
+/// The maximum number of files of a rewind that are listed.
 const REWOUND_MAX: usize = 30;
 
 /// Describes what a rewind did, a line each.
@@ -195,19 +195,19 @@ pub fn rewound_files(rewound: &SessionRewound) -> Vec<(Look, String)> {
         let reason = file.reason.as_deref().unwrap_or_default();
         lines.push(match file.action {
             RewoundAction::Restored if file.overwritten => {
-                (Look::WARN, format!("{path}: brought back, over a change by somebody else"))
+                (Look::WARN, format!("{path}: restored, overwriting a change by somebody else"))
             }
             RewoundAction::Removed if file.overwritten => {
-                (Look::WARN, format!("{path}: removed, with a change by somebody else"))
+                (Look::WARN, format!("{path}: removed, including a change by somebody else"))
             }
-            RewoundAction::Restored => (Look::DIM, format!("{path}: brought back")),
+            RewoundAction::Restored => (Look::DIM, format!("{path}: restored")),
             RewoundAction::Removed => (Look::DIM, format!("{path}: removed; it did not exist")),
             RewoundAction::ChangedByOthers => {
-                let text = "left as it is, because somebody else changed it; --overwrite overwrites it";
+                let text = "unchanged, because somebody else changed it; --overwrite overwrites it";
                 (Look::WARN, format!("{path}: {text}"))
             }
-            RewoundAction::NotKept => (Look::WARN, format!("{path}: left as it is: {reason}")),
-            RewoundAction::Failed => (Look::BAD, format!("{path}: left as it is: {reason}")),
+            RewoundAction::NotKept => (Look::WARN, format!("{path}: unchanged: {reason}")),
+            RewoundAction::Failed => (Look::BAD, format!("{path}: unchanged: {reason}")),
         });
     }
     let more = rewound.files.len().saturating_sub(REWOUND_MAX) as u64;
@@ -231,13 +231,13 @@ pub fn continues(rewound: &SessionRewound) -> String {
 /// Describes what a rewind would do to a file.
 pub fn planned(file: &RewoundFile) -> String {
     let path = one_line(&file.path, TEXT_COLUMNS);
-    let over = if file.overwritten { ", over a change by somebody else" } else { "" };
+    let over = if file.overwritten { ", overwriting a change by somebody else" } else { "" };
     match file.action {
-        RewoundAction::Restored => format!("{path}: brought back{over}"),
+        RewoundAction::Restored => format!("{path}: restored{over}"),
         RewoundAction::Removed => format!("{path}: removed{over}"),
-        RewoundAction::ChangedByOthers => format!("{path}: stays, because somebody else changed it"),
+        RewoundAction::ChangedByOthers => format!("{path}: unchanged, because somebody else changed it"),
         RewoundAction::NotKept | RewoundAction::Failed => {
-            format!("{path}: stays: {}", file.reason.as_deref().unwrap_or_default())
+            format!("{path}: unchanged: {}", file.reason.as_deref().unwrap_or_default())
         }
     }
 }

@@ -650,7 +650,7 @@ impl TerminalChat {
                 tokio::spawn(async move {
                     // An event returns the text to the editor.
                     let told = match backend.withdraw(Some(entry)).await {
-                        Ok(0) => (Look::DIM, "That input has joined the run already".to_owned()),
+                        Ok(0) => (Look::DIM, "That input has already joined the run".to_owned()),
                         Ok(_) => return,
                         Err(error) => (Look::BAD, error.to_string()),
                     };

@@ -30,7 +30,7 @@ mod tests;
 /// How many rows are left for the rest when a block of an answer is long: only its end is shown until it is
 /// finished.
 const BESIDE_TAIL: usize = 10;
-/// The most rows of a sent prompt, and how many rows of a longer one are shown.
+/// The maximum number of rows of a sent prompt, and how many rows of a longer one are shown.
 const SAID_MAX: usize = 12;
 /// How many of the newest lines of a running user command are shown.
 const PRINTED_SHOWN: usize = 6;

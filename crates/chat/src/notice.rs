@@ -1,7 +1,7 @@
-//! What tells a user who looks elsewhere: a bell or a notification, and the window's title.
+//! Notifications for a user who is not looking at the chat: a bell or a desktop notification, and the window title.
 //!
-//! Invariants: a notice is given only when the terminal does not have the focus or, where terminals do not report it,
-//! nobody has pressed a key for a while; the title is the one from before when the chat ends.
+//! Invariants: a notification is sent only when the terminal does not have the focus or, if the terminal does not
+//! report it, nobody has pressed a key for a while; the previous title is restored when the chat ends.
 
 use greenroom_terminal::screen::one_line;
 
@@ -11,7 +11,7 @@ mod tests;
 /// Saves the title on the terminal's stack, and restores it from there.
 const SAVE_TITLE: &str = "\x1b[22;2t";
 const RESTORE_TITLE: &str = "\x1b[23;2t";
-/// The most columns of a session's title in the window's title and in a notification.
+/// The maximum number of columns of a session's title in the window's title and in a notification.
 const TITLE_COLUMNS: usize = 60;
 
 /// How a notice is given.
@@ -31,7 +31,7 @@ pub enum Signal {
 pub struct Notify {
     /// How.
     pub signal: Signal,
-    /// Whether the window's title says what the session does.
+    /// Whether the title of the terminal window shows the session's state.
     pub title: bool,
     /// A shorter run gives no notice, in milliseconds.
     pub after_ms: u64,

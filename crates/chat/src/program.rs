@@ -117,7 +117,7 @@ pub struct Place {
     pub color: ColorChoice,
     /// Which colours to use.
     pub theme: Theme,
-    /// What the user is told who looks elsewhere.
+    /// The text of a notification for a user who is not looking at the chat.
     pub notify: Notify,
     /// The files of the project whose instructions the model gets.
     pub instructions: Vec<String>,

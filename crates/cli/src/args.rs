@@ -38,7 +38,7 @@ mod talk;
 #[command(
     name = "greenroom",
     version,
-    about = "Runs LLM agents whose conversations never outgrow their model's window.",
+    about = "Run LLM agents whose conversations never outgrow their model's window.",
     help_template = help::COMMANDS,
     disable_help_subcommand = false,
     max_term_width = 110
@@ -72,7 +72,7 @@ pub(crate) struct Global {
     /// Log to standard error (repeat for more detail); a host logs to host.log beside the store
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     pub(crate) verbose: u8,
-    /// When to use colours: auto (on a terminal, unless NO_COLOR is set), always or never
+    /// Choose when to use colours: auto (on a terminal, unless NO_COLOR is set), always or never
     #[arg(long, global = true, value_parser = color_choice(), default_value = "auto", value_name = "WHEN", hide_possible_values = true)]
     pub(crate) color: ColorChoice,
 }
@@ -89,7 +89,7 @@ fn color_choice() -> impl TypedValueParser<Value = ColorChoice> {
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Watch an agent's context fill and shrink; needs no key and no server
+    /// Watch an agent's context fill and shrink, without a key or a server
     #[command(after_help = help::DEMO_EXAMPLES)]
     Demo(DemoArgs),
     /// Chat with an agent in the terminal; `greenroom` alone is the same
@@ -116,25 +116,25 @@ pub(crate) enum Command {
     /// Resume a session in chat: the newest one of this folder, or the given one
     #[command(alias = "continue", after_help = help::RESUME_EXAMPLES)]
     Resume(ResumeArgs),
-    /// Replace the older part of a session by a summary now
+    /// Replace the older part of a session with a summary now
     #[command(after_help = help::COMPACT_EXAMPLES)]
     Compact(CompactArgs),
     /// Take back the last prompt of a session: the conversation, the files, or both
     #[command(after_help = help::UNDO_EXAMPLES)]
     Undo(UndoArgs),
-    /// Copy a session, or continue it in a new one with a goal and a summary
+    /// Copy a session, or continue it in a new session with a goal and a summary
     #[command(after_help = help::FORK_EXAMPLES)]
     Fork(ForkArgs),
     /// Show what a compaction would do, without performing it
     #[command(hide = true, after_help = help::PLAN_EXAMPLES)]
     Plan(PlanArgs),
-    /// Replay sessions with simulated summarisers: what compactions keep, cost, and how long they take
+    /// Measure what compactions keep and cost, by replaying sessions with simulated summarisers
     #[command(after_help = help::EVAL_EXAMPLES)]
     Eval(EvalArgs),
     /// Import session files of other systems into the store
     #[command(after_help = help::IMPORT_EXAMPLES)]
     Import(ImportArgs),
-    /// List the open questions of tools to people
+    /// List the open questions that tools ask people
     #[command(after_help = help::QUESTIONS_EXAMPLES)]
     Questions(QuestionsArgs),
     /// Answer a question; the run continues when the program that asked opens the session
@@ -146,7 +146,7 @@ pub(crate) enum Command {
     /// Delete a stored session, its entries, and the sessions of its sub-agents
     #[command(after_help = help::DELETE_EXAMPLES)]
     Delete(DeleteArgs),
-    /// Delete sessions that are old, or more than are kept, with those of their sub-agents
+    /// Delete sessions that exceed an age or a number, with the sessions of their sub-agents
     #[command(after_help = help::PRUNE_EXAMPLES)]
     Prune(PruneArgs),
     /// Back up the store and restore it, check it for damage, and accept losses
@@ -164,7 +164,7 @@ pub(crate) enum Command {
     /// Serve a simulated model over HTTP, for tests: the APIs of OpenAI (chat completions, Responses), Anthropic and Gemini
     #[command(after_help = help::SIMULATE_EXAMPLES)]
     Simulate(SimulateArgs),
-    /// Show what was spent, by day or hour, in all or by label
+    /// Show spending by day or hour, in total or by label
     #[command(after_help = help::USAGE_EXAMPLES)]
     Usage(UsageArgs),
     /// List the provider's models: windows, output limits, prices, and the source of each
@@ -173,7 +173,7 @@ pub(crate) enum Command {
     /// Show the effective configuration and the source of each value; get, set or unset one
     #[command(after_help = help::CONFIG_EXAMPLES)]
     Config(ConfigArgs),
-    /// Keep the key of a provider, so that it need not be in the environment
+    /// Store a provider's API key, so that it need not be in the environment
     #[command(alias = "auth", after_help = help::LOGIN_EXAMPLES)]
     Login(LoginArgs),
     /// Have the agent read this project and write its AGENTS.md

@@ -79,8 +79,8 @@ pub(crate) struct Config {
     pub(crate) context_window: Option<u64>,
     /// The provider, by its name in `providers`; if no file, variable or flag sets it, the model's vendor.
     pub(crate) provider: String,
-    /// Servers, by names of your own; `openai`, `anthropic` and `google` always exist, and entries with these names
-    /// override their defaults.
+    /// Servers, under names that you choose; `openai`, `anthropic` and `google` always exist, and entries with these
+    /// names override their defaults.
     #[serde(deserialize_with = "or_default")]
     pub(crate) providers: BTreeMap<String, ProviderConfig>,
     /// Settings of model calls; those that are not set are not sent.
@@ -101,7 +101,7 @@ pub(crate) struct Config {
     pub(crate) skills: bool,
     /// Whether the model gets the tool `compact`, with which it asks for a compaction when a part of its work is done.
     pub(crate) model_may_compact: bool,
-    /// What the agent may do without asking.
+    /// The permissions of the agent: the actions that need no approval.
     #[serde(deserialize_with = "or_default")]
     pub(crate) permissions: PermissionsConfig,
     /// Limits of runs and sessions.
@@ -110,10 +110,10 @@ pub(crate) struct Config {
     /// When and how to compact.
     #[serde(deserialize_with = "or_default")]
     pub(crate) compaction: CompactionSettings,
-    /// Commands that decide.
+    /// Commands that control compactions.
     #[serde(deserialize_with = "or_default")]
     pub(crate) hooks: HooksConfig,
-    /// What commands may reach, with `--allow-shell`.
+    /// The sandbox of commands, with `--allow-shell`.
     #[serde(deserialize_with = "or_default")]
     pub(crate) sandbox: SandboxConfig,
     /// The server of `serve`.
@@ -127,16 +127,16 @@ pub(crate) struct Config {
     pub(crate) telemetry: TelemetryConfig,
     /// The colours of the chat: `dark`, `light`, `high_contrast` or `colour_blind`. Also `/theme`.
     pub(crate) theme: ThemeConfig,
-    /// What tells you that a run has ended or asks.
+    /// Notifications that a run has ended or asks a question.
     #[serde(deserialize_with = "or_default")]
     pub(crate) notify: NotifyConfig,
     /// Which sessions are kept.
     #[serde(deserialize_with = "or_default")]
     pub(crate) retention: RetentionConfig,
-    /// Which files are kept as they were before tools change them.
+    /// Copies of files from before tools change them, for `undo`.
     #[serde(deserialize_with = "or_default")]
     pub(crate) rewind: RewindConfig,
-    /// What is redacted.
+    /// The secrets that are redacted.
     #[serde(deserialize_with = "or_default")]
     pub(crate) redact: RedactConfig,
     /// Folders that you trust: their AGENTS.md, skills and commands are read, and their `greenroom.yaml` may contain text for
@@ -251,9 +251,9 @@ pub(crate) struct ProviderConfig {
     /// The provider's name in the model catalogue, for limits and prices; if it is not set, it is found by the
     /// address or the provider's own name.
     pub(crate) catalog: Option<String>,
-    /// The most concurrent calls; at most half of them are for summaries.
+    /// The maximum number of concurrent calls; at most half of them are for summaries.
     pub(crate) max_in_flight: usize,
-    /// The most tokens per minute, input and output together, including summaries; further calls wait.
+    /// The maximum number of tokens per minute, input and output together, including summaries; further calls wait.
     pub(crate) tokens_per_minute: Option<u64>,
     /// How long to wait for the first piece of an answer, in seconds; without `stream`, for the whole answer.
     pub(crate) first_event_timeout_s: u64,
@@ -266,7 +266,7 @@ pub(crate) struct ProviderConfig {
 }
 
 impl ProviderConfig {
-    /// How long a call may be silent before its place is given to another one. The provider's own limits are
+    /// How long a call may be silent before its slot is given to another call. The provider's own limits are
     /// stricter; this one covers cases that they miss.
     pub(crate) fn silence_max(&self) -> Duration {
         Duration::from_secs(self.first_event_timeout_s.max(self.idle_timeout_s))
@@ -323,19 +323,19 @@ pub(crate) struct ServeConfig {
     /// Additional names that the Host header of a request may have, with or without a port. Also `--host-name`.
     #[serde(deserialize_with = "or_default")]
     pub(crate) host_names: Vec<String>,
-    /// The most open connections; never more than half of `ulimit -n`.
+    /// The maximum number of open connections; never more than half of `ulimit -n`.
     pub(crate) connections_max: usize,
-    /// How long a request may take to arrive (its head and its body each), and a connection may be idle or not read, in
-    /// seconds.
+    /// The time limit for a request's head and body, each, and for an idle connection or one whose client does not
+    /// read, in seconds.
     pub(crate) request_timeout_s: u64,
-    /// How long runs in progress may take to end after SIGTERM, in seconds; those that are left are interrupted, and can
-    /// be resumed.
+    /// The time limit for runs in progress to end after SIGTERM, in seconds; the remaining runs are interrupted, and
+    /// can be resumed.
     pub(crate) drain_timeout_s: u64,
-    /// Further tokens, by names of your own.
+    /// Additional tokens, under names that you choose.
     #[serde(deserialize_with = "or_default")]
     pub(crate) tokens: BTreeMap<String, TokenConfig>,
-    /// Agents, by names of your own. The label `agent` of a session names its agent; all others have the one of the
-    /// command's flags.
+    /// Agents, under names that you choose. The label `agent` of a session names its agent; sessions without the label
+    /// use the agent of the command's flags.
     #[serde(deserialize_with = "or_default")]
     pub(crate) agents: BTreeMap<String, AgentConfig>,
 }
@@ -360,22 +360,22 @@ pub(crate) struct AgentConfig {
     pub(crate) allow_write: bool,
     /// Whether it has the tool that runs commands, and those that change files.
     pub(crate) allow_shell: bool,
-    /// What happens to calls of its tools that no rule of `permissions` decides. What asks waits for an answer of the
+    /// The decision about tool calls that match no rule of `permissions`. Calls that ask wait for an answer from the
     /// server's clients.
     pub(crate) mode: Option<Mode>,
-    /// The sandbox of its commands, in place of `sandbox.mode`. One that `serve` got with `--sandbox` can only be
-    /// restricted by it. Its other settings are in `settings`: `sandbox.network=none`.
+    /// The sandbox of its commands, in place of `sandbox.mode`. If `serve` was started with `--sandbox`, this can only
+    /// restrict that mode further. Other sandbox settings are in `settings`: `sandbox.network=none`.
     pub(crate) sandbox: Option<ModeConfig>,
     /// Other settings, as for `--set`: `limits.cost_usd_max=1`.
     pub(crate) settings: Vec<String>,
 }
 
-/// A token of `serve`, and what its bearer may do. It comes from exactly one of `token_env`, `token_file` and
+/// A token of `serve`, and the rights of its bearer. It comes from exactly one of `token_env`, `token_file` and
 /// `token_command`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct TokenConfig {
-    /// What its bearer may do: each right includes those before it.
+    /// The right of its bearer. Each right includes those before it.
     pub(crate) right: Right,
     /// The label of the sessions to which its bearer is confined; without it, all sessions.
     #[serde(default)]
@@ -415,7 +415,7 @@ impl Default for ServeConfig {
     }
 }
 
-/// Commands of the user's own that decide.
+/// The user's own commands that control compactions.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct HooksConfig {

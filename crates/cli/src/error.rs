@@ -268,11 +268,11 @@ fn advice_for(class: FailureClass) -> Option<&'static str> {
         FailureClass::Auth => Some(
             "it is read from OPENAI_API_KEY, or from the variable that --api-key-env or the provider's api_key_env names",
         ),
-        FailureClass::Timeout => Some("is the server running, and is its address right?"),
+        FailureClass::Timeout => Some("check that the server is running and its address is correct"),
         FailureClass::Quota => Some("check the account's credit, or use another model or server"),
         FailureClass::RateLimited | FailureClass::Overloaded => Some("try again later"),
         FailureClass::Loading => {
-            Some("look at the server's log; limits.loading_timeout_s sets how long to wait for it")
+            Some("see the server's log; limits.loading_timeout_s sets how long to wait for it")
         }
         FailureClass::ContextFloor | FailureClass::RequestTooLargeForRateLimit => {
             Some("use a model with a larger window, or a shorter prompt")

@@ -104,7 +104,7 @@ impl Answering {
         let listening = match peer::check_possible() {
             Ok(()) => Some(socket::listen(&dir)?),
             Err(reason) => {
-                tracing::info!("other commands are not served: {reason}");
+                tracing::info!("this process cannot serve other commands: {reason}");
                 None
             }
         };

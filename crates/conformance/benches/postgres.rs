@@ -23,7 +23,7 @@ use tokio::sync::{Mutex, mpsc, oneshot};
 const BYTES: usize = 1_024;
 const ROUNDS: usize = 7;
 const WRITERS: usize = 4;
-/// The most rows of a statement, as in the engine.
+/// The maximum number of rows of a statement, as in the engine.
 const GROUP_MAX: usize = 256;
 
 /// A row to insert, and the writer that waits for it.

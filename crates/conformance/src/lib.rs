@@ -1,5 +1,5 @@
-//! What every engine of sessions must show, and what tests need to show it: a PostgreSQL server of their own, and a proxy
-//! that breaks connections.
+//! The conformance suite for storage engines, and the tools that it needs: a PostgreSQL server of their own, and a
+//! proxy that breaks connections.
 //!
 //! Invariants: a point is one function, which takes a [`Fixture`] and panics if the engine behind it fails. No point knows an
 //! engine. Random ones print their seed, can be run again with it, count what they did and demand a minimum.

@@ -100,7 +100,7 @@ pub enum FormatError {
         bytes: usize,
     },
     /// The file is in no known format.
-    #[error("the file is not in a known session format")]
+    #[error("the session format is not recognised; use a file of Claude Code, Codex or pi")]
     Unrecognised,
 }
 

@@ -121,8 +121,9 @@ impl Reader {
         }
         let version = line.get("version").and_then(Value::as_u64).unwrap_or(1);
         if version > VERSION_MAX {
-            self.log
-                .warn(format!("the file has version {version}, and {VERSION_MAX} is the newest known here"));
+            self.log.warn(format!(
+                "the file has version {version}; the newest supported version is {VERSION_MAX}"
+            ));
         }
         self.version = Some(version);
         self.source.session_id = str_of(line, "id").map(str::to_owned);

@@ -160,7 +160,7 @@ impl Agent {
         self
     }
 
-    /// Sets a function that writes the instructions when a run starts. Within the run they are identical in
+    /// Sets a function that generates the instructions when a run starts. Within the run they are identical in
     /// every request, so a provider's cache remains valid; if they differ from those of the session's
     /// previous run, the event `instructions_changed` reports them. Their size is part of the fixed part of
     /// every request. The function must not block, because the session's other work waits for it. If it
@@ -223,7 +223,7 @@ impl Agent {
     ///
     /// If an agent with a fingerprint opens a session, input that an earlier process left in its inbox is
     /// *held back*: it starts only when the session is resumed with an agent with the same fingerprint. So no
-    /// input reaches tools for which it was not meant, and none is handled without a request. Without a
+    /// input reaches tools for which it was not meant, and no input is processed without a request. Without a
     /// fingerprint, the input starts when the session is opened, unless it was meant for an agent with a
     /// fingerprint.
     ///
@@ -246,7 +246,7 @@ impl Agent {
         self
     }
 
-    /// Declares that the user sees the window of the model and its source, as [`State`](crate::State) reports them. Then
+    /// Declares that the program shows the user the model's window and its source ([`State`](crate::State)). Then
     /// no warning says that the window is assumed.
     #[must_use]
     pub fn window_is_shown(mut self) -> Self {
@@ -427,16 +427,16 @@ impl Agent {
     }
 
     /// Sets how many sub-agents one run may call in all, including theirs; the default is 64. A model that
-    /// calls another one gets the result that there are no more.
+    /// calls another sub-agent is told that the limit is reached.
     #[must_use]
     pub fn sub_agents_max(mut self, calls: u32) -> Self {
         self.sub_agents_max = calls;
         self
     }
 
-    /// Gives the model a tool `compact`, with which it says that a part of its work is done and what must not be forgotten
-    /// of it. The conversation is then compacted after the run, unless its context fills less than 40 % of the window
-    /// or nothing came since the last compaction. What the model lists is carried on word for word, as facts.
+    /// Gives the model a tool `compact`, with which it reports that a part of its work is done and lists facts to
+    /// remember from it. The conversation is then compacted after the run, unless its context fills less than 40 % of
+    /// the window or there is no new message since the last compaction. The listed facts are carried over verbatim.
     ///
     /// ```
     /// # use greenroom::prelude::*;
@@ -526,7 +526,7 @@ impl Agent {
         self
     }
 
-    /// Sets the most that one session may cost in total, in US dollars, including its sub-agents. Limits are
+    /// Sets the cost limit of one session in total, in US dollars, including its sub-agents. Limits are
     /// checked before each model call: the call's maximum cost must be left. If little is left, the call's
     /// output limit is lowered accordingly; if its input alone may cost more, the call is not made, and the
     /// run ends as stopped. Our own count of the input gets a margin of a quarter, so a limit is exceeded
@@ -544,7 +544,7 @@ impl Agent {
         self
     }
 
-    /// Sets the most that one run may cost, in US dollars, including its sub-agents; see
+    /// Sets the cost limit of one run, in US dollars, including its sub-agents; see
     /// [`Self::cost_limit_usd`]. A prompt may have a lower limit
     /// ([`RunRequest::cost_limit_usd`](crate::RunRequest::cost_limit_usd)).
     #[must_use]

@@ -49,11 +49,13 @@
 //!
 //! # Hooks, guards and validators
 //!
-//! [`BeforeTool`], [`AfterTool`], [`BeforeModel`], [`InputVerdict`] and [`Rejection`] are their verdicts.
+//! [`BeforeTool`], [`AfterTool`], [`BeforeModel`], [`InputVerdict`] and [`Rejection`] are the verdicts of hooks, guards
+//! and validators.
 //!
 //! # Questions to people
 //!
-//! A tool asks a [`Question`], and [`SessionHandle::answer`] takes the [`GivenAnswer`]. [`PendingQuestion`] is one that is open.
+//! A tool asks a [`Question`], and [`SessionHandle::answer`] takes the [`GivenAnswer`]. A [`PendingQuestion`] is an
+//! open question.
 //!
 //! # Compaction
 //!
@@ -66,19 +68,21 @@
 //!
 //! # Features
 //!
-//! All features except `metrics` are on by default.
+//! All features except `metrics` and `postgres` are on by default.
 //!
 //! | feature | what it adds |
 //! |---|---|
 //! | `http` | the provider for servers reached by HTTP; with `disk`, also `Runtime::from_env` |
 //! | `disk` | the store in a directory: `RuntimeBuilder::data_dir`, `store_options` and `wait_for_store` |
 //! | `metrics` | counters and gauges in Prometheus' text format: `Runtime::metrics` |
+//! | `postgres` | sessions in PostgreSQL, shared by several nodes: `greenroom::postgres` |
 //! | `command-tools` | the built-in tools, which read and write files and run commands: `prelude::builtin` |
+//! | `permissions` | rules on tools, paths and commands, and approvals: `Agent::permissions` |
 //!
 //! A program with a provider of its own (see [`provider`]), tools of its own and
 //! [`RuntimeBuilder::in_memory`] needs none of them.
 
-// The rooms, from the top: each may use only those below it (`tests/it/structure.rs` checks this).
+// The layers, from the top: each may use only the layers below it (`tests/it/structure.rs` checks this).
 mod api;
 
 mod actors;

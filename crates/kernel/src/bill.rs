@@ -1,4 +1,4 @@
-//! What a session has spent, and what a model call costs.
+//! The spending of a session, and the cost of a model call.
 //!
 //! Invariants: a bill only grows; an unknown price adds nothing to it.
 
@@ -41,7 +41,7 @@ impl fmt::Debug for CallCost {
     }
 }
 
-/// What a session has spent so far.
+/// The spending of a session so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Bill {
     /// The tokens of all model calls.
@@ -52,7 +52,7 @@ pub struct Bill {
     pub compaction: CompactionBill,
 }
 
-/// What the compactions of a session cost, and what they saved.
+/// The cost and the savings of the compactions of a session.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct CompactionBill {
     /// The tokens of their model calls, input and output together.
@@ -64,8 +64,8 @@ pub struct CompactionBill {
     /// The input that model calls did not send because of them, in tokens: each call counts what the newest compaction
     /// of its context freed.
     pub saved_tokens: u64,
-    /// What that input would have cost if it had been read from the provider's cache, in micro-dollars, as far as prices
-    /// are known.
+    /// The cost that this input would have had if it had been read from the provider's cache, in micro-dollars, as far
+    /// as prices are known.
     pub saved_microdollars: u64,
 }
 

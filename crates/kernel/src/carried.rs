@@ -1,5 +1,5 @@
-//! What a compaction carries verbatim besides its summary, with the entries that contain it: the user's own words, and
-//! the facts of the ledger.
+//! The content that a compaction carries verbatim besides its summary, with the entries that contain it: the user's own
+//! words, and the facts of the ledger.
 //!
 //! Invariants: the texts are as they were written, unescaped; each has the entry that contains it. How much there is at
 //! most: [`crate::words`] and [`crate::ledger`].

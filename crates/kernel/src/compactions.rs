@@ -1,5 +1,5 @@
-//! What each compaction of a session did, read from the whole log: for people who want to know what was replaced, by
-//! what, what is missing, and what it cost and saved.
+//! The effect of each compaction of a session, read from the whole log: for people who want to know what was replaced,
+//! by what, what is missing, and what it cost and saved.
 //!
 //! Invariants: every compaction that ended is listed once, oldest first, whether it was installed, failed or undone;
 //! those that found nothing to do are not; nothing here is needed to continue a session.
@@ -20,7 +20,7 @@ use crate::words::own_words;
 #[cfg(test)]
 mod tests;
 
-/// The most of the user's messages that are listed of what a compaction replaced: the newest ones.
+/// The maximum number of the user's messages that are listed of a replaced part: the newest ones.
 pub const REQUESTS_MAX: usize = 200;
 
 /// One compaction of a session.
@@ -85,12 +85,12 @@ pub struct CompactionRecord {
     /// How many facts of what was replaced are in the new context.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recall: Option<FactRecall>,
-    /// What it saved so far, while it was the newest compaction of the context.
+    /// The savings so far, while it was the newest compaction of the context.
     pub saved: Saved,
 }
 
-/// What a compaction saved: each later model call sends fewer tokens, priced as if they were read from the provider's
-/// cache, so that the real saving is rather larger.
+/// The savings of a compaction: each later model call sends fewer tokens, priced as if they were read from the
+/// provider's cache, so that the real saving is rather larger.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Saved {
     /// The number of model calls.
@@ -99,7 +99,7 @@ pub struct Saved {
     /// The input that was not sent, in tokens.
     #[serde(default)]
     pub tokens: u64,
-    /// What that would have cost, in micro-dollars, as far as prices are known.
+    /// The cost that they would have had, in micro-dollars, as far as prices are known.
     #[serde(default)]
     pub microdollars: u64,
 }
@@ -110,10 +110,10 @@ pub struct CompactionDetails {
     /// The compaction.
     #[serde(flatten)]
     pub record: CompactionRecord,
-    /// What the model sees instead of what was replaced; empty if nothing was.
+    /// The text that the model sees in place of the replaced part; empty if nothing was replaced.
     #[serde(default)]
     pub summary: String,
-    /// What was replaced.
+    /// The replaced part.
     pub replaced: Replaced,
     /// The user's own words that it quotes.
     #[serde(default)]

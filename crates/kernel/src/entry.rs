@@ -173,7 +173,7 @@ pub enum EntryKind {
         outcome: RunOutcome,
         /// The context's size at that time.
         context: ContextUsage,
-        /// What was spent during the run, with its summaries and the agents that it called.
+        /// The spending during the run, with its summaries and the agents that it called.
         bill: Bill,
     },
     /// Tool results that are shortened from here on, in the model's view.

@@ -100,7 +100,7 @@ impl std::fmt::Display for FailureClass {
 pub struct Failure {
     /// The kind of failure.
     pub class: FailureClass,
-    /// What happened and, if known, what to do; one line.
+    /// A description and, if known, the remedy; one line.
     pub message: String,
     /// The HTTP status, where there was one.
     pub status: Option<u16>,

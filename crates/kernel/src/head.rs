@@ -46,7 +46,7 @@ pub struct Head {
     pub total_usage: Usage,
     /// The cost of all model calls whose price is known, in micro-dollars.
     pub cost_microdollars: u64,
-    /// What compactions cost, and what they saved.
+    /// The cost and the savings of compactions.
     pub compaction_bill: CompactionBill,
     /// What had been spent when the newest run began.
     pub run_began_with: Bill,

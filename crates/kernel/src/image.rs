@@ -67,7 +67,7 @@ pub enum ImageError {
     #[error("the image is not valid base64: {0}")]
     Base64(String),
     /// The bytes are another kind of image than stated.
-    #[error("the image is said to be {said:?}, and is {found:?}")]
+    #[error("the image is declared as {said:?} but is {found:?}")]
     OtherKind {
         /// The given media type.
         said: String,

@@ -35,7 +35,7 @@ pub use draft::Draft;
 pub use install::Installation;
 pub use untold::UntoldCompactions;
 
-/// The most items in a session's inbox.
+/// The maximum number of items in a session's inbox.
 pub const INBOX_MAX: usize = 64;
 
 /// A session's log in memory, without the history that nothing needs.

@@ -34,9 +34,9 @@ pub const ACTIVE_REQUEST_BYTES: usize = 8 * 1024;
 const SUMMARY_PARTS: u64 = 10;
 /// A summary that replaces fewer tokens than this shows no words and no facts.
 const SMALL_TOKENS: u64 = 256;
-/// The most of what is replaced that is quoted as the user's words: one part in this many.
+/// The maximum share of the replaced part that is quoted as the user's words: one part in this many.
 const WORDS_PARTS: u64 = 4;
-/// The most of what is replaced that is repeated as facts: one part in this many.
+/// The maximum share of the replaced part that is repeated as facts: one part in this many.
 const FACTS_PARTS: u64 = 8;
 /// The lead-in of each message that joined the request in progress.
 const STEER_LEAD: &str = "(Said while that was worked on:)";
@@ -46,7 +46,7 @@ const STEER_LEAD: &str = "(Said while that was worked on:)";
 pub struct PlanOptions {
     /// How much of the newest conversation to keep, in tokens.
     pub keep_recent: u64,
-    /// The most that may be kept, in tokens, if there is a cut that keeps no more.
+    /// The maximum that may be kept, in tokens, if there is a cut that keeps no more.
     pub keep_max: u64,
     /// At least this many of the newest messages stay, as far as `keep_max` allows.
     pub preserve_messages: u64,
@@ -145,7 +145,7 @@ impl PlanOptions {
     }
 }
 
-/// What a compaction will replace and keep.
+/// The parts that a compaction will replace and keep.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plan {
     /// The newest active compaction at planning time.
@@ -298,7 +298,7 @@ pub enum NothingToCompact {
     #[error("the session is empty")]
     Empty,
     /// There is no new message since the last compaction.
-    #[error("nothing was said since the last compaction")]
+    #[error("there is no new message since the last compaction")]
     JustCompacted,
     /// Too few messages to keep the wanted number and replace some.
     #[error("not enough messages to compact: {messages} of at least {needed}")]
@@ -314,7 +314,7 @@ pub enum NothingToCompact {
     /// A summary would not be smaller than what it would replace: a requested compaction reports this, a plan
     /// does not.
     #[error(
-        "it is too small to get smaller: what would be summarised has {tokens} tokens, and a summary takes at least \
+        "it is too small to be compacted: the part to summarise has {tokens} tokens, and a summary takes at least \
          {least}"
     )]
     TooSmall {
@@ -324,7 +324,7 @@ pub enum NothingToCompact {
         least: u64,
     },
     /// The conversation cannot be cut anywhere.
-    #[error("there is no point at which the conversation can be cut")]
+    #[error("the conversation has no point at which it can be cut")]
     NoCut,
     /// The settings turn it off.
     #[error("compaction is turned off")]

@@ -44,7 +44,7 @@ pub struct Question {
     /// Information for the person who answers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub details: Option<String>,
-    /// What an answer may be.
+    /// The valid answers.
     #[serde(flatten)]
     pub kind: QuestionKind,
     /// How long the question may stay open; `None`: as long as its call. It is recorded as the time at which it expires.
@@ -52,7 +52,7 @@ pub struct Question {
     pub expires_in: Option<Duration>,
 }
 
-/// What an answer may be. In JSON: `kind`, and the fields of the kind.
+/// The valid answers of a question. In JSON: `kind`, and the fields of the kind.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 #[non_exhaustive]
@@ -346,7 +346,7 @@ impl From<String> for GivenAnswer {
     }
 }
 
-/// Who asks.
+/// The source of a question.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -419,7 +419,7 @@ pub struct KnownQuestion {
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum AnswerError {
     /// No call without a result has asked this.
-    #[error("there is no such question")]
+    #[error("the question does not exist")]
     Unknown,
     /// The question has ended.
     #[error("the question is {}", .0.as_str())]

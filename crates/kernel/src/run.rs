@@ -32,7 +32,7 @@ mod tests;
 /// The limits of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RunLimits {
-    /// The most model calls that end in an answer. With 0, each run ends before its first call.
+    /// The maximum number of model calls that end in an answer. With 0, each run ends before its first call.
     pub steps_max: u32,
     /// How often the same tool calls may be repeated consecutively.
     pub repeats_max: u32,
@@ -45,7 +45,7 @@ pub struct RunLimits {
     pub overflows_max: u32,
     /// How often an answer that a validator rejects is requested again.
     pub rejections_max: u32,
-    /// The most tool calls of one answer that are run; the model is told about the others.
+    /// The maximum number of tool calls of one answer that are run; the model is told about the others.
     pub calls_max: u32,
     /// The maximum total size of the names and arguments of those calls, in bytes.
     pub call_bytes_max: u64,

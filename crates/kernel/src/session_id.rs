@@ -5,7 +5,7 @@
 //! unchanged. Two ids are equal if their bytes are: nothing is normalised, and case matters. No file is named
 //! after an id.
 
-/// The most bytes of a session's id.
+/// The maximum number of bytes of a session's id.
 pub const BYTES_MAX: usize = 255;
 
 /// Checks an id. The error is a fragment of a sentence.

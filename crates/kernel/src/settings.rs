@@ -16,7 +16,7 @@ mod tests;
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct CompactOptions {
-    /// What the summary should attend to.
+    /// The focus of the summary.
     pub focus: Option<String>,
     /// How much of the newest conversation to keep, in tokens.
     pub keep_recent: Option<u64>,
@@ -39,11 +39,12 @@ const SUCCESS_ROOM_SHARE: u64 = 2;
 const SUMMARY_ROOM_SHARE: u64 = 3;
 /// The maximum of `user_words` and of `ledger`, as a share of the window.
 const CARRIED_SHARE_MAX: f64 = 0.25;
-/// The most of the room for what replaces the older part that the user's words take: one part in this many.
+/// The maximum share of the space for the replacement of the older part that the user's words take: one part in this
+/// many.
 pub(crate) const WORDS_ROOM_PARTS: u64 = 3;
-/// The most of that room that facts take beside a summary: one part in this many.
+/// The maximum share of that space that facts take beside a summary: one part in this many.
 pub(crate) const FACTS_ROOM_PARTS: u64 = 6;
-/// The most of that room that the skills in use take: one part in this many.
+/// The maximum share of that space that the skills in use take: one part in this many.
 pub(crate) const SKILLS_ROOM_PARTS: u64 = 6;
 /// The largest soft threshold, as a share of the trigger: a preparation takes time.
 const SOFT_SHARE_MAX: f64 = 0.8;
@@ -65,7 +66,7 @@ pub struct CompactionSettings {
     pub enabled: bool,
     /// The window in tokens; overrides every other source. `null`: the model's own.
     pub context_window: Option<u64>,
-    /// Compact when the context is larger than the window minus this many tokens, which leave room for the answer;
+    /// Compact when the context is larger than the window minus this many tokens, which leave space for the answer;
     /// limited to a quarter of the window. The largest size of a summary depends on it, too. `null`: this trigger is
     /// off.
     pub reserve_tokens: Option<u64>,
@@ -81,13 +82,13 @@ pub struct CompactionSettings {
     pub preserve_messages: Option<u64>,
     /// The author of the summary: a model, the provider's own compaction, or no model.
     pub strategy: Strategy,
-    /// Whether a compaction leaves out old tool results, instead of summarising, if that alone makes enough room.
+    /// Whether a compaction leaves out old tool results, instead of summarising, if that alone frees enough space.
     pub prune: bool,
-    /// The most of the window that a compaction fills with quotes of the user's own words, as a fraction up to 0.25.
-    /// `null`: none are quoted.
+    /// The maximum share of the window that a compaction fills with quotes of the user's own words, as a fraction up to
+    /// 0.25. `null`: none are quoted.
     pub user_words: Option<f64>,
-    /// The most of the window that a compaction fills with facts that the summary lacks, as a fraction up to 0.25.
-    /// `null`: no facts are collected.
+    /// The maximum share of the window that a compaction fills with facts that the summary lacks, as a fraction up to
+    /// 0.25. `null`: no facts are collected.
     pub ledger: Option<f64>,
     /// The model that writes summaries; if it fails, the session's model does. `null`: the session's model.
     pub summary_model: Option<String>,
@@ -97,7 +98,7 @@ pub struct CompactionSettings {
     pub min_split_prefix: u64,
     /// The window to assume if it is unknown, in tokens, also of the summary model; or `disable`.
     pub unknown_window: UnknownWindow,
-    /// The most bytes of a request; above it, older images become placeholders.
+    /// The maximum number of bytes of a request; above it, older images become placeholders.
     pub max_request_bytes: u64,
     /// The fraction of the window above which a compaction is prepared; limited to 0.8 of the trigger.
     pub soft_threshold: f64,
@@ -263,7 +264,7 @@ pub enum SettingsError {
     },
     /// The trigger leaves no room for a summary and the newest messages beside the fixed part.
     #[error(
-        "compaction triggers at {trigger} of {window} tokens and must then get down to {target}, but the fixed part of \
+        "compaction triggers at {trigger} of {window} tokens and must then reduce the context to {target}, but the fixed part of \
          every request (system prompt, tools, instructions, pins) has {overhead}, and a summary with the newest \
          messages needs at least {needed} more; shorten the fixed part, raise the trigger (threshold, reserve_tokens, \
          auto_compact_token_limit), or use a model with a larger window"

@@ -27,7 +27,7 @@ pub(crate) const MARK: &str = "\n\n## Skills in use\n<skills>";
 const CLOSE: &str = "</skills>";
 /// The size of a skill's tags, in tokens.
 const FRAME_TOKENS: u64 = 12;
-/// The most skills that are carried on: the newest.
+/// The maximum number of skills that are carried on: the newest.
 const SKILLS_MAX: usize = 8;
 
 /// The skills that a compaction carries.

@@ -369,7 +369,7 @@ pub enum Rejected {
     #[error("the summary was cut off at the output limit")]
     CutOff,
     /// It was interrupted, or failed.
-    #[error("the summary did not end properly")]
+    #[error("the summary is incomplete")]
     Incomplete,
     /// The provider's content filter ended it.
     #[error("the provider's content filter refused the summary")]
@@ -389,7 +389,7 @@ pub enum Rejected {
     #[error("the summary has headings without content")]
     Hollow,
     /// It does not have the requested form.
-    #[error("the summary has {found} of the asked-for headings, and needs {needed}")]
+    #[error("the summary has {found} of the required headings and needs at least {needed}")]
     Headings {
         /// The number of headings found.
         found: usize,

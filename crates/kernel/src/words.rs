@@ -21,13 +21,13 @@ mod tests;
 
 /// The text before a file that went along with a prompt. The file's path follows.
 pub const FILE_MARK: &str = "\n\n<file path=\"";
-/// The most of the budget for one message: one part in this many.
+/// The maximum share of the budget for one message: one part in this many.
 const MESSAGE_SHARE: u64 = 3;
 /// The text before the quotes in a summary.
 pub(crate) const MARK: &str = "\n\nThe user's own words, with the entry of each:\n<user-words>";
 /// One message may have this many tokens in any case.
 const MESSAGE_TOKENS_MIN: u64 = 64;
-/// The most messages named as not quoted.
+/// The maximum number of messages named as not quoted.
 const LEFT_MAX: usize = 32;
 /// The size of an entry's number and a line break, in tokens.
 const MARK_TOKENS: u64 = 4;

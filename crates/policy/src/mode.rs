@@ -1,4 +1,4 @@
-//! What happens to calls that no rule decides.
+//! The modes, which decide about calls that match no rule.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,7 +6,7 @@ use std::str::FromStr;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What happens to calls that no rule decides. Each mode permits more than the one before it.
+/// The modes, which decide about calls that match no rule. Each mode permits more than the one before it.
 #[derive(
     Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
 )]

@@ -1,4 +1,4 @@
-//! The rules and the mode that calls are judged by.
+//! The rules and the mode by which calls are judged.
 
 use std::path::{Path, PathBuf};
 

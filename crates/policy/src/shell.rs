@@ -11,7 +11,7 @@ use tree_sitter::{Node, Parser};
 const BYTES_MAX: usize = 64 * 1024;
 /// The deepest nesting that is read.
 const DEPTH_MAX: usize = 64;
-/// The most simple commands that are read.
+/// The maximum number of simple commands that are read.
 const COMMANDS_MAX: usize = 1_000;
 
 /// Words of the language that are no commands, although the grammar may take them for one.

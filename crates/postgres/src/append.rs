@@ -1,4 +1,4 @@
-//! What an append, a claim and a deletion do: who owns the session is settled first, then the statement is repeated until
+//! Appends, claims and deletions: the owner of the session is determined first, then the statement is repeated until
 //! its outcome is known or patience has run out.
 //!
 //! Invariants: a batch is written at most once, however often its statement is repeated, because the statement compares the
@@ -20,7 +20,7 @@ use crate::slots::{Owned, Slot, State};
 use crate::statements::Sql;
 use crate::writer::{Append, Claim, Claiming};
 
-/// The most bytes of a statement that adds entries to a large batch.
+/// The maximum number of bytes of a statement that adds entries to a large batch.
 const PART_BYTES_MAX: usize = 8 << 20;
 
 /// What a claim found.

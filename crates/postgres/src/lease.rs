@@ -83,7 +83,7 @@ impl Lease {
     }
 }
 
-/// Who keeps the lease: it has a connection of its own, so that no other statement delays a renewal.
+/// Renews the lease on its own connection, so that no other statement delays a renewal.
 pub(crate) struct Keeper {
     options: PostgresOptions,
     server: Server,

@@ -111,7 +111,7 @@ impl Link {
         let version: i32 = row.get(0);
         if version < SERVER_VERSION_MIN {
             return Err(unsuitable(format!(
-                "PostgreSQL {} is too old; 13 is the oldest that works",
+                "PostgreSQL {} is too old; use version 13 or newer",
                 version / 10_000
             )));
         }
@@ -139,7 +139,7 @@ impl Link {
             .collect();
         if !off.is_empty() && !options.allows_loss {
             return Err(unsuitable(format!(
-                "the server may lose what it acknowledged: {} is off; switch it on",
+                "the server may lose acknowledged data: {} is off; switch it on",
                 off.join(", ")
             )));
         }

@@ -1,4 +1,4 @@
-//! What is read: heads, entries, keys, pages.
+//! Reads: heads, entries, keys, pages.
 //!
 //! Invariants: a read is one statement, so it sees one state. One that has less of a session than this node was told is
 //! durable fails with [`StoreError::SetBack`]; an entry that is missing or cannot be decoded, with [`StoreError::Damaged`].

@@ -1,4 +1,4 @@
-//! What this node knows of the sessions that it owns.
+//! This node's data about the sessions that it owns.
 //!
 //! Invariants: one operation of a session that writes goes on at a time. A session that was lost stays lost until it is
 //! claimed again: no append goes through in between.

@@ -1,4 +1,4 @@
-//! What is in the database of a cluster, for those who look after it.
+//! An overview of the database of a cluster, for its operators.
 //!
 //! Invariants: nothing is changed or created, and no node is registered.
 

@@ -20,9 +20,9 @@ use crate::options::{PostgresOptions, Server};
 use crate::slots::Owned;
 use crate::statements::Sql;
 
-/// The most jobs of a statement.
+/// The maximum number of jobs of a statement.
 const GROUP_MAX: usize = 256;
-/// The most bytes of a statement with more than one job.
+/// The maximum number of bytes of a statement with more than one job.
 const GROUP_BYTES_MAX: usize = 8 << 20;
 
 /// What is sent together with others of its kind.

@@ -20,11 +20,11 @@ pub struct BaseUrl(Url);
 
 /// Why a text is not a base URL.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("the base URL {shown} is not usable: {reason}")]
+#[error("the base URL {shown} is invalid: {reason}")]
 pub struct BaseUrlError {
     /// The text in quotes, with escapes for unprintable characters, and without the parts that may be secrets.
     shown: String,
-    /// What is wrong with the text.
+    /// The problem with the text.
     reason: String,
 }
 

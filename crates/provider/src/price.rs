@@ -11,7 +11,7 @@ use crate::settings::SettingError;
 #[cfg(test)]
 mod tests;
 
-/// What a model costs, in US dollars for a million tokens. It replaces the price in the model catalogue.
+/// The price of a model, in US dollars for a million tokens. It replaces the price in the model catalogue.
 ///
 /// ```
 /// use greenroom_provider::ModelPrice;

@@ -15,7 +15,7 @@ pub struct ServedModel {
     pub id: String,
     /// Other names of the model.
     pub aliases: Vec<String>,
-    /// The most tokens that a request may have in the server's current configuration.
+    /// The maximum number of tokens that a request may have in the server's current configuration.
     pub window_tokens: Option<u64>,
     /// The longest context that the model was trained for. The server may be configured for less.
     pub trained_tokens: Option<u64>,

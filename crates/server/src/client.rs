@@ -45,7 +45,7 @@ pub enum ClientError {
     Parameters(String),
     /// The request does not fit into a line of the protocol. It was not sent.
     #[error(
-        "this has {bytes} bytes as a line of JSON, and a line may have {bytes_max}; say less at once, or send fewer pictures"
+        "the request has {bytes} bytes as a line of JSON, and a line may have {bytes_max}; shorten it, or send fewer images"
     )]
     TooLong {
         /// The request's size in bytes, escaped, with the line break.
@@ -64,7 +64,7 @@ pub enum ClientError {
     #[error("{0}")]
     Silent(String),
     /// The answer cannot be understood.
-    #[error("the host's answer cannot be understood: {0}")]
+    #[error("the host's answer is invalid: {0}")]
     Malformed(String),
 }
 

@@ -39,7 +39,7 @@ const HELLO_BYTES_MAX: u64 = 1 << 20;
 const HELLO_WITHIN: Duration = Duration::from_secs(30);
 /// The error for a client that takes longer.
 pub(crate) const NO_HELLO: &str =
-    "no `client/hello` came within 30 s, so this connection is closed; say it first";
+    "no `client/hello` came within 30 s, so this connection is closed; send it first";
 
 /// Resolves clients' definitions to agents.
 pub trait Definer: Send + Sync + 'static {
@@ -386,7 +386,7 @@ impl Seat {
                 count => format!("{count} {one}s {}", are[1]),
             };
             let connected = count(others, "client", ["is connected", "are connected"]);
-            let working = count(at_work.len(), "session", ["is at work", "are at work"]);
+            let working = count(at_work.len(), "session", ["is working", "are working"]);
             return busy(format!("the host (process {pid}) is in use: {connected}, and {working}"));
         }
         self.host.stopping.send_replace(true);

@@ -1,6 +1,6 @@
-//! The runtime for other programs: JSON-RPC 2.0 over two byte streams with a typed client, and a small HTTP interface.
+//! The runtime for other programs: JSON-RPC 2.0 over two byte streams with a typed client, and an HTTP API.
 //!
-//! The one key decision: **this crate owns the wire's types.** The types that programs in other languages see are
+//! The key decision: **this crate owns the wire types.** The types that programs in other languages see are
 //! defined here and versioned, independently of the actors' messages. What is absent: files and the terminal; the HTTP
 //! server is given its token, and creates none.
 

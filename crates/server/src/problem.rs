@@ -18,7 +18,7 @@ pub struct Problem {
     pub kind: ProblemKind,
     /// The class of the model's failure, as in `failure`; `other` for all other errors.
     pub class: String,
-    /// What happened, and what to do about it if that is known.
+    /// A description and, if known, the remedy.
     pub message: String,
     /// Whether the same request may succeed later, unchanged.
     pub retryable: bool,
@@ -53,8 +53,8 @@ pub enum ProblemKind {
     NothingToCompact,
     /// The session or the runtime is busy and accepts no more now.
     Busy,
-    /// The sessions with this label got as many messages as they may within a minute. `retry_after_ms` says when there is room
-    /// for the next one.
+    /// The sessions with this label got as many messages as they may within a minute. `retry_after_ms` says when the
+    /// next one is accepted.
     Limited,
     /// The session or its process ended during the work, which can be resumed.
     Interrupted,

@@ -12,7 +12,7 @@ use greenroom_kernel::{Message, ToolResult};
 
 use crate::seen::SeenRequest;
 
-/// The most characters of a message that a failure shows.
+/// The maximum number of characters of a message that a failure shows.
 const SHOWN_MAX: usize = 600;
 
 /// An expectation of a request. See [`Answer::expect_user`](crate::Answer::expect_user) and its neighbours.

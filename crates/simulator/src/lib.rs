@@ -1,10 +1,10 @@
-//! A scripted model that speaks the OpenAI chat-completions protocol, over HTTP and in-process, and checks
-//! every request that it gets.
+//! A scripted model that speaks the APIs of OpenAI, Anthropic and Gemini over HTTP, also runs in-process, and checks
+//! every request that it receives.
 //!
 //! The one key decision: **the simulator is as strict as the strictest provider and as unreliable as the
 //! worst.** It has a real window and refuses larger requests in the words of a chosen server; it counts
 //! tokens with a counter that the runtime does not know; it records every request that breaks a rule, so that
-//! a test can fail on it; and it spoils its own answers on request or by a seed. It serves the demo, replay,
+//! a test can fail on it; and it corrupts its own answers on request or by a seed. It is used by the demo, replay,
 //! users' tests and ours. What is absent: sessions, actors, and any dependency on the runtime.
 //!
 //! ```

@@ -26,7 +26,7 @@ use crate::seen::SeenRequest;
 use crate::server::SimulatorServer;
 use crate::{SimulatorError, tokens};
 
-/// The most violations that are kept; further ones are only counted.
+/// The maximum number of violations that are kept; further ones are only counted.
 const VIOLATIONS_KEPT_MAX: usize = 1_000;
 
 /// The options of a simulator.
@@ -37,7 +37,7 @@ pub struct SimulatorOptions {
     pub model: String,
     /// The context window in tokens, input and output together.
     pub window: u64,
-    /// The most output of one answer, in tokens.
+    /// The maximum amount of output of one answer, in tokens.
     pub max_output: u64,
     /// The seed for scripts and call ids.
     pub seed: u64,

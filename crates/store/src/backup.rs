@@ -4,9 +4,9 @@
 //! directories), so appends do not wait. `verify` reads a backup again, and `restore` makes a store of one.
 //!
 //! Invariants: everything acknowledged before the call is in the backup, and no session whose deletion was acknowledged
-//! before it. A directory with the name of a backup is a whole one at any moment, the old or the new: a backup is written
-//! beside it, synced, and renamed. What is unfinished is marked, and is never opened as a store, verified or restored.
-//! Memory does not grow with the store, apart from the list of its segments.
+//! before it. A directory with the name of a backup is a whole one at any moment, the old or the new: a backup is
+//! written beside it, synced, and renamed. An unfinished backup is marked, and is never opened as a store, verified or
+//! restored. Memory does not grow with the store, apart from the list of its segments.
 
 pub(crate) mod info;
 mod restore;

@@ -12,7 +12,7 @@ use crate::{Batch, Engine, StoreError, without_loss};
 
 /// The sessions of a page.
 const PAGE: usize = 500;
-/// The most entries that are appended together.
+/// The maximum number of entries that are appended together.
 const ENTRIES_MAX: usize = 2_000;
 
 /// What a copy has done so far.

@@ -1,4 +1,4 @@
-//! What a session needs of the place where it is stored, and of whatever decides which node runs it.
+//! The interface of sessions to storage, and to the component that decides which node runs a session.
 //!
 //! [`Engine`] is the seam between sessions and storage. [`Store`](crate::Store), a journal or memory, is one; a database
 //! that several nodes share is another. [`Placement`] belongs to an engine that several nodes share.
@@ -229,7 +229,7 @@ pub trait Placement: fmt::Debug + Send + Sync {
     fn claim<'a>(&'a self, session: &'a str) -> Answer<'a, Claim>;
 
     /// Whether the session is this node's, as far as the node knows without asking: it has claimed the session under its
-    /// present lease. Who relies on it wrongly is refused by [`Engine::append`].
+    /// present lease. A caller that relies on it wrongly is refused by [`Engine::append`].
     fn holds(&self, session: &str) -> bool;
 
     /// Gives a session back. `to` names the node that should claim it next. Does nothing if it is not this node's.
@@ -258,7 +258,7 @@ pub trait Placement: fmt::Debug + Send + Sync {
     fn members(&self) -> Answer<'_, Vec<Member>>;
 
     /// Returns the sessions with an unfinished run whose owner's lease has run out, or that have none: at most `limit`.
-    /// Whoever takes one over resumes its run.
+    /// The node that takes a session over resumes its run.
     ///
     /// # Errors
     /// Those of reading.

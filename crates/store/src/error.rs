@@ -68,7 +68,7 @@ pub enum StoreError {
         got: EntryId,
     },
     /// The batch's head has the wrong number of entries.
-    #[error("the head of session {session} counts {got} entries where there will be {expected}")]
+    #[error("the head of session {session} counts {got} entries, but the log will have {expected}")]
     Head {
         /// The session.
         session: String,
@@ -131,13 +131,13 @@ pub enum StoreError {
         supported: u32,
     },
     /// A record's bytes cannot be decoded, although their checksum is valid.
-    #[error("a record does not decode: {detail}")]
+    #[error("a record cannot be decoded: {detail}")]
     Record {
         /// The reason.
         detail: String,
     },
     /// The index failed. The journal is not affected.
-    #[error("the index failed ({detail}); open the store again to build it again from the journal")]
+    #[error("the index failed ({detail}); reopen the store to rebuild the index from the journal")]
     Index {
         /// The failure, in words.
         detail: String,
@@ -152,7 +152,7 @@ pub enum StoreError {
     },
     /// Entries of unknown sessions are lost, and nobody has accepted that: see [`crate::Store::accept_unknown_loss`].
     #[error(
-        "segment {segment} of the journal has a loss that may concern any session, so nothing tells which sessions are \
+        "segment {segment} of the journal has a loss that may concern any session, so it is unknown which sessions are \
          old; accept the loss first: `greenroom store accept-loss --segment {segment}`"
     )]
     UnknownLoss {
@@ -168,13 +168,13 @@ pub enum StoreError {
         reason: String,
     },
     /// Another node took the session over, and this one may not write to it any more.
-    #[error("another node took session {session} over; nothing was written")]
+    #[error("another node has taken over session {session}; nothing was written")]
     Fenced {
         /// The session.
         session: String,
     },
     /// Another node runs the session.
-    #[error("session {session} is run by node {}; send the request there", owner.node)]
+    #[error("session {session} runs on node {}; send the request there", owner.node)]
     Elsewhere {
         /// The session.
         session: String,
@@ -182,7 +182,7 @@ pub enum StoreError {
         owner: Owner,
     },
     /// This node could not renew its lease in time. Everything that it ran may belong to other nodes.
-    #[error("this node has lost its lease; it takes sessions again once it has renewed it")]
+    #[error("this node has lost its lease; wait until it has renewed the lease")]
     LeaseLost,
     /// The storage cannot be reached, or refuses work for now. Nothing was written.
     #[error("the storage is not available: {detail}; try again in a moment")]
@@ -192,7 +192,7 @@ pub enum StoreError {
     },
     /// The connection failed while a batch was written. The same batch with the same key shows whether it was.
     #[error(
-        "the storage did not answer ({detail}), and the write may have happened; repeat it with the same key"
+        "the storage did not answer ({detail}), and the write may have succeeded; repeat it with the same key"
     )]
     InDoubt {
         /// What happened.
@@ -200,7 +200,7 @@ pub enum StoreError {
     },
     /// The storage contradicts what it acknowledged before: it was set back to an older state.
     #[error(
-        "session {session} has lost acknowledged entries from {from} on: the storage was set back to an older state"
+        "session {session} has lost acknowledged entries from {from} on: the storage was reset to an older state"
     )]
     SetBack {
         /// The session.
@@ -216,7 +216,7 @@ pub enum StoreError {
         detail: String,
     },
     /// A backup was cancelled. Nothing of it remains.
-    #[error("it was cancelled")]
+    #[error("the operation was cancelled")]
     Cancelled,
     /// The store was closed.
     #[error("the store is closed")]

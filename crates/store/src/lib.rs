@@ -94,13 +94,13 @@ use memory::Memory;
 #[cfg(feature = "disk")]
 use writer::Command;
 
-/// The most encoded bytes in a batch (32 MiB).
+/// The maximum number of encoded bytes in a batch (32 MiB).
 pub const BATCH_BYTES_MAX: u64 = 32 << 20;
-/// The most entries in a batch.
+/// The maximum number of entries in a batch.
 pub const BATCH_ENTRIES_MAX: u64 = 16_384;
-/// The most bytes in an idempotency key, and in the name of a learned fact.
+/// The maximum number of bytes in an idempotency key, and in the name of a learned fact.
 pub const KEY_BYTES_MAX: u64 = 512;
-/// The most bytes in a learned fact (1 MiB).
+/// The maximum number of bytes in a learned fact (1 MiB).
 pub const LEARNED_BYTES_MAX: u64 = 1 << 20;
 
 /// The location and settings of a store.

@@ -1,4 +1,4 @@
-//! The losses of a session, and its remaining entries.
+//! The lost and the remaining entries of a session.
 //!
 //! Invariants: ranges are half-open, and in order.
 

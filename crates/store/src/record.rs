@@ -84,7 +84,7 @@ pub(crate) enum StoredRecord {
 /// The supported versions. Records are written in the last one.
 const VERSIONS: Versions = Versions(&[Version::new::<V1>(1)]);
 
-/// The most memory that decoding allocates, for any bytes.
+/// The maximum amount of memory that decoding allocates, for any bytes.
 const DECODE_LIMIT_BYTES: usize = 512 << 20;
 /// A record larger than this is decoded before it is written, so that nothing is written that exceeds the
 /// limit of decoding. A smaller one cannot exceed it: an encoded byte takes at most about 70 bytes in memory.

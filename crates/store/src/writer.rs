@@ -54,9 +54,9 @@ pub(crate) use snapshot::{Copied, OPENED_FIRST, OPENED_MAX, OpenedFile, OpenedSe
 
 /// The maximum size of a group in bytes, not counting its last command.
 const GROUP_BYTES_MAX: u64 = 16 << 20;
-/// The most commands in a group.
+/// The maximum number of commands in a group.
 const GROUP_COMMANDS_MAX: usize = 4_096;
-/// The most acknowledged bytes of the journal that are listed nowhere else. If a disk cuts off data behind
+/// The maximum number of acknowledged bytes of the journal that are listed nowhere else. If a disk cuts off data behind
 /// the [list](crate::journal::list) and behind the index's checkpoint, the loss is not detected, so the
 /// amount must be small.
 pub(crate) const UNLISTED_BYTES_MAX: u64 = if cfg!(test) { 2 << 10 } else { 512 << 10 };

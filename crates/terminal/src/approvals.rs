@@ -1,4 +1,4 @@
-//! What a person is asked to approve, in lines: the reason, the whole command or change, the parts that need the
+//! An approval in lines: the reason, the whole command or change, the parts that need the
 //! approval, the folder, and the rules that `always` adds.
 //!
 //! Invariants: nothing of the call is left out or shortened; what is invisible or misleading is escaped; text of the

@@ -1,4 +1,4 @@
-//! What compactions did, as text: a line each, and one with all about it.
+//! Compactions as text: one line each, or one compaction with its details.
 //!
 //! Invariants: pure functions from values to lines; lines are not cut to a width, and their text is not made harmless
 //! here, since rows and screens do both.
@@ -14,11 +14,11 @@ use crate::text::thousands;
 #[cfg(test)]
 mod tests;
 
-/// The most of the user's messages that are listed of what was replaced.
+/// The maximum number of the user's messages that are listed of a replaced part.
 const REQUESTS_MAX: usize = 20;
-/// The most facts of a list that are shown.
+/// The maximum number of facts of a list that are shown.
 const FACTS_MAX: usize = 20;
-/// The most columns of a message or a fact.
+/// The maximum number of columns of a message or a fact.
 const COLUMNS: usize = 100;
 
 /// Describes a compaction in one line.
@@ -138,7 +138,7 @@ pub fn details(details: &CompactionDetails) -> Vec<String> {
             }
         }
         if missing > 0 {
-            add("", "  `recall` finds what is missing, and so does `greenroom recall`".to_owned());
+            add("", "  `recall` and `greenroom recall` find the missing facts".to_owned());
         }
     }
     if !details.shortened.is_empty() {
@@ -162,7 +162,7 @@ pub fn details(details: &CompactionDetails) -> Vec<String> {
     }
     if record.is_active {
         let number = record.number;
-        add("undo", format!("/undo-compact {number} in `greenroom chat` undoes it, and what came after it"));
+        add("undo", format!("/undo-compact {number} in `greenroom chat` undoes it and all later ones"));
     }
     if !details.summary.is_empty() {
         lines.push(String::new());

@@ -134,7 +134,7 @@ pub fn branched(to: Option<EntryId>) -> String {
             "the next prompt continues after entry {entry}; later entries, if any, are a branch: /tree"
         ),
         None => {
-            "the next prompt starts the conversation over; its messages so far are a branch: /tree".to_owned()
+            "the next prompt starts the conversation over; the messages so far are a branch: /tree".to_owned()
         }
     }
 }

@@ -134,7 +134,7 @@ pub struct Rest(());
 pub fn rest() -> Rest {
     let mut reading = READING.lock();
     reading.rests = true;
-    // Whoever reads is told, and what it reads until then was typed before.
+    // The reader is notified; everything it reads until then was typed before.
     reading.wake();
     while reading.reads {
         RESTED.wait(&mut reading);

@@ -21,7 +21,7 @@ pub(crate) const PASTE_MAX: Duration = Duration::from_secs(1);
 /// The parameters of the sequence, ending with `~`, that begins a paste.
 const PASTE: &[u8] = b"200";
 const PASTE_END: &[u8] = b"\x1b[201~";
-/// The most parameter bytes of a sequence; no key has a longer one.
+/// The maximum number of parameter bytes of a sequence; no key has a longer one.
 const PARAMETERS_MAX: usize = 64;
 
 /// The unfinished input.

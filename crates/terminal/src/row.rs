@@ -1,6 +1,6 @@
 //! Styled text in rows of a terminal: widths, wrapping, and colour codes.
 //!
-//! Invariants: a row holds only harmless text, whoever wrote it. A row in a frame also has no tabs and line
+//! Invariants: a row holds only harmless text, regardless of its source. A row in a frame also has no tabs and line
 //! breaks; only a row that is written to a stream ([`Row::styled`]) may have them. No row is wider than
 //! requested, unless a single character is.
 

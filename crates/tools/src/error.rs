@@ -14,7 +14,7 @@ pub enum ToolsError {
     },
     /// Models call a tool with an object of named arguments.
     #[error(
-        "the tool `{name}` takes {found}, and models call a tool with named arguments: take a struct with a field for \
+        "the tool `{name}` takes {found}, but models call tools with named arguments: use a struct with a field for \
          each of them"
     )]
     NotAnObject {
@@ -64,7 +64,7 @@ pub enum ToolsError {
         part: String,
     },
     /// The path belongs to the program that runs the agent.
-    #[error("`{path}` is closed to tools: it is, or would be, a part of the program that runs you")]
+    #[error("`{path}` is not accessible to tools: it belongs, or would belong, to the program that runs you")]
     Closed {
         /// The path, relative to the workspace.
         path: String,

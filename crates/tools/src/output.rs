@@ -9,16 +9,16 @@ use std::collections::VecDeque;
 use greenroom_kernel::Block;
 use greenroom_kernel::redact::Redactor;
 
-/// The most text of one tool result that is kept, in bytes. The part that enters the context is decided where
-/// the result is recorded.
+/// The maximum amount of text of one tool result that is kept, in bytes. The part that enters the context is decided
+/// where the result is recorded.
 pub(crate) const RESULT_BYTES_MAX: usize = 1024 * 1024;
-/// The most lines of one tool result that are kept.
+/// The maximum number of lines of one tool result that are kept.
 pub(crate) const RESULT_LINES_MAX: usize = 100_000;
-/// The most text a built-in tool collects, in bytes: less than a context takes of one result, to leave room
-/// for remarks.
+/// The maximum amount of text a built-in tool collects, in bytes: less than a context takes of one result, to leave
+/// room for remarks.
 #[cfg(feature = "command-tools")]
 pub(crate) const BODY_BYTES_MAX: usize = 48 * 1024;
-/// The most lines a built-in tool collects.
+/// The maximum number of lines a built-in tool collects.
 #[cfg(feature = "command-tools")]
 pub(crate) const BODY_LINES_MAX: usize = 1_900;
 

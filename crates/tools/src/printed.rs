@@ -11,9 +11,9 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::Command;
 
-/// The most bytes that are read of each output.
+/// The maximum number of bytes that are read of each output.
 const OUTPUT_BYTES_MAX: u64 = 64 * 1024;
-/// The most characters of its error output that are shown.
+/// The maximum number of characters of its error output that are shown.
 const SHOWN_CHARS_MAX: usize = 200;
 
 /// Returns the first line that a shell command prints, without the spaces around it. Dropping the future ends the

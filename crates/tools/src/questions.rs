@@ -26,17 +26,17 @@ mod tests;
 #[non_exhaustive]
 pub enum AskError {
     /// No answer in time.
-    #[error("no answer in time")]
+    #[error("the question expired without an answer")]
     Expired,
     /// The run was aborted, or the call is over.
-    #[error("the question was withdrawn, since its run or its call ended")]
+    #[error("the question was withdrawn because its run or its call ended")]
     Withdrawn,
     /// The question is not valid.
     #[error("the question cannot be asked: {0}")]
     Invalid(String),
     /// The call was interrupted by a restart and run again, and asked a different question than before.
     #[error(
-        "the call asked {recorded:?} before a restart, and asks {asked:?} now; a resumable tool must ask the same \
+        "the call asked {recorded:?} before a restart, but asks {asked:?} now; a resumable tool must ask the same \
          questions again"
     )]
     Changed {
@@ -49,7 +49,7 @@ pub enum AskError {
     #[error("the answer cannot be read: {0}")]
     Unreadable(String),
     /// No person can be asked: the context was made for a test, without answers.
-    #[error("there is nobody to ask; `ToolContext::with_answers` answers in tests")]
+    #[error("nobody can be asked here; in tests, use `ToolContext::with_answers`")]
     Nobody,
     /// The question could not be recorded.
     #[error("the question could not be recorded: {0}")]

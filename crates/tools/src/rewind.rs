@@ -1,4 +1,4 @@
-//! The files of a session as they were: what calls change is kept before, and can be brought back.
+//! File rewind: the old content of files is kept before tool calls change them, and can be restored.
 //!
 //! Invariants: the content of a file and the record of its change are on the disk before the file is changed,
 //! so a crash at any moment loses nothing. Bringing files back is itself such a change: the present content is
@@ -37,13 +37,13 @@ pub(crate) use self::state::FileState;
 pub use self::state::NotKept;
 use crate::workspace::Version;
 
-/// The most sessions whose last states are held in memory, and the most contents that are recognised by their
+/// The maximum number of sessions whose last states are held in memory, and of contents that are recognised by their
 /// file's version.
 const SESSIONS_MAX: usize = 256;
 const VERSIONS_MAX: usize = 20_000;
 /// How many files may be changed at the same time, at most.
 const CHANGING: usize = 64;
-/// The most runs whose kept bytes are counted.
+/// The maximum number of runs whose kept bytes are counted.
 const RUNS_MAX: usize = 1_000;
 
 /// How much is kept, in bytes.
@@ -105,7 +105,7 @@ struct Known {
     left: u64,
 }
 
-/// Who changed a file.
+/// The origin of a change to a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum By {

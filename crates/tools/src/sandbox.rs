@@ -70,16 +70,16 @@ pub enum Network {
 /// Limits of a command's processes. They apply to each process, except `processes_max`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Limits {
-    /// The most memory that a process may allocate, in bytes. `None`: no limit.
+    /// The maximum amount of memory that a process may allocate, in bytes. `None`: no limit.
     pub memory_bytes_max: Option<u64>,
-    /// The most processes and threads of a command. The system counts them for ordinary users in a PID
+    /// The maximum number of processes and threads of a command. The system counts them for ordinary users in a PID
     /// namespace; elsewhere a limit would count all processes of the user, and none applies to `root`.
     pub processes_max: u64,
     /// The largest file that a process may write, in bytes. `None`: no limit.
     pub file_bytes_max: Option<u64>,
-    /// The most open files of a process. `None`: the limit of this process.
+    /// The maximum number of open files of a process. `None`: the limit of this process.
     pub files_max: Option<u64>,
-    /// The most processor time of a process, in seconds. `None`: no limit.
+    /// The maximum processor time of a process, in seconds. `None`: no limit.
     pub cpu_s_max: Option<u64>,
 }
 

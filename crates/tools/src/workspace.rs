@@ -174,7 +174,7 @@ impl Workspace {
         let confined_lookup = confined_lookup && beneath(&directory, ".", directory_flags()).is_ok();
         let closed = Closed::new(&directory, closed).map_err(wrong)?;
         if let Some(place) = closed.around(&root) {
-            let text = format!("{} is closed to tools", place.display());
+            let text = format!("{} is not accessible to tools", place.display());
             return Err(wrong(std::io::Error::new(std::io::ErrorKind::PermissionDenied, text)));
         }
         let permits = Arc::new(Semaphore::new(BLOCKING_MAX));

@@ -1,5 +1,5 @@
-//! What a compaction carries verbatim, through the actors: the user's words and the facts of the ledger, whatever the
-//! summariser does, over many compactions, after an undo and after a restart.
+//! The content that a compaction carries verbatim, through the actors: the user's words and the facts of the ledger,
+//! whatever the summariser does, over many compactions, after an undo and after a restart.
 
 use greenroom::prelude::*;
 use greenroom_kernel::settings::Strategy;

@@ -197,7 +197,9 @@ async fn a_pin_is_kept_verbatim_through_compactions_and_within_a_budget() {
         .iter()
         .rev()
         .find(|entry| entry.kind.as_message().is_some_and(|message| message.text().starts_with("much")));
-    assert!(session.pin(much.unwrap().id).await.unwrap_err().to_string().contains("may be pinned"));
+    assert!(
+        session.pin(much.unwrap().id).await.unwrap_err().to_string().contains("this window allows at most")
+    );
     assert_eq!(head.pins, [EntryId(2)]);
     session.unpin(EntryId(2)).await.unwrap();
     assert!(session.context().await.unwrap()[0].text().contains("was compacted"), "the pin is gone");

@@ -1,4 +1,4 @@
-//! What each API has: the table of the guide, each cell of which names the test that shows it.
+//! The features of each API: the table of the guide, each cell of which names the test that shows it.
 //!
 //! Invariants: the table in the guide is the one that is made from `FEATURES`; each test that is named exists.
 

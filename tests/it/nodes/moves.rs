@@ -1,4 +1,5 @@
-//! What moves with a session: open questions, sub-agents, limits per minute. Where its node lets it go when it leaves.
+//! The data that moves with a session: open questions, sub-agents, limits per minute. The release of sessions by a
+//! leaving node.
 
 use greenroom::{FunctionTool, tool};
 use greenroom_store::Placement;

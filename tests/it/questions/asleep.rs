@@ -228,7 +228,7 @@ async fn a_question_expires_in_a_session_that_sleeps() {
     let reply = started(&session, "ask");
     asked(&session).await;
     asleep(&session).await;
-    assert_eq!(reply.await.unwrap().unwrap().text, "It says: no answer in time");
+    assert_eq!(reply.await.unwrap().unwrap().text, "It says: the question expired without an answer");
     assert_eq!(ends(&runtime, "s").await, [QuestionEnd::Expired]);
 }
 

@@ -298,7 +298,9 @@ async fn a_question_that_expired_while_nothing_ran_has_expired() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         let said = session.context().await.unwrap().last().unwrap().text();
-        assert!(said.to_lowercase().contains("no answer in time"), "{said}");
+        // In the words of the tool that ran again, or of the call that did not.
+        let words = ["the question expired without an answer", "No answer in time."];
+        assert!(words.iter().any(|words| said.contains(words)), "{said}");
         assert_eq!(ends(&later, "s").await, [QuestionEnd::Expired]);
         model.assert_clean();
     }

@@ -89,10 +89,10 @@ async fn what_needs_an_idle_session_is_refused_and_what_does_not_wait_works() {
         |session| Box::pin(async move { session.undo_compaction().await.map(|_| String::new()) }),
     ];
     let refusals = [
-        "session s is at work; wait until its run or its compaction has ended, or abort it, before you ",
+        "session s is working; wait until its run or its compaction has ended, or abort it, before you ",
         "session s waits for this call to end",
-        "session s is at work; wait until its run or its compaction has ended, or abort it, before you ",
-        "session s is at work; wait until its run or its compaction has ended, or abort it, before you ",
+        "session s is working; wait until its run or its compaction has ended, or abort it, before you ",
+        "session s is working; wait until its run or its compaction has ended, or abort it, before you ",
     ];
     for (action, refusal) in refused.into_iter().zip(refusals) {
         let (result, _) = own(action).await;

@@ -1,4 +1,4 @@
-"""The client, and what it knows of its surroundings.
+"""The client, and its defaults from the environment.
 
 Invariants: the token of this machine's server is sent to no other machine.
 """

@@ -34,9 +34,9 @@ class ApiError(GreenroomError):
         self.status: int = problem["status"]
         """The HTTP status."""
         self.kind: types.ProblemKind = problem["kind"]
-        """What went wrong, for programs."""
+        """The class of the problem, for programs."""
         self.detail: str = problem["detail"]
-        """What happened and, if known, what to do."""
+        """A description and, if known, the remedy."""
         self.retryable: bool = problem["retryable"]
         """Whether the same request may succeed later, unchanged."""
         self.failure: t.Optional[types.Failure] = problem.get("failure")

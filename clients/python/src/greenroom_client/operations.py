@@ -64,7 +64,7 @@ class ConsumerOperations:
             name: The consumer's name; a new one begins with the oldest events.
             labels: The labels of the sessions that it reads, with the sub-agents below them; all sessions if there are none.
             commit: The `position` of an earlier answer, if all of its events were processed.
-            max: The most events, 1 to 1,000.
+            max: The maximum number of events, 1 to 1,000.
             wait_ms: How long to wait for the first event, in milliseconds, at most 60,000.
         """
         answer: types.ConsumerEvents = self._transport.call("POST", path("/v1/consumers/{name}/read", name), body=given({"labels": labels, "commit": commit, "max": max, "wait_ms": wait_ms}))
@@ -235,7 +235,7 @@ class SessionOperations:
 
         Args:
             session_id: The session.
-            entry_id: Only the input with this entry. Input that does not wait any more is not withdrawn.
+            entry_id: Only the input with this entry. Input that is no longer waiting is not withdrawn.
         """
         answer: types.Withdrawn = self._transport.call("DELETE", path("/v1/sessions/{session_id}/inbox", session_id), query=given({"entry_id": entry_id}))
         return answer
@@ -368,7 +368,7 @@ class SessionOperations:
         Args:
             session_id: The session.
             entry_id: The entry to go back to: the moment when it was the newest. By default, the newest turn is taken back.
-            scope: What goes back.
+            scope: The parts to restore.
             overwrite: Whether files that somebody else changed since are overwritten, too. Their present content is kept first.
             dry_run: Whether to change nothing, and answer what would be done.
             abort: Whether to abort a run or compaction in progress first, and to wait for its end; also with `dry_run`. Queued input begins afterwards.
@@ -423,7 +423,7 @@ class SessionOperations:
             dry_run: Whether the sessions are only listed.
             age_max_s: How long a session is kept after its last activity, in seconds.
             sessions_max: How many sessions are kept, those with the newest activity.
-            rules: Other limits for sessions with certain labels: the first rule that matches a session decides about it, alone.
+            rules: Other limits for sessions with certain labels: only the first rule that matches a session applies to it.
         """
         answer: types.Pruned = self._transport.call("POST", path("/v1/prune"), body=given({"dry_run": dry_run, "age_max_s": age_max_s, "sessions_max": sessions_max, "rules": rules}))
         return answer
@@ -497,7 +497,7 @@ class SessionOperations:
         Args:
             query: The words.
             session_id: The session; all if it is absent.
-            limit: The most entries: 10 unless set, at most 100.
+            limit: The maximum number of entries: 10 unless set, at most 100.
         """
         answer: types.RecalledEntries = self._transport.call("GET", path("/v1/recall"), query={"query": query, **given({"session_id": session_id, "limit": limit})})
         return answer
@@ -556,7 +556,7 @@ class SessionOperations:
         Args:
             session_id: The session.
             from_: The position of the first entry; 0 is the beginning.
-            limit: The most entries: at most 1000, which is the default.
+            limit: The maximum number of entries: at most 1000, which is the default.
         """
         answer: types.EntryPage = self._transport.call("GET", path("/v1/sessions/{session_id}/entries", session_id), query=given({"from": from_, "limit": limit}))
         return answer
@@ -607,7 +607,7 @@ class SessionOperations:
         return answer
 
     def permissions(self, session_id: str) -> types.SessionPermissions:
-        """What a session's agent may do without asking, and what it may not do.
+        """Returns the permissions of a session: its mode and its rules.
 
         Needs the right `read`.
 
@@ -625,9 +625,9 @@ class SessionOperations:
         Args:
             session_id: The session.
             mode: Its mode from now on; without it, the mode stays.
-            allow: Rules to add whose calls run.
-            ask: Rules to add whose calls ask.
-            deny: Rules to add whose calls are denied.
+            allow: Rules to add that allow calls.
+            ask: Rules to add that make calls ask.
+            deny: Rules to add that deny calls.
         """
         answer: types.SessionPermissions = self._transport.call("PUT", path("/v1/sessions/{session_id}/permissions", session_id), body=given({"mode": mode, "allow": allow, "ask": ask, "deny": deny}))
         return answer

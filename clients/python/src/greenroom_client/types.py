@@ -73,11 +73,11 @@ class Approval(t.TypedDict):
     """The rules that the answer `always` adds; without any, `always` is no answer."""
 
     preview: NotRequired[t.Optional[str]]
-    """What the call would change: lines that begin with `+`, `-` or a blank."""
+    """The change that the call would make: lines that begin with `+`, `-` or a blank."""
 
 
 Asker = t.Literal["tool", "hook"]
-"""Who asks.
+"""The source of a question.
 
 - `tool`: The tool, in its call.
 - `hook`: A hook before the call, which has not begun.
@@ -228,7 +228,7 @@ class CompactedFields(t.TypedDict):
 
 
 class CompactionBill(t.TypedDict):
-    """What the compactions of a session cost, and what they saved."""
+    """The cost and the savings of the compactions of a session."""
 
     tokens: int
     """The tokens of their model calls, input and output together."""
@@ -245,8 +245,8 @@ class CompactionBill(t.TypedDict):
     """
 
     saved_microdollars: int
-    """What that input would have cost if it had been read from the provider's cache, in micro-dollars, as far as prices
-    are known.
+    """The cost that this input would have had if it had been read from the provider's cache, in micro-dollars, as far
+    as prices are known.
     """
 
 
@@ -326,13 +326,13 @@ class CompactionDetailsFields(t.TypedDict):
     """How many facts of what was replaced are in the new context."""
 
     saved: Saved
-    """What it saved so far, while it was the newest compaction of the context."""
+    """The savings so far, while it was the newest compaction of the context."""
 
     summary: str
-    """What the model sees instead of what was replaced; empty if nothing was."""
+    """The text that the model sees in place of the replaced part; empty if nothing was replaced."""
 
     replaced: Replaced
-    """What was replaced."""
+    """The replaced part."""
 
     words: t.List[Quote]
     """The user's own words that it quotes."""
@@ -426,7 +426,7 @@ class CompactionRecordFields(t.TypedDict):
     """How many facts of what was replaced are in the new context."""
 
     saved: Saved
-    """What it saved so far, while it was the newest compaction of the context."""
+    """The savings so far, while it was the newest compaction of the context."""
 
 
 class CompactionsListed(t.TypedDict):
@@ -788,7 +788,7 @@ class Failure(_Failure):
     """A failed model call, as the run and the user see it."""
 
     message: str
-    """What happened and, if known, what to do; one line."""
+    """A description and, if known, the remedy; one line."""
 
     status: t.Optional[int]
     """The HTTP status, where there was one."""
@@ -883,7 +883,7 @@ class HttpProblem(_HttpProblem):
     """The status."""
 
     detail: str
-    """What happened, and what to do about it if that is known."""
+    """A description and, if known, the remedy."""
 
     kind: ProblemKind
     """The kind of the error."""
@@ -991,7 +991,7 @@ class LiveSession(t.TypedDict):
     """The cost of these tokens, in micro-dollars, as far as prices are known."""
 
     compaction_bill: CompactionBill
-    """What its compactions cost of that, what they saved, and how long they were waited for."""
+    """The part of that cost that its compactions caused, their savings, and how long callers waited for them."""
 
     estimated_tokens: NotRequired[int]
     """The part of `total_tokens` that we estimated, because the provider reported no usage or an impossible
@@ -999,7 +999,7 @@ class LiveSession(t.TypedDict):
     """
 
     status: Status
-    """What the session is doing."""
+    """The activity of the session."""
 
     waiting: int
     """The number of inputs in the inbox."""
@@ -1265,7 +1265,7 @@ class MessageView(t.TypedDict):
 
 
 Mode = t.Literal["read_only", "ask", "accept_edits", "everything"]
-"""What happens to calls that no rule decides. Each mode permits more than the one before it.
+"""The modes, which decide about calls that match no rule. Each mode permits more than the one before it.
 
 - `read_only`: Tools that change nothing run. Everything else is denied, even what a rule allows.
 - `ask`: Tools that change nothing run. Everything else asks, unless a rule allows it.
@@ -1385,7 +1385,7 @@ class PendingQuestionFields(t.TypedDict):
     """The name of the called tool."""
 
     asker: Asker
-    """Who asks."""
+    """The source of the question."""
 
     text: str
     """The question, in one line or a few."""
@@ -1412,13 +1412,13 @@ class PermissionRule(t.TypedDict):
     """A rule, and where it was written."""
 
     effect: Effect
-    """What it does with the calls that it matches."""
+    """The effect on the calls that the rule matches."""
 
     rule: str
     """The rule, such as `bash(git status *)`."""
 
     origin: str
-    """Where it was written, for people."""
+    """The source of the rule, as text for people."""
 
 
 class Pinned(t.TypedDict):
@@ -1493,8 +1493,8 @@ ProblemKind = t.Literal["model", "aborted", "stopped", "timed_out", "waiting", "
 - `branch_summary`: The branch summary failed or was aborted. Nothing was changed.
 - `nothing_to_compact`: There is nothing to compact.
 - `busy`: The session or the runtime is busy and accepts no more now.
-- `limited`: The sessions with this label got as many messages as they may within a minute. `retry_after_ms` says when there is room
-for the next one.
+- `limited`: The sessions with this label got as many messages as they may within a minute. `retry_after_ms` says when the
+next one is accepted.
 - `interrupted`: The session or its process ended during the work, which can be resumed.
 - `invalid`: The request is invalid as it is. Nothing was changed.
 - `unauthorized`: The request bears no valid token.
@@ -1541,7 +1541,7 @@ class PromptOutcome(t.TypedDict):
     """The usage of the run's model calls, without summaries."""
 
     cost_microdollars: int
-    """What the run cost in micro-dollars, as far as prices are known: its model calls, its summaries, and the agents
+    """The cost of the run in micro-dollars, as far as prices are known: its model calls, its summaries, and the agents
     that it called, with theirs.
     """
 
@@ -1557,7 +1557,7 @@ class PromptOutcome(t.TypedDict):
     """
 
     compaction_bill: CompactionBill
-    """What compactions cost during the run, what they saved, and how long they were waited for."""
+    """The cost and savings of compactions during the run, and how long callers waited for them."""
 
     tool_calls: t.List[CallView]
     """See `Self::tool_calls`."""
@@ -1780,7 +1780,7 @@ ResendReasoning = t.Literal["never", "reasoning_content", "reasoning"]
 
 
 RewindScope = t.Literal["both", "conversation", "files"]
-"""What goes back.
+"""The parts that a rewind restores.
 
 - `both`: The conversation and the files.
 - `conversation`: The conversation alone.
@@ -1789,7 +1789,7 @@ RewindScope = t.Literal["both", "conversation", "files"]
 
 
 RewoundAction = t.Literal["restored", "removed", "changed_by_others", "not_kept", "failed"]
-"""What was done to a file.
+"""The action on a file.
 
 - `restored`: Its old content was brought back.
 - `removed`: It did not exist, and was removed.
@@ -1809,7 +1809,7 @@ class RewoundFile(t.TypedDict):
     """The file, relative to it."""
 
     action: RewoundAction
-    """What was done to it."""
+    """The action on the file."""
 
     reason: NotRequired[t.Optional[str]]
     """Why it was left as it is."""
@@ -1855,8 +1855,8 @@ class SaidFields(t.TypedDict):
 
 
 class Saved(t.TypedDict):
-    """What a compaction saved: each later model call sends fewer tokens, priced as if they were read from the provider's
-    cache, so that the real saving is rather larger.
+    """The savings of a compaction: each later model call sends fewer tokens, priced as if they were read from the
+    provider's cache, so that the real saving is rather larger.
     """
 
     calls: int
@@ -1866,7 +1866,7 @@ class Saved(t.TypedDict):
     """The input that was not sent, in tokens."""
 
     microdollars: int
-    """What that would have cost, in micro-dollars, as far as prices are known."""
+    """The cost that they would have had, in micro-dollars, as far as prices are known."""
 
 
 Sees = t.Union[t.Literal["all"], t.Literal["summary"], "SeesLast"]
@@ -1945,8 +1945,8 @@ class SessionPermissions(t.TypedDict):
     """A session's permissions."""
 
     mode: NotRequired[t.Optional[Mode]]
-    """What happens to calls that no rule decides. Absent if the agent has no permissions: then every call of its tools
-    runs.
+    """The mode, which decides about calls that match no rule. Absent if the agent has no permissions: then every call
+    of its tools runs.
     """
 
     attended: bool
@@ -1966,7 +1966,7 @@ _SessionRewound = t.TypedDict("_SessionRewound", {
 
 
 class SessionRewound(_SessionRewound):
-    """What went back."""
+    """The result of a rewind."""
 
     session_id: str
     """The session."""
@@ -2023,7 +2023,7 @@ class SessionSummary(t.TypedDict):
     """The cost of its calls, in micro-dollars, as far as prices are known."""
 
     compaction_bill: CompactionBill
-    """What its compactions cost of that, what they saved, and how long they were waited for."""
+    """The part of that cost that its compactions caused, their savings, and how long callers waited for them."""
 
     waiting: int
     """The number of inputs in the inbox."""
@@ -2064,7 +2064,7 @@ class SessionSummary(t.TypedDict):
     """See `State::lost_from`."""
 
     work: LoggedWork
-    """The state of its work by its log, whether or not a process performs it now."""
+    """The state of its work according to its log, whether or not a process is performing it."""
 
 
 class Shown(t.TypedDict):
@@ -2091,7 +2091,7 @@ class SkillText(t.TypedDict):
 
 
 class Spending(t.TypedDict):
-    """What was spent within one hour or day."""
+    """The spending within one hour or day."""
 
     label: NotRequired[t.Optional[str]]
     """The label's name; `None` if this is what all sessions spent."""
@@ -2146,7 +2146,7 @@ class State(t.TypedDict):
     """The cost of these tokens, in micro-dollars, as far as prices are known."""
 
     compaction_bill: CompactionBill
-    """What its compactions cost of that, what they saved, and how long they were waited for."""
+    """The part of that cost that its compactions caused, their savings, and how long callers waited for them."""
 
     estimated_tokens: NotRequired[int]
     """The part of `total_tokens` that we estimated, because the provider reported no usage or an impossible
@@ -2154,7 +2154,7 @@ class State(t.TypedDict):
     """
 
     status: Status
-    """What the session is doing."""
+    """The activity of the session."""
 
     waiting: int
     """The number of inputs in the inbox."""
@@ -2194,7 +2194,7 @@ class State(t.TypedDict):
 
 
 Status = t.Literal["idle", "working", "waiting", "compacting"]
-"""What a session is doing.
+"""The activity of a session.
 
 - `idle`: Nothing: the session waits for input.
 - `working`: The session performs a run.
@@ -2306,7 +2306,7 @@ class Usage(t.TypedDict):
 
 
 class UsageReported(t.TypedDict):
-    """What was spent."""
+    """The spending."""
 
     spending: t.List[Spending]
     """By value and time. Hours and days without spending are left out."""
@@ -2662,7 +2662,7 @@ class EventCompactionEndFields(EventFields):
 
 
 class EventCompactionNear(EventFields):
-    """The context has passed the soft threshold: a compaction is near. Told once before each."""
+    """The context has passed the soft threshold: a compaction is near. Sent once before each compaction."""
 
     type: t.Literal["compaction_near"]
 
@@ -2701,7 +2701,7 @@ class EventCompactionUndone(EventFields):
 
 
 class EventFallback(EventFields):
-    """The current model has finally failed, and the run continues with another one: see
+    """The current model has failed permanently, and the run continues with another model: see
     `Agent::fallback`.
     """
 
@@ -2729,7 +2729,7 @@ class EventHandOff(EventFields, _EventHandOff):
     type: t.Literal["hand_off"]
 
     to: str
-    """The agent that answers from here on."""
+    """The agent that answers from now on."""
 
     sees: Sees
     """How much of the earlier conversation the new agent sees."""
@@ -2829,8 +2829,8 @@ class EventOverflowDetected(EventFields):
 
 
 class EventPrefixChanged(EventFields):
-    """The next request does not extend the one before it, so that a provider's prompt cache is of no use from there on.
-    Not told after a compaction, an undo or a branch, which rewrite the context on purpose.
+    """The next request does not extend the previous one, which invalidates a provider's prompt cache from that point
+    on. Not sent after a compaction, an undo or a branch, which rewrite the context on purpose.
     """
 
     type: t.Literal["prefix_changed"]
@@ -2857,7 +2857,7 @@ class EventQuestionAskedFields(EventFields):
     """The name of the called tool."""
 
     asker: Asker
-    """Who asks."""
+    """The source of the question."""
 
     text: str
     """The question, in one line or a few."""
@@ -2958,7 +2958,7 @@ class EventRunEnd(EventFields):
     """The context's size at the end, and the model's window."""
 
     cost_microdollars: int
-    """What the run cost in micro-dollars, as far as prices are known: its model calls, its summaries, and the
+    """The cost of the run in micro-dollars, as far as prices are known: its model calls, its summaries, and the
     agents that it called, with theirs.
     """
 
@@ -3003,7 +3003,7 @@ class EventSessionFailed(EventFields):
 
 
 class EventSessionMoved(EventFields):
-    """Another node runs the session now, and its events come from there. Asking for it again finds it."""
+    """Another node runs the session now and publishes its events. A new request for the session finds that node."""
 
     type: t.Literal["session_moved"]
 
@@ -3021,7 +3021,7 @@ class EventSessionRestarted(EventFields):
 
 
 class EventStepEnd(EventFields):
-    """A step is over: its answer and the results of its calls are in the log, or its run ends during it. If
+    """A step has ended: its answer and the results of its calls are in the log, or its run ended during the step. If
     its agent crashes, a step has no end.
     """
 
@@ -3105,7 +3105,7 @@ class EventUsageUpdate(EventFields):
     """The model's window in tokens; absent if it is unknown."""
 
     total_tokens: int
-    """All billed tokens of all calls of this session so far."""
+    """The billed tokens of all calls of this session so far."""
 
     cost_microdollars: int
     """The cost of these tokens so far, in micro-dollars, as far as prices are known."""

@@ -19,7 +19,7 @@ mod tests;
 
 /// With fewer rows for the call, only the marked answer is shown.
 const ROWS_MIN: usize = 3;
-/// The most rows for the user's words.
+/// The maximum number of rows for the user's words.
 const WORDS_ROWS: usize = 4;
 
 /// A longer rule is not named beside the answer, in characters.
@@ -173,9 +173,7 @@ impl Form {
         let value = match self.marked() {
             Some(Choice::Yes | Choice::Always) if !self.shown.is_read() => {
                 return Err(match self.shown.room {
-                    0 => {
-                        "the terminal is too small to show the call; make it larger, or answer no".to_owned()
-                    }
+                    0 => "the terminal is too small to show the call; enlarge it, or answer no".to_owned(),
                     _ => format!(
                         "{} rows of the call were not shown: Space shows more; End, then Enter approves",
                         self.shown.unseen()
@@ -266,7 +264,7 @@ impl Form {
             let text = match choice {
                 Choice::Yes | Choice::Always if !self.shown.is_read() => {
                     let what = if *choice == Choice::Yes { "Yes" } else { "Always" };
-                    format!("{what} (first read to the end)")
+                    format!("{what} (scroll to the end first)")
                 }
                 Choice::Yes => "Yes".to_owned(),
                 Choice::Always => {

@@ -1,4 +1,4 @@
-//! What the row of a finished call says of its result, and which lines of the result are shown below it.
+//! The summary of a result in the row of a finished call, and the lines of the result that are shown below it.
 //!
 //! Invariants: nothing is invented: a result of an unknown form is counted in lines; at most [`PREVIEW_MAX`] lines
 //! are shown.

@@ -1,4 +1,4 @@
-//! What the keys of a line do, and that a secret is not drawn.
+//! The keys of a line; a secret is not drawn.
 
 use greenroom_terminal::input::{Input, KeyCode, KeyEvent, KeyModifiers};
 

@@ -55,7 +55,7 @@ fn arguments_are_read_or_refused_with_what_is_wanted() {
     let compact = |focus, keep_recent| how(focus, keep_recent, false);
     let unknown = |flag: &str| {
         Err(format!(
-            "/compact has no option {flag}; it has --keep N and --force, and all text after -- is the focus"
+            "/compact has no option {flag}; its options are --keep N and --force, and text after -- is the focus"
         ))
     };
     let back = |scope, overwrite| GoingBack { scope, overwrite, abort: false };
@@ -121,13 +121,13 @@ fn arguments_are_read_or_refused_with_what_is_wanted() {
         ("/pin #12", Ok(Command::Pin(Some(12)))),
         ("/pin it", Err("/pin takes the number of an entry, as /tree and /pins show it".to_owned())),
         ("/unpin 12", Ok(Command::Unpin(12))),
-        ("/unpin", Err("/unpin wants an entry; /pins lists them".to_owned())),
+        ("/unpin", Err("/unpin needs an entry; /pins lists the entries".to_owned())),
         ("/pins 2", Err("/pins takes no arguments".to_owned())),
         ("/model  big ", Ok(Command::Model(Some("big".to_owned())))),
         ("/status now", Err("/status takes no arguments".to_owned())),
-        ("/compcat", Err("No command /compcat; did you mean /compact?".to_owned())),
-        ("/modle", Err("No command /modle; did you mean /model?".to_owned())),
-        ("/zzzzzzzz", Err("No command /zzzzzzzz; /help lists all commands".to_owned())),
+        ("/compcat", Err("Unknown command /compcat; did you mean /compact?".to_owned())),
+        ("/modle", Err("Unknown command /modle; did you mean /model?".to_owned())),
+        ("/zzzzzzzz", Err("Unknown command /zzzzzzzz; /help lists all commands".to_owned())),
         ("/init", Ok(Command::Prompt(INIT.to_owned()))),
         ("/init now", Err("/init takes no arguments".to_owned())),
         ("/redo", Ok(Command::Redo)),
@@ -138,7 +138,7 @@ fn arguments_are_read_or_refused_with_what_is_wanted() {
         ("/rewind", parse("/branch", &[])),
         ("/mode read_only", Ok(Command::Permissions(Permitting::Mode(Mode::ReadOnly)))),
         ("/mcp", Err("MCP servers are not supported; /tools lists the tools".to_owned())),
-        ("/exprt", Err("No command /exprt; did you mean /export?".to_owned())),
+        ("/exprt", Err("Unknown command /exprt; did you mean /export?".to_owned())),
     ] {
         assert_eq!(parse(line, &[]), wanted, "{line}");
     }

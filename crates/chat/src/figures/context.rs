@@ -1,4 +1,4 @@
-//! What fills a session's context window, as a grid and in figures.
+//! The contents of a session's context window, as a grid and in figures.
 //!
 //! Invariants: a part that is there has a cell, however small it is; each part is known by its sign as well as by its
 //! colour; the parts add up to the context's size.

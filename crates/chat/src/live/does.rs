@@ -26,11 +26,11 @@ use crate::figures;
 use crate::picker::{Item, Picker, Purpose};
 use crate::program::{Chosen, Program, PromptPart};
 
-/// The most sessions and prompts offered.
+/// The maximum number of sessions and prompts offered.
 const OFFERED_MAX: usize = 500;
 /// The folder for exports, in the data directory.
 const EXPORTS: &str = "exports";
-/// The most text that a terminal accepts for its clipboard, in bytes.
+/// The maximum amount of text that a terminal accepts for its clipboard, in bytes.
 const COPY_BYTES_MAX: usize = 100_000;
 
 /// The result of a command.
@@ -77,7 +77,7 @@ impl TerminalChat {
                 | Command::Redo
         );
         if is_for_idle && self.model.is_busy() {
-            return self.model.note(Look::WARN, "The agent is at work; Esc interrupts it");
+            return self.model.note(Look::WARN, "The agent is working; Esc interrupts it");
         }
         match command {
             Command::Compact(how) => self.spawn(async move { compact(&backend, how).await }),
@@ -244,7 +244,7 @@ impl TerminalChat {
             for entry in entries {
                 let number = known.iter().find(|record| record.entry_id == entry).map(|record| record.number);
                 let text = match number {
-                    None => "this compaction is not in the session's log any more".to_owned(),
+                    None => "this compaction is no longer in the session's log".to_owned(),
                     Some(number) => match backend.compaction(Some(number)).await {
                         // What the model reads now comes before the figures.
                         Ok(details) => {
@@ -329,7 +329,7 @@ impl TerminalChat {
         let count = text.chars().count();
         match greenroom_terminal::input::write(&format!("\x1b]52;c;{encoded}\x07")) {
             Ok(()) => {
-                self.model.note(Look::DIM, &format!("copied {count} characters, if the terminal allows it"))
+                self.model.note(Look::DIM, &format!("copied {count} characters (if the terminal permits it)"))
             }
             Err(error) => self.model.note(Look::BAD, &error.to_string()),
         }
@@ -529,7 +529,7 @@ async fn export(backend: &Backend, folder: PathBuf, path: String) -> Outcome {
         let written = file.and_then(|mut file| std::io::Write::write_all(&mut file, text.as_bytes()));
         written.map(|()| path.display().to_string()).map_err(|error| {
             if error.kind() == std::io::ErrorKind::AlreadyExists {
-                format!("{} exists; /export FILE writes another one", path.display())
+                format!("{} exists; use /export FILE with another name", path.display())
             } else {
                 format!("write {}: {error}", path.display())
             }

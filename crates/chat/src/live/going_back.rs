@@ -1,4 +1,4 @@
-//! `/undo` and `/branch`: the conversation goes back, the files, or both.
+//! `/undo` and `/branch`: restore the conversation, the files, or both.
 //!
 //! Invariants: if there are files to bring back, the user is asked what goes back, unless the command says it;
 //! files that somebody else changed are overwritten only if the user chooses it. What was done to each file is
@@ -19,7 +19,7 @@ use crate::commands::{Branching, GoingBack, Place};
 use crate::figures;
 use crate::picker::{Item, Picker, Purpose};
 
-/// The most columns of a prompt that is quoted.
+/// The maximum number of columns of a prompt that is quoted.
 const QUOTED_COLUMNS: usize = 40;
 
 /// Takes back the last prompt. While the model works, the user is asked whether its run is aborted.
@@ -60,9 +60,9 @@ fn abort_first(back: GoingBack) -> Picker {
     let item = Item {
         value: format!("{scope}{overwrite}--abort"),
         label: "abort the run, and take its prompt back".to_owned(),
-        detail: "Esc leaves it at work".to_owned(),
+        detail: "Esc lets it continue".to_owned(),
     };
-    Picker::new(Purpose::GoBack(None), "The session is at work", vec![item])
+    Picker::new(Purpose::GoBack(None), "The session is working", vec![item])
 }
 
 async fn take_back(backend: &Backend, scope: RewindScope, back: GoingBack, width: usize) -> Outcome {
@@ -189,11 +189,8 @@ fn choice(branch: Option<Branching>, prompt: Option<&str>, planned: &SessionRewo
         names @ ([_] | [_, _]) => names.join(" and "),
         _ => format::count(done, "file"),
     };
-    let stays = if left > 0 {
-        format!("{} cannot be brought back", format::count(left, "file"))
-    } else {
-        String::new()
-    };
+    let stays =
+        if left > 0 { format!("{} cannot be restored", format::count(left, "file")) } else { String::new() };
     let item = |value: &str, label: String, detail: String| Item { value: value.to_owned(), label, detail };
     let mut items = vec![
         item("--both", format!("The conversation and {files}"), stays.clone()),
@@ -202,13 +199,13 @@ fn choice(branch: Option<Branching>, prompt: Option<&str>, planned: &SessionRewo
     ];
     if others > 0 {
         let others = format::count(others, "file");
-        let detail = format!("{others} that somebody else changed, too; the present content is kept");
+        let detail = format!("also {others} that somebody else changed; the current content is kept");
         let label = "The conversation and all of these files".to_owned();
         items.push(item("--both --overwrite", label, detail));
     }
     let title = match prompt {
-        Some(prompt) => format!("Back to before {}: what goes back?", quoted(prompt)),
-        None => "What goes back?".to_owned(),
+        Some(prompt) => format!("Go back to before {}: what should be restored?", quoted(prompt)),
+        None => "What should be restored?".to_owned(),
     };
     Picker::new(Purpose::GoBack(branch), &title, items)
 }

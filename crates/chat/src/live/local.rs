@@ -27,7 +27,7 @@ const DEPTH: usize = 12;
 const FILES_MAX: usize = 200_000;
 /// How long a list of files is reused: the user types letter by letter.
 const KNOWN: Duration = Duration::from_secs(3);
-/// The most names offered.
+/// The maximum number of names offered.
 const OFFERED_MAX: usize = 50;
 /// The largest image that is sent, in bytes.
 const IMAGE_BYTES_MAX: u64 = 5 * 1024 * 1024;

@@ -1,7 +1,7 @@
 //! `/model`: the models that can answer, and the change to one.
 //!
-//! Invariants: a name means a model of the present provider before one of another; what nothing lists is asked for, and
-//! that is said.
+//! Invariants: a name means a model of the current provider before one of another provider; a model that no list
+//! contains is used anyway, with a message.
 
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ impl TerminalChat {
     /// Sets the model for the next prompts.
     fn set_model(&mut self, name: &str) {
         if self.model.is_busy() {
-            return self.model.note(Look::WARN, "The model can be changed when the run is over");
+            return self.model.note(Look::WARN, "The model can be changed only after the run");
         }
         let program = Arc::clone(&self.program);
         let (name, id) = (name.to_owned(), self.backend.id().to_owned());
@@ -62,7 +62,7 @@ async fn meant(backend: &Backend, name: String, others: &[OtherModel]) -> (Strin
     match other {
         Some(other) => (other.name.clone(), None),
         None => {
-            let warning = format!("The server does not list {name}; /model shows what it has");
+            let warning = format!("The server does not list {name}; /model shows its list");
             (name, Some(warning))
         }
     }
@@ -90,7 +90,7 @@ async fn models(backend: &Backend, now: &str, others: Vec<OtherModel>) -> Outcom
     if let Some(problem) = listed.problem {
         out.push(Done::Note(Look::WARN, problem));
     }
-    out.push(Done::Pick(Picker::new(Purpose::Model, "Which model answers", items)));
+    out.push(Done::Pick(Picker::new(Purpose::Model, "Choose a model", items)));
     Ok(out)
 }
 

@@ -1,4 +1,4 @@
-//! Other programs of the user: an editor for the text, and the clipboard's picture. And the looks, which are the
+//! External programs: the editor for the text, and the clipboard's picture. Also the theme, which belongs to the
 //! terminal's.
 //!
 //! Invariants: while an editor runs, nothing else reads the terminal's input or writes to it; files with the user's
@@ -111,7 +111,7 @@ impl TerminalChat {
                 let _ = done.send(Done::Told(attached::ran(&command, &output)));
             }
             if !is_said {
-                let text = "The output is sent with your next prompt (!! keeps it out)";
+                let text = "The output is sent with your next prompt (use !! to exclude it)";
                 let _ = done.send(Done::Note(Look::DIM, text.to_owned()));
             }
             let _ = done.send(Done::Rest);
@@ -127,20 +127,20 @@ impl TerminalChat {
                 detail: if theme == self.theme { "now".to_owned() } else { theme.meaning().to_owned() },
             };
             let items = Theme::ALL.into_iter().map(item).collect();
-            return self.model.pick(Picker::new(Purpose::Theme, "Which colours", items));
+            return self.model.pick(Picker::new(Purpose::Theme, "Choose a theme", items));
         };
         let Some(theme) = Theme::named(&name) else {
             let names = Theme::ALL.map(Theme::as_str).join(", ");
-            return self.model.note(Look::WARN, &format!("No theme {name}; there are {names}"));
+            return self.model.note(Look::WARN, &format!("Unknown theme {name}; available themes: {names}"));
         };
         self.theme = theme;
         self.painter.set_theme(theme);
         let text = match self.has_color {
             true => format!(
-                "Theme {theme} in this chat; `greenroom config set theme {theme}` keeps it",
+                "Theme {theme} in this chat; `greenroom config set theme {theme}` makes it permanent",
                 theme = theme.as_str()
             ),
-            false => "Colours are off: NO_COLOR is set, or --color says so".to_owned(),
+            false => "Colours are off because of NO_COLOR or --color".to_owned(),
         };
         self.model.note(Look::DIM, &text);
     }

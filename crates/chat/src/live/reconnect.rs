@@ -1,7 +1,7 @@
-//! Another host, after the one of the chat has ended.
+//! Connects the chat to another host after its host has ended.
 //!
-//! Invariants: what is typed during the wait is meant for the session, and is done when it is open again; the user can
-//! leave meanwhile.
+//! Invariants: input typed during the wait is for the session, and is processed when the session is open again; the
+//! user can exit during the wait.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! What a chat shows when it opens a session: what it is, what goes on in it, and the end of its conversation.
+//! The welcome of a chat that opens a session: the session, its work in progress, and the end of its conversation.
 //!
 //! Invariants: each fact is said once; a session that is opened again after its host's death says only what is new.
 
@@ -16,9 +16,9 @@ use crate::commands::{Command, Permitting};
 use crate::follow::Follow;
 use crate::{HELD_COLUMNS, figures};
 
-/// The most rows of the past that are shown.
+/// The maximum number of rows of the past that are shown.
 const PAST_ROWS: usize = 4_000;
-/// The most columns of a title, and of the list of skills.
+/// The maximum number of columns of a title, and of the list of skills.
 const TITLE_COLUMNS: usize = 60;
 /// How many other sessions at work are named.
 const OTHERS_MAX: usize = 3;
@@ -134,7 +134,7 @@ impl TerminalChat {
             0 => String::new(),
             since => format!(" (since {})", format::duration(time::now_ms().saturating_sub(since))),
         };
-        self.model.note(Look::NOTE, &format!("This session is at work{since}; you have joined it"));
+        self.model.note(Look::NOTE, &format!("This session is working{since}; you have joined it"));
     }
 
     /// Looks for other sessions that work in the folder.
@@ -154,7 +154,7 @@ impl TerminalChat {
         for session in sessions.iter().take(OTHERS_MAX) {
             let title = one_line(session.shown_title().unwrap_or("no messages yet"), TITLE_COLUMNS);
             let id = &session.id;
-            let text = format!("Another session is at work in this folder: {title}; /resume {id} joins it");
+            let text = format!("Another session is working in this folder: {title}; /resume {id} joins it");
             self.model.note(Look::WARN, &text);
         }
         let more = sessions.len().saturating_sub(OTHERS_MAX) as u64;

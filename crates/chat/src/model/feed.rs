@@ -206,8 +206,8 @@ impl Model {
                 (Some(_), trigger) if trigger > 0 && trigger <= context.tokens => {
                     "compaction starts next".to_owned()
                 }
-                (_, 0) => "automatic compaction is off; /compact makes room".to_owned(),
-                _ => "/compact makes room".to_owned(),
+                (_, 0) => "automatic compaction is off; /compact frees space".to_owned(),
+                _ => "/compact frees space".to_owned(),
             };
             self.note(look_of(percent), &format!("The context is {percent:.0} % full; {when}"));
         }
@@ -254,7 +254,7 @@ impl Model {
         self.thinking = None;
         // What was not written yet disappears.
         if self.answer.take().is_some() && self.last == Last::Answer {
-            self.note(Look::WARN, "✗ The answer broke off; the text above does not count");
+            self.note(Look::WARN, "✗ The answer broke off; the text above is discarded");
         }
     }
 
@@ -368,7 +368,7 @@ impl Model {
         let has_refused = std::mem::take(&mut self.has_refused);
         match outcome {
             RunOutcome::Aborted if has_refused => {
-                self.note(Look::DIM, "Stopped at your no; say what to do instead");
+                self.note(Look::DIM, "Stopped because you answered no; tell the model what to do instead");
             }
             RunOutcome::Aborted => {
                 self.note(Look::WARN, "Interrupted. Partial answer kept; /continue to resume");
@@ -376,9 +376,9 @@ impl Model {
             RunOutcome::Failed(failure) => {
                 let text = failure.to_string();
                 let way = if failure.class == FailureClass::Auth {
-                    " · `greenroom login` keeps another key"
+                    " · `greenroom login` stores another key"
                 } else if text.starts_with("cannot reach") {
-                    " · is the server running, and is its address right?"
+                    " · check that the server is running and its address is correct"
                 } else {
                     ""
                 };
@@ -386,7 +386,7 @@ impl Model {
             }
             RunOutcome::Interrupted => self.note(
                 Look::WARN,
-                "The run was cut off when its process ended. Partial answer kept; /continue to resume",
+                "The run was interrupted when its process ended. Partial answer kept; /continue to resume",
             ),
             RunOutcome::Stopped { reason } => {
                 self.note(Look::WARN, &format!("Stopped: {reason}. /continue to resume"));

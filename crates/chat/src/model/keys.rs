@@ -13,7 +13,7 @@ use crate::commands::{Permitting, Place};
 use crate::picker::Item;
 use crate::viewer::{Viewed, Viewer};
 
-/// The most prompts of the history offered.
+/// The maximum number of prompts of the history offered.
 const HISTORY_OFFERED_MAX: usize = 1_000;
 /// The hint after the first Ctrl-C at an empty line.
 const LEAVES: &str = "  Press Ctrl-C again to exit; the session is kept";
@@ -444,10 +444,10 @@ impl Model {
             label: label.to_owned(),
             detail: detail.to_owned(),
         };
-        let mut items = vec![item(STOP, "Stop it and leave", "what it has done so far is kept")];
+        let mut items = vec![item(STOP, "Stop it and leave", "its work so far is kept")];
         // A command of the user's own runs in this process.
         if self.outlives && self.working.is_none() {
-            items.push(item(LEAVE, "Leave it running", "it works on in the background; resume joins it"));
+            items.push(item(LEAVE, "Leave it running", "it continues in the background; resume rejoins it"));
         }
         items.push(item(STAY, "Stay", ""));
         let what = match (self.working.is_some() && !self.is_busy(), self.asks.is_empty()) {

@@ -137,7 +137,7 @@ fn what_does_not_count_is_marked_as_such() {
     chat.streams("All is well.\n\nrm -rf wrong");
     chat.hears(EventKind::MessageDiscarded);
     let above = chat.above().join("\n");
-    let (void, _) = above.split_once("✗ The answer broke off; the text above does not count").unwrap();
+    let (void, _) = above.split_once("✗ The answer broke off; the text above is discarded").unwrap();
     assert!(void.contains("All is well.") && !above.contains("rm -rf wrong"), "{above}");
 }
 
@@ -403,7 +403,7 @@ fn where_nothing_compacts_by_itself_it_is_not_promised() {
     let context = ContextUsage { tokens: 120_000, window: Some(100_000), ..chat.model.status.context };
     chat.model.context(context);
     let above = chat.above().join(" ").split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(above.contains("automatic compaction is off; /compact makes room"), "{above}");
+    assert!(above.contains("automatic compaction is off; /compact frees space"), "{above}");
     assert!(!chat.region().join("\n").contains('┆'));
 }
 

@@ -1,4 +1,4 @@
-//! Who is told what, and when.
+//! The notifications, and their conditions.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! What is open and marked, and which rows the screen shows.
+//! The open and marked parts, and the visible rows.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 

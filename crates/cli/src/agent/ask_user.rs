@@ -41,7 +41,7 @@ pub(crate) fn ask_user() -> FunctionTool {
     tool(NAME, |asked: AskUser, context: ToolContext| async move {
         let AskUser { question, choices, several, details } = asked;
         if question.trim().is_empty() || choices.len() == 1 {
-            return Err(ToolError::new("give a question, and no choices or at least two"));
+            return Err(ToolError::new("give a question, and either no choices or at least two"));
         }
         let mut question = match (choices.is_empty(), several) {
             (true, _) => Question::text(question),

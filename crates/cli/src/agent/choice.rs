@@ -1,7 +1,7 @@
-//! Which server and which model answer, where the flags leave it open.
+//! The choice of the server and the model if the flags do not determine them.
 //!
-//! Invariants: what flags, variables and files name is used as it is; a vendor is chosen by a key that is there; the
-//! model of any other server is one that it lists. No model is called.
+//! Invariants: a server or model that flags, variables or files name is used unchanged; a vendor is chosen by an
+//! existing key; the model of any other server is one that it lists. No model is called.
 
 use std::time::Duration;
 

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::HooksConfig;
 
-/// The most bytes of an answer that are read.
+/// The maximum number of bytes of an answer that are read.
 const ANSWER_BYTES_MAX: u64 = 1024 * 1024;
 /// The time that a hook has in addition to its command.
 const GRACE: Duration = Duration::from_secs(5);
@@ -99,7 +99,7 @@ fn decided(printed: &str) -> BeforeCompact {
         Ok(Decision::Focus { focus }) => BeforeCompact::Focus(focus),
         Ok(Decision::Supply { summary }) => BeforeCompact::Supply(Supplied { summary, first_kept: None }),
         Err(error) => BeforeCompact::Skip(format!(
-            "the command of hooks.before_compact printed no decision: {error}; expected is, for example, \
+            "the command of hooks.before_compact printed no decision: {error}; it must print, for example, \
              {{\"decision\": \"continue\"}}"
         )),
     }

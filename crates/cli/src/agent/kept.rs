@@ -1,5 +1,5 @@
-//! What a session is resumed with: its server, model, model settings, system prompt, permissions, configuration file and
-//! overrides of settings, in a file beside the store.
+//! The options with which a session is resumed: its server, model, model settings, system prompt, permissions,
+//! configuration file and overrides of settings, in a file beside the store.
 //!
 //! They are no labels of the session: whoever may label sessions, such as a client of `serve`, must not decide where a
 //! key goes and what an agent may do. The folder is a label, because it decides neither.
@@ -29,7 +29,7 @@ mod tests;
 
 /// The folder of these files, in the store's.
 const FOLDER: &str = "resumed-with";
-/// The most bytes of one.
+/// The maximum number of bytes of one.
 const BYTES_MAX: u64 = 1 << 16;
 
 /// What one session is resumed with.
@@ -257,7 +257,7 @@ impl Kept {
             self.left_out.iter().filter(lacks).map(|name| format!("--set {name}=…")).collect();
         (!lacking.is_empty()).then(|| {
             format!(
-                "this session was used with {}, which a session does not keep; the configuration's values apply unless you \
+                "this session was used with {}, which is not stored with a session; the configuration's values apply unless you \
                  give it again",
                 lacking.join(" ")
             )

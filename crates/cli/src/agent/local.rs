@@ -24,7 +24,7 @@ const USUAL: [(&str, &str); 4] = [
 ];
 /// How long a server may take to connect, and to send each piece of its answer.
 const MOMENT: Duration = Duration::from_millis(300);
-/// The most bytes of a list of models.
+/// The maximum number of bytes of a list of models.
 const BYTES_MAX: u64 = 1 << 20;
 
 /// A server that answered with a list of models.

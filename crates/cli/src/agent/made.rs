@@ -237,7 +237,9 @@ async fn shell(
     }
     let helper = Helper::this_program();
     if let Err(error) = &helper {
-        warnings.push(format!("commands keep all of your rights, and survive a killed greenroom: {error}"));
+        warnings.push(format!(
+            "commands have all of your rights, and keep running if greenroom is killed: {error}"
+        ));
     }
     let (checked, has_helper) = (sandbox.clone(), helper.is_ok());
     let (containment, protection) =

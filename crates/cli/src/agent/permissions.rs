@@ -1,7 +1,8 @@
-//! What an agent may do without asking: its tools, its mode, and the rules from flags, files and earlier answers.
+//! The permissions of an agent: its tools, its mode, and the rules from flags, files and earlier answers.
 //!
-//! Invariants: rules of all origins apply together, and each knows its origin; earlier answers that cannot be read
-//! deny every call, and a change of their file applies to the next call, whoever made it. Where nobody answers, a tool is offered only if some call of it may run.
+//! Invariants: rules of all origins apply together, and each knows its origin; earlier answers that cannot be read deny
+//! every call, and a change of their file applies to the next call, regardless of its author. Without anybody to
+//! answer, a tool is offered only if some call of it may run.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};

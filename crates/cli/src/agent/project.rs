@@ -17,7 +17,7 @@ use crate::config::stamp::Stamp;
 // A folder's first existing one is used.
 use crate::config::trusted::{FolderTrust, INSTRUCTIONS as NAMES, ROOT_MARKS};
 
-/// The most bytes of all files together.
+/// The maximum number of bytes of all files together.
 pub(crate) const BYTES_MAX: usize = 32 * 1024;
 
 const HEADING: &str = "# Instructions of the project\n\nThey are in files of the project you work in, written by its \

@@ -184,8 +184,8 @@ impl Server {
             && !is_confirmed(key)
         {
             return Err(usage(format!(
-                "a configuration file sends the key in {key_variable} to {}, which you have not confirmed; where that is \
-                 right, run `greenroom config trust{}` once, with the same variables, files and store",
+                "a configuration file sends the key in {key_variable} to {}, which you have not confirmed; if the \
+                 address is right, run `greenroom config trust{}` once, with the same variables, files and store",
                 self.base_url,
                 shown_flags(args)
             )));
@@ -223,7 +223,7 @@ impl Server {
     ) -> Result<Arc<HttpProvider>> {
         if self.is_of_file && !trust::is_confirmed(data_dir, &key, &self.base_url) {
             return Err(usage(format!(
-                "a configuration file sends this key to {}, which you have not confirmed; where that is right, set its \
+                "a configuration file sends this key to {}, which you have not confirmed; if the address is right, set its \
                  variable, and run `greenroom config trust{}` once",
                 self.base_url,
                 shown_flags(args)
@@ -286,15 +286,17 @@ fn vendor(model: &str) -> Option<&'static str> {
 fn without_key(variable: &str) -> String {
     let found: Vec<String> = local::running_now()
         .iter()
-        .map(|found| format!("{} is running on this machine: --base-url {}", found.name, found.address))
+        .map(|found| {
+            format!("{} is running on this machine; to use it, add --base-url {}", found.name, found.address)
+        })
         .collect();
     let local = match &*found.join("\n  ") {
-        "" => "a local server, such as Ollama: --base-url http://127.0.0.1:11434/v1".to_owned(),
+        "" => "for a local server such as Ollama, add --base-url http://127.0.0.1:11434/v1".to_owned(),
         found => found.to_owned(),
     };
     format!(
         "No API key found. Use one of these:\n  \
-         a key of this provider: set {variable}, or keep one with `greenroom login`\n  \
+         a key of this provider: set {variable}, or store one with `greenroom login`\n  \
          another provider: --model claude-… with ANTHROPIC_API_KEY, --model gemini-… with GEMINI_API_KEY\n  \
          {local}\n  \
          the simulated model, which needs neither: --simulate"
@@ -350,8 +352,7 @@ pub(crate) fn confirm(
     let variable = variable.ok_or_else(|| usage(format!("the provider {name} has no key")))?;
     check_variable(variable).map_err(|reason| usage(format!("--api-key-env {reason}")))?;
     let key = surroundings.variable(variable);
-    let key =
-        key.ok_or_else(|| usage(format!("the variable {variable} is not set; it must have the key")))?;
+    let key = key.ok_or_else(|| usage(format!("the variable {variable} is not set; set it to the key")))?;
     trust::confirm(data_dir, &key, base_url)?;
     Ok((variable.to_owned(), base_url.clone()))
 }

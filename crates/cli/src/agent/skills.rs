@@ -22,9 +22,9 @@ use crate::config::trusted::{FolderTrust, SKILLS as PROJECT_FOLDERS};
 
 /// The file that makes a folder a skill.
 const FILE: &str = "SKILL.md";
-/// The most skills in the list.
+/// The maximum number of skills in the list.
 const SKILLS_MAX: usize = 100;
-/// The most lines about skills that are not in the list.
+/// The maximum number of lines about skills that are not in the list.
 const WARNINGS_MAX: usize = 5;
 /// The longest description, in characters; longer ones are truncated.
 const DESCRIPTION_CHARS_MAX: usize = 500;
@@ -137,7 +137,7 @@ impl Skills {
         let skills = self.found();
         let Some(skill) = skills.get(name) else {
             let names: Vec<&str> = skills.keys().map(String::as_str).collect();
-            return Err(format!("there is no skill {name:?}; there are: {}", names.join(", ")));
+            return Err(format!("there is no skill {name:?}; available skills: {}", names.join(", ")));
         };
         let wanted = file.unwrap_or(FILE);
         let refused = |reason: String| format!("cannot read {wanted} of the skill {name}: {reason}");
@@ -260,7 +260,7 @@ fn skill(path: &Path, project: Option<&Path>) -> Result<Option<(String, Skill)>,
         && name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | ':'));
     if !is_name {
         return Err(format!(
-            "its name {name:?} has other characters than letters, digits and -_.: or more than 64"
+            "its name {name:?} is longer than 64 characters, or contains characters other than letters, digits and -_.:"
         ));
     }
     let description = head.description.unwrap_or_default().split_whitespace().collect::<Vec<_>>().join(" ");

@@ -18,7 +18,7 @@ use ring::hmac;
 
 /// The file in the store with a line for each confirmed address.
 const CONFIRMED: &str = "confirmed-addresses";
-/// The most bytes that are read of it.
+/// The maximum number of bytes that are read of it.
 const BYTES_MAX: u64 = 1 << 20;
 
 /// Whether this key was confirmed for this address.

@@ -19,14 +19,14 @@ pub(crate) struct CompletionsArgs {
 /// `models`.
 #[derive(Debug, Args)]
 pub(crate) struct ModelsArgs {
-    /// Only models whose name contains this text
+    /// Show only models whose names contain this text
     pub(crate) filter: Option<String>,
     #[command(flatten)]
     pub(crate) server: ServerArgs,
     /// Show the simulated model
     #[arg(long, conflicts_with_all = ["provider", "base_url", "api_key_env", "forget"])]
     pub(crate) simulate: bool,
-    /// Forget the limit that the server named for this model in a refusal
+    /// Forget the limit of this model that was learned from a rejected request
     #[arg(long, value_name = "MODEL", conflicts_with = "filter")]
     pub(crate) forget: Option<String>,
     /// Print JSON
@@ -40,7 +40,7 @@ pub(crate) struct LoginArgs {
     /// The provider: openai, anthropic, google, or one of the configuration [default: by the form of the key]
     #[arg(value_name = "PROVIDER")]
     pub(crate) provider: Option<String>,
-    /// Forget the kept key of this provider instead
+    /// Delete the stored key of this provider instead
     #[arg(long, requires = "provider")]
     pub(crate) forget: bool,
 }
@@ -50,7 +50,7 @@ pub(crate) struct LoginArgs {
 pub(crate) struct DoctorArgs {
     #[command(flatten)]
     pub(crate) server: ServerArgs,
-    /// Database of a cluster, which is checked too: postgres://USER:PASSWORD@HOST/DATABASE [env: GREENROOM_STORE]
+    /// Check the cluster of this database, too: postgres://USER:PASSWORD@HOST/DATABASE [env: GREENROOM_STORE]
     #[arg(long, value_name = "URL")]
     pub(crate) store: Option<String>,
     /// File with the cluster's secret, to check that its nodes have it [default: the variable GREENROOM_CLUSTER_SECRET]
@@ -88,7 +88,7 @@ pub(crate) enum ConfigCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Set a value in your own file (or the one named by --config); comments and order are kept
+    /// Set a value in your own file (or the one named by --config), keeping comments and order
     Set {
         /// The setting, e.g. compaction.threshold or providers.local.base_url
         key: String,
@@ -116,7 +116,7 @@ pub(crate) enum ConfigCommand {
     },
     /// Print the path of your own file (or of the one named by --config); it need not exist yet
     Path {
-        /// The path of ./greenroom.yaml instead
+        /// Print the path of ./greenroom.yaml instead
         #[arg(long)]
         project: bool,
     },

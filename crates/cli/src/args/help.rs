@@ -28,8 +28,8 @@ For programs:
   serve, rpc           Serve an HTTP API; serve JSON-RPC on standard input and output
   simulate, eval       Serve a simulated model; measure what compactions keep
 Setup:
-  login, models        Keep a provider's key; list models with windows and prices
-  config, usage        Show and change settings; show what was spent
+  login, models        Store a provider's key; list models with windows and prices
+  config, usage        Show and change settings; show spending
   doctor               Check the configuration, the key, the server and the store
   demo, completions    Watch a context fill, without a key; print a shell completion script";
 
@@ -62,14 +62,14 @@ With --json each line is one event with `type`, `seq` and `session_id`; the last
 answer's `value`.
 The first Ctrl-C ends the run and keeps partial output; the second ends the process at once.
 
-A run is a one-shot session unless it is named: -c, -r and /resume pass over it, and `greenroom sessions` lists it. \
---no-session keeps none.
+A run is a one-shot session unless it is named: -c, -r and /resume skip it, and `greenroom sessions` lists it. \
+--no-session stores no session.
 
 Exit codes:
   0    done
   1    failed: the model could not be called, or gave no usable answer
-  2    the command line, the configuration or the workspace is not usable
-  3    the store is not usable: in use, full, damaged, or without that session
+  2    the command line, the configuration or the workspace is invalid
+  3    the store is unusable: in use, full, damaged, or without that session
        (the output for a damaged session omits its losses; standard error
        says so)
   4    stopped by a guard, a budget or a time limit
@@ -85,11 +85,11 @@ Examples:
   greenroom chat --session umbrella       resumes a session, or creates it
   greenroom chat --simulate               no key, no server
 
-A session keeps its server, model, effort, permissions and folder, and is resumed with them; flags change them. Keys are not \
-kept with it.
+A session keeps its server, model, effort, permissions and folder, and is resumed with them; flags change them. Keys \
+are not kept with it.
 
-Ctrl-C interrupts the run and keeps partial output; at the prompt Ctrl-D leaves, and so does Ctrl-C twice. `/help` lists the \
-commands.";
+Ctrl-C interrupts the run and keeps partial output; at the prompt, Ctrl-D or Ctrl-C twice exits. `/help` \
+lists the commands.";
 
 pub(super) const MODELS_HELP: &str = "\
 Examples:
@@ -97,15 +97,15 @@ Examples:
   greenroom models --provider local --json | jq -r '.models[].id'
 
 Sources of the window, in this order: your settings; the limit that the server reports; the model catalogue; the \
-model's trained length that the server reports; a default. A limit that the server named in a refusal lowers all of \
-them but your settings, until the server reports a larger one, or for a day if it reports none.";
+model's training length that the server reports; a default. A limit learned from a rejected request lowers all of \
+them except your settings, until the server reports a larger limit, or for a day if it reports none.";
 
 pub(super) const PLAN_EXAMPLES: &str = "\
 Examples:
   greenroom plan session.jsonl            a file of Claude Code, Codex or pi
   greenroom plan demo-20260102-030405     a stored session
   greenroom plan session.jsonl --keep-recent 10000 --json
-  greenroom plan session.jsonl --cut nearest --estimator char4     like others
+  greenroom plan session.jsonl --cut nearest --estimator char4     as in other programs
 
 Nothing is changed. The exit code is 0 even if there is nothing to compact.";
 
@@ -120,7 +120,8 @@ Requests must present the token, which is created at the first start in the file
 
 Further tokens, with rights and labels, are in the configuration (`serve.tokens`). GET /openapi.json describes all routes.
 
-There is no TLS. Ctrl-C interrupts runs in progress and exits within 10 seconds; SIGTERM first gives them 5 seconds to end.";
+The server has no TLS. Ctrl-C interrupts runs in progress and exits within 10 seconds; SIGTERM first gives them \
+serve.drain_timeout_s (5) seconds to end.";
 
 pub(super) const SIMULATE_EXAMPLES: &str = "\
 Examples:
@@ -141,7 +142,7 @@ the clients of the other APIs. A script:
       after_ms: 300                    # before it begins; between_ms, pieces
       expect_tool_result: { tool: weather, contains: rain }
 
-A call beyond the script is refused with 400. Ctrl-C exits: with code 1 if answers were left over, a call was \
+A call beyond the script is refused with 400. Ctrl-C exits, with code 1 if answers were left over, a call was \
 beyond the script, an expectation was not met, or a request broke the protocol; standard error says which.";
 
 pub(super) const COMPLETIONS_HELP: &str = "\
@@ -165,10 +166,10 @@ pub(super) const SESSIONS_EXAMPLES: &str = "\
 Examples:
   greenroom sessions --here               sessions of this folder
   greenroom sessions --unfinished         sessions with unfinished work
-  greenroom sessions --no-runs            without the one-shots of `run`
+  greenroom sessions --no-runs            without the one-shot sessions of `run`
   greenroom sessions --label tenant=x --json | jq -r '.[].id'
 
-Listing starts and changes nothing, even while a program has the store open.";
+Listing starts no session and changes nothing. It works even while a program has the store open.";
 
 pub(super) const SHOW_EXAMPLES: &str = "\
 Examples:
@@ -179,21 +180,21 @@ Examples:
 
 pub(super) const USAGE_EXAMPLES: &str = "\
 Examples:
-  greenroom usage                         of all sessions, in the last 7 days
-  greenroom usage tenant -n 30            of each value of the label `tenant`
+  greenroom usage                         all sessions, in the last 7 days
+  greenroom usage tenant -n 30            each value of the label `tenant`
   greenroom usage tenant=north --hours -n 24
   greenroom usage --json | jq 'map(.cost_microdollars) | add'
 
 Days and hours are those of UTC. Spending is summed up by the labels in limits.labels, limits.fair_by, limits.spending_by \
-and of serve.tokens; what a deleted session spent remains in the sums.";
+and of serve.tokens; the spending of deleted sessions remains in the sums.";
 pub(super) const RECALL_EXAMPLES: &str = "\
 Examples:
   greenroom recall retry limit            in all sessions
   greenroom recall port of the proxy --session demo-2026
   greenroom recall migration --json | jq -r '.[].text'
 
-The words are ranked: rare ones count more, and endings do not matter. What a compaction replaced is found like \
-everything else on a session's current path.";
+The words are ranked: rare ones count more, and endings do not matter. Messages that a compaction replaced are found \
+like all others on a session's current path.";
 
 pub(super) const EVAL_EXAMPLES: &str = "\
 Examples:
@@ -202,9 +203,9 @@ Examples:
   greenroom eval demo-2026 --facts facts.jsonl --json | jq
   greenroom eval session.jsonl --set compaction.ledger=null
 
-`context` is the share of the facts that the model still sees, `+recall` adds those that one search with their question \
-finds, `gone` is the rest. `wait` is the user's wait for a compaction at the recorded pace, `prepared` with a preparation in \
-the background. No model is asked.";
+`context` is the share of the facts that the model still sees, `+recall` adds those that one search with their \
+question finds, and `gone` is the rest. `wait` is the user's waiting time for a compaction at the recorded pace, \
+`prepared` the same with preparation in the background. No model is asked.";
 
 pub(super) const FORK_EXAMPLES: &str = "\
 Examples:
@@ -243,10 +244,11 @@ Examples:
   greenroom undo fix-the-test --files --yes
   greenroom undo fix-the-test --to 12
 
-`--to 12` goes back to the moment when entry 12 was the newest. The conversation continues on another branch; nothing of it is lost, and `greenroom show --tree` shows both. The files are \
-those that the session's tools changed, as far as they were kept (`rewind` in the configuration). A file that somebody \
-else changed since is left as it is and named, unless you give --overwrite. `undo --to` with the last entry of the \
-branch that was left takes an undo back. The exit code is 1 if a file is not as it was then.";
+`--to 12` returns to the state in which entry 12 was the newest. The conversation continues on another branch; \
+nothing is lost, and `greenroom show --tree` shows both branches. The restored files are those that the session's \
+tools changed, as far as they were kept (`rewind` in the configuration). A file that somebody else changed since is \
+listed and left unchanged, unless you give --overwrite. `undo --to` with the last entry of the abandoned branch \
+reverses an undo. The exit code is 1 if a file could not be restored.";
 
 pub(super) const IMPORT_EXAMPLES: &str = "\
 Examples:
@@ -277,7 +279,7 @@ Examples:
   greenroom answer order-7 12 '[\"tests\",\"docs\"]'         several choices
   greenroom answer order-7 12 '{\"seats\":2}' --by ada     a form
 
-At a terminal, the call that an answer approves is shown and confirmed first; --yes skips the question. A question \
+At a terminal, an answer that approves a call shows the call and asks for confirmation; --yes skips this. A question \
 is answered once. If a host or a program has the store open, the answer is sent to it.";
 
 pub(super) const DELETE_EXAMPLES: &str = "\
@@ -287,7 +289,7 @@ Examples:
   greenroom delete demo-20260102-030405 --json
 
 This cannot be undone; `greenroom export` saves a copy. A whole id, or a prefix of at least 4 characters, needs no \
-confirmation; a shorter prefix is confirmed at a terminal, and needs --yes elsewhere.";
+confirmation; a shorter prefix needs confirmation at a terminal, and --yes elsewhere.";
 
 pub(super) const STORE_CHECK_EXAMPLES: &str = "\
 Examples:
@@ -299,9 +301,9 @@ Examples:
   greenroom store copy --to               to the database of GREENROOM_STORE
   greenroom store copy --from postgres://me@db/greenroom --data-dir copy
 
-No program may use either store meanwhile. Nothing is overwritten: a session that the target has must be the same, or the \
-beginning of the same. So a copy that was interrupted continues with the same command. A URL in the command line, with its \
-password, is visible in the list of processes.";
+No program may use either store during the copy. Nothing is overwritten: a session that the target already has must \
+be identical, or the beginning of the source's session. The same command therefore continues an interrupted copy. A \
+URL on the command line, with its password, is visible in the list of processes.";
 
 pub(super) const STORE_BACKUP_EXAMPLES: &str = "\
 Examples:
@@ -322,7 +324,7 @@ Examples:
   greenroom store restore /backups/greenroom
   greenroom store restore /backups/greenroom --data-dir ~/restored
 
-The backup is verified first, and copied: it stays as it is.";
+The backup is verified first. It is copied, and not changed.";
 
 pub(super) const PRUNE_EXAMPLES: &str = "\
 Examples:
@@ -331,7 +333,8 @@ Examples:
   greenroom prune --label kind=probe --older-than-days 1
   greenroom prune                         by `retention` of the configuration
 
-This cannot be undone. Sessions that are live, have unfinished work or an open question, or are damaged are kept in any case.";
+This cannot be undone. Sessions that are live, have unfinished work or an open question, or are damaged are kept in \
+any case.";
 
 pub(super) const ACCEPT_LOSS_EXAMPLES: &str = "\
 Examples:
@@ -353,7 +356,7 @@ Examples:
   greenroom config set compaction.threshold 0.7
   greenroom config set --project model gpt-5.5-mini
   greenroom config edit                   in $EDITOR; it is checked afterwards
-  greenroom config path                   where your own file is
+  greenroom config path                   the path of your own file
   mkdir -p ~/.config/greenroom
   greenroom config --default > ~/.config/greenroom/greenroom.yaml";
 
@@ -363,7 +366,7 @@ Examples:
   greenroom top --sort cost
   greenroom top --json | jq -r '.[] | select(.status == \"working\") | .id'
 
-Enter opens a session and shows its output as it happens. Sessions can be aborted and compacted from there and from \
+Enter opens a session and shows its live output. Sessions can be aborted and compacted from there and from \
 the list, after a confirmation. Without a terminal, the table is printed once.";
 
 pub(super) const HOST_EXAMPLES: &str = "\
@@ -383,15 +386,15 @@ Examples:
   pass show openai | greenroom login openai
   greenroom login openai --forget
 
-The key is not shown, is checked with the provider, and is kept in keys.yaml in your configuration directory, which only you \
-can read. A variable such as OPENAI_API_KEY takes precedence.";
+The key is not echoed. It is checked with the provider and stored in keys.yaml in your configuration directory, \
+which only you can read. A variable such as OPENAI_API_KEY takes precedence.";
 
 pub(super) const INIT_EXAMPLES: &str = "\
 Examples:
   greenroom init
   greenroom init --mode accept_edits
 
-It is a chat that begins with the request to read the project and to write its AGENTS.md, the file that tells agents how to \
+The command starts a chat in which the agent reads the project and writes its AGENTS.md, the file that tells agents how to \
 work there. You are asked before a file is written.";
 
 pub(super) const DOCTOR_EXAMPLES: &str = "\

@@ -33,22 +33,22 @@ pub(crate) struct ServerArgs {
     pub(crate) is_kept: bool,
 }
 
-/// Who answers what the agent asks.
+/// The person or program that answers questions and approvals.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Answers {
-    /// A client, when it likes.
+    /// A client, at any time.
     #[default]
     Client,
     /// The person at the terminal of a chat.
     Terminal,
-    /// Nobody: what would ask is denied.
+    /// Nobody: calls that would ask are denied.
     Nobody,
 }
 
 /// The model and the permissions of its agent.
 #[derive(Debug, Clone, Args, Serialize, Deserialize, JsonSchema)]
-#[command(next_help_heading = "What the agent may do")]
+#[command(next_help_heading = "Permissions")]
 pub(crate) struct ModelArgs {
     /// What the agent may do without asking: read_only, ask (it asks before it changes a file or runs a command),
     /// accept_edits (it asks before it runs a command) or everything [default: the configuration's, else ask at a
@@ -72,11 +72,11 @@ pub(crate) struct ModelArgs {
     #[arg(long, value_name = "RULE")]
     #[serde(default)]
     pub(crate) allow: Vec<String>,
-    /// Ask before these calls, whatever the mode says (repeatable)
+    /// Ask before these calls, regardless of the mode (repeatable)
     #[arg(long, value_name = "RULE")]
     #[serde(default)]
     pub(crate) ask: Vec<String>,
-    /// Deny these calls, whatever else says: 'bash(git push *)', 'read(.env)' (repeatable)
+    /// Deny these calls, regardless of other rules and the mode: 'bash(git push *)', 'read(.env)' (repeatable)
     #[arg(long, value_name = "RULE")]
     #[serde(default)]
     pub(crate) deny: Vec<String>,
@@ -139,7 +139,7 @@ pub(crate) struct ModelArgs {
     #[arg(skip)]
     #[serde(skip)]
     pub(crate) is_workspace_given: bool,
-    /// Who answers what the agent asks.
+    /// The person or program that answers questions and approvals.
     #[arg(skip)]
     #[serde(default)]
     pub(crate) answers: Answers,

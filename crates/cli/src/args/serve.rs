@@ -45,10 +45,10 @@ pub(crate) struct SimulateArgs {
     /// Address and port to listen on; port 0 takes a free one
     #[arg(long, default_value = "127.0.0.1:0", value_name = "ADDRESS")]
     pub(crate) listen: std::net::SocketAddr,
-    /// File with the model's answers, in the order of the calls; without answers, the model echoes its input
+    /// Read the model's answers from this file, in the order of the calls; without answers, the model echoes its input
     #[arg(long, value_name = "FILE")]
     pub(crate) script: Option<PathBuf>,
-    /// An answer, after those of the script (repeatable)
+    /// Add an answer after those of the script (repeatable)
     #[arg(long, value_name = "TEXT")]
     pub(crate) say: Vec<String>,
     /// Name in the list of models [default: simulated]
@@ -65,7 +65,7 @@ pub(crate) struct SimulateArgs {
 /// `host`.
 #[derive(Debug, Args)]
 pub(crate) struct HostArgs {
-    /// How long to stay up without clients and work [default: host.idle_s]
+    /// Exit after this many seconds without clients and work [default: host.idle_s]
     #[arg(long, value_name = "SECONDS")]
     pub(crate) idle: Option<u64>,
     /// limits.inputs_max of the command that starts the host; 0 for none
@@ -77,10 +77,10 @@ pub(crate) struct HostArgs {
     /// `retention` of the command that starts the host, as JSON
     #[arg(long, hide = true, requires = "inputs_max")]
     pub(crate) retention: Option<String>,
-    /// End the host of this store; a busy host refuses
+    /// Stop the host of this store; a busy host refuses
     #[arg(long)]
     pub(crate) stop: bool,
-    /// With --stop: end a busy host too. Its runs are interrupted; /continue resumes them
+    /// Stop even a busy host, with --stop: its runs are interrupted, and /continue resumes them
     #[arg(long, requires = "stop")]
     pub(crate) force: bool,
 }
@@ -96,7 +96,7 @@ pub(crate) struct RpcArgs {
 #[derive(Args, Debug, Default)]
 #[command(next_help_heading = "Cluster")]
 pub(crate) struct ClusterArgs {
-    /// PostgreSQL database for the sessions, which other nodes may share: postgres://USER:PASSWORD@HOST/DATABASE [env:
+    /// PostgreSQL database for the sessions, which other nodes can share: postgres://USER:PASSWORD@HOST/DATABASE [env:
     /// GREENROOM_STORE]
     #[arg(long, value_name = "URL")]
     pub(crate) store: Option<String>,
@@ -106,7 +106,8 @@ pub(crate) struct ClusterArgs {
     /// Address at which other nodes reach this one, e.g. http://10.0.0.5:7878 [env: GREENROOM_ADVERTISE] [default: --listen]
     #[arg(long, value_name = "URL")]
     pub(crate) advertise: Option<String>,
-    /// How long a node that is not heard of keeps its sessions; then others take them over [default: 10]
+    /// Keep this node's sessions for this many seconds after its last sign of life; then others take them over
+    /// [default: 10]
     #[arg(long, value_name = "SECONDS")]
     pub(crate) lease: Option<f64>,
     /// File with the secret that all nodes share [default: the variable GREENROOM_CLUSTER_SECRET]
@@ -120,10 +121,10 @@ pub(crate) struct ServeArgs {
     /// Address and port to listen on [default: the configuration's, else 127.0.0.1:7878]
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) listen: Option<std::net::SocketAddr>,
-    /// Additional host name that requests may have in the Host header: `build.example`, or with a port (repeatable)
+    /// Accept this additional name in the Host header: `build.example`, optionally with a port (repeatable)
     #[arg(long, value_name = "NAME")]
     pub(crate) host_name: Vec<String>,
-    /// How long to wait for a store that is in use, e.g. by another `serve` that is exiting
+    /// Wait this many seconds for a store that is in use, e.g. by another `serve` that is exiting
     #[arg(long, value_name = "SECONDS", default_value_t = 0, hide_default_value = true)]
     pub(crate) wait_for_store: u32,
     #[command(flatten)]

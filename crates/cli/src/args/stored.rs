@@ -12,7 +12,7 @@ use super::help;
 /// `questions`.
 #[derive(Debug, Args)]
 pub(crate) struct QuestionsArgs {
-    /// Only the questions of this session: its id or a prefix
+    /// Show only the questions of this session: its id or a prefix
     #[arg(long, value_name = "ID")]
     pub(crate) session: Option<String>,
     /// Print JSON: one question per line
@@ -35,7 +35,7 @@ pub(crate) struct AnswerArgs {
     /// Name of the person who answers, for the log [default: $USER]
     #[arg(long, value_name = "NAME")]
     pub(crate) by: Option<String>,
-    /// Do not ask before a call is approved at a terminal
+    /// Approve a call without confirmation at a terminal
     #[arg(short, long)]
     pub(crate) yes: bool,
     /// Print JSON: the answered question
@@ -69,7 +69,7 @@ pub(crate) struct SessionsArgs {
     /// Show only sessions of this folder
     #[arg(long)]
     pub(crate) here: bool,
-    /// Show conversations only: without the one-shots of `run`
+    /// Omit the one-shot sessions of `run`
     #[arg(long)]
     pub(crate) no_runs: bool,
     /// Show sessions of sub-agents too, below their callers
@@ -99,8 +99,8 @@ pub(crate) struct ShowArgs {
     /// The session's id or a prefix; `greenroom sessions` lists them
     #[arg(value_name = "ID")]
     pub(crate) id: String,
-    /// Show this compaction instead: what it replaced, by what, what is missing, its cost. 1 is the oldest one, `last` the
-    /// newest
+    /// Show this compaction instead: the replaced part, the summary, missing facts, the cost. 1 is the oldest, `last`
+    /// the newest
     #[arg(long, value_name = "N", value_parser = compaction)]
     pub(crate) compaction: Option<u64>,
     /// Show its branches instead
@@ -140,7 +140,7 @@ pub(crate) struct RecallArgs {
 /// `usage`.
 #[derive(Debug, Args)]
 pub(crate) struct UsageArgs {
-    /// A label, to show what each of its values spent; NAME=VALUE shows one value
+    /// Label by whose values to show spending; NAME=VALUE shows one value
     #[arg(value_name = "LABEL")]
     pub(crate) label: Option<String>,
     /// Show hours instead of days
@@ -211,11 +211,11 @@ pub(crate) struct EvalArgs {
         hide_possible_values = true
     )]
     pub(crate) summarisers: Vec<Summarises>,
-    /// List of facts to look for, one JSON object a line: `question`, and `needles`, texts of which one must occur
+    /// File of facts to look for, one JSON object per line: `question`, and `needles`, of which at least one must occur
     /// [default: FILE.facts.jsonl beside the file, else the facts that the ledger finds]
     #[arg(long, value_name = "FILE")]
     pub(crate) facts: Option<PathBuf>,
-    /// How long a summary takes, in seconds
+    /// Simulated duration of a summary, in seconds
     #[arg(long, default_value_t = 20, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(0..=86_400))]
     pub(crate) summary_time: u64,
     /// Print JSON: a list with one object for each row
@@ -249,7 +249,7 @@ impl EvalStrategy {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Summarises {
-    /// Does as it is asked
+    /// Follows its instruction
     Obedient,
     /// Has all headings, and almost nothing below them
     Lossy,
@@ -294,13 +294,13 @@ pub(crate) enum StoreCommand {
     /// Read every entry of every session and list damage; exit code 3 if there is any
     #[command(after_help = help::STORE_CHECK_EXAMPLES)]
     Check(JsonArgs),
-    /// Back up the store to a directory, also while it is used
+    /// Back up the store to a directory, even while it is in use
     #[command(after_help = help::STORE_BACKUP_EXAMPLES)]
     Backup(BackupArgs),
-    /// Read every entry of a backup and compare it with what was backed up; exit code 3 if it is damaged
+    /// Verify every entry of a backup; exit code 3 if it is damaged
     #[command(after_help = help::STORE_VERIFY_EXAMPLES)]
     Verify(BackupArgs),
-    /// Make a store of a backup, in the directory of --data-dir; a store that exists is not overwritten
+    /// Restore a backup to the directory of --data-dir; an existing store is not overwritten
     #[command(after_help = help::STORE_RESTORE_EXAMPLES)]
     Restore(RestoreArgs),
     /// Copy all sessions to a PostgreSQL database, or from one to --data-dir, and compare each entry
@@ -336,10 +336,11 @@ pub(crate) struct RestoreArgs {
 #[derive(Debug, Args)]
 #[command(group = clap::ArgGroup::new("direction").required(true))]
 pub(crate) struct CopyArgs {
-    /// Database that gets the sessions of --data-dir: postgres://USER:PASSWORD@HOST/DATABASE [default: GREENROOM_STORE]
+    /// Copy the sessions of --data-dir to this database: postgres://USER:PASSWORD@HOST/DATABASE [default:
+    /// GREENROOM_STORE]
     #[arg(long, value_name = "URL", num_args = 0..=1, group = "direction")]
     pub(crate) to: Option<Option<String>>,
-    /// Database whose sessions --data-dir gets [default: GREENROOM_STORE]
+    /// Copy the sessions of this database to --data-dir [default: GREENROOM_STORE]
     #[arg(long, value_name = "URL", num_args = 0..=1, group = "direction")]
     pub(crate) from: Option<Option<String>>,
     /// Print JSON
@@ -350,7 +351,7 @@ pub(crate) struct CopyArgs {
 /// `prune`.
 #[derive(Debug, Args)]
 pub(crate) struct PruneArgs {
-    /// Delete sessions whose last activity was longer ago
+    /// Delete sessions whose last activity is older than this many days
     #[arg(long, value_name = "DAYS")]
     pub(crate) older_than_days: Option<u64>,
     /// Keep this many sessions, those with the newest activity

@@ -43,10 +43,11 @@ pub(crate) struct CompactArgs {
     /// Compact even if everything is recent enough to keep: all but the last two messages
     #[arg(long)]
     pub(crate) force: bool,
-    /// Only show what a compaction would do; ID may also be a session file of Claude Code, Codex or pi
+    /// Show what a compaction would do, without performing it; ID may also be a session file of Claude Code, Codex or
+    /// pi
     #[arg(long, conflicts_with_all = ["focus", "force"])]
     pub(crate) dry_run: bool,
-    /// With --dry-run: where to cut, nearest or turn_first
+    /// Where to cut, with --dry-run: nearest or turn_first
     #[arg(
         long,
         value_enum,
@@ -56,7 +57,7 @@ pub(crate) struct CompactArgs {
         hide_short_help = true
     )]
     pub(crate) cut: Option<super::Cut>,
-    /// With --dry-run: the token estimator, char4 or classes
+    /// Token estimator, with --dry-run: char4 or classes
     #[arg(
         long,
         value_enum,
@@ -66,7 +67,7 @@ pub(crate) struct CompactArgs {
         hide_short_help = true
     )]
     pub(crate) estimator: Option<super::Estimator>,
-    /// With --dry-run: the last entry of the path
+    /// Last entry of the path, with --dry-run
     #[arg(long, value_name = "ID", requires = "dry_run", hide_short_help = true)]
     pub(crate) leaf: Option<String>,
     /// Print JSON: the outcome
@@ -85,22 +86,22 @@ pub(crate) struct UndoArgs {
     /// Take back everything after this entry [default: the last prompt and everything after it]
     #[arg(long, value_name = "ENTRY")]
     pub(crate) to: Option<u64>,
-    /// Only the conversation
+    /// Take back only the conversation
     #[arg(long, conflicts_with = "files")]
     pub(crate) conversation: bool,
-    /// Only the files
+    /// Take back only the files
     #[arg(long)]
     pub(crate) files: bool,
-    /// Overwrite files that somebody else changed, too; their present content is kept first
+    /// Overwrite files that somebody else changed, too, after keeping their current content
     #[arg(long, conflicts_with = "conversation")]
     pub(crate) overwrite: bool,
-    /// Abort a run in progress first; without it, a session at work is left alone
+    /// Abort a run in progress first; otherwise a working session is refused
     #[arg(long)]
     pub(crate) abort: bool,
     /// Change nothing; print what would be done
     #[arg(long)]
     pub(crate) dry_run: bool,
-    /// Do not ask before files are changed
+    /// Change files without confirmation
     #[arg(short, long)]
     pub(crate) yes: bool,
     /// Print JSON: what was done to each file, and where the conversation continues
@@ -122,7 +123,7 @@ pub(crate) struct ForkArgs {
     /// Copy the conversation up to this entry only
     #[arg(long, value_name = "ENTRY", conflicts_with = "compact")]
     pub(crate) at: Option<u64>,
-    /// Continue with this goal, and with a summary that attends to it instead of the whole conversation
+    /// Replace the conversation with a summary that focuses on this goal
     #[arg(long, value_name = "GOAL")]
     pub(crate) compact: Option<String>,
     /// Print JSON: the new session's id, and how it was summarised
@@ -174,7 +175,7 @@ pub(crate) struct RunArgs {
     /// Prompt text; standard input, if piped, is appended to it
     #[arg(value_name = "PROMPT")]
     pub(crate) words: Vec<String>,
-    /// The same, as a flag; without a text, the prompt is what is piped in
+    /// Prompt text as a flag; without TEXT, the prompt is read from standard input
     #[arg(short, long, value_name = "TEXT", num_args = 0..=1, default_missing_value = "")]
     pub(crate) prompt: Option<String>,
     /// Print JSON: one event per line
@@ -186,7 +187,7 @@ pub(crate) struct RunArgs {
     /// Resume the newest session of this folder
     #[arg(short = 'c', long = "continue", conflicts_with = "session")]
     pub(crate) goes_on: bool,
-    /// Keep no session: nothing is stored, and no host is used
+    /// Store no session, and use no host
     #[arg(long, conflicts_with_all = ["session", "goes_on"])]
     pub(crate) no_session: bool,
     /// Image to send with the prompt: PNG, JPEG, GIF or WebP (repeatable)

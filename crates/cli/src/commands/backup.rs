@@ -52,7 +52,7 @@ pub(crate) async fn back_up(global: &Global, args: &BackupArgs) -> Result<u8> {
         screen.line(format!("Backed up {} to {}.", held(sessions, entries, bytes), dir.display()))?;
         if !left_out.is_empty() {
             screen.line(
-                "Left out: the files that are kept for `undo`. A store that is restored takes back conversations only.",
+                "Not included: the files kept for `undo`. In a restored store, `undo` takes back conversations only.",
             )?;
         }
     }
@@ -110,26 +110,26 @@ pub(crate) async fn verify(global: &Global, args: &BackupArgs) -> Result<u8> {
         if is_whole(&found) {
             let held = held(*sessions, *entries, info.bytes);
             let made = time::ago(info.made_at_ms, time::now_ms());
-            screen.line(format!("The backup is whole: {held}, made {made}."))?;
+            screen.line(format!("The backup is complete: {held}, made {made}."))?;
         }
     }
     if is_whole(&found) {
         return Ok(0);
     }
-    let what = if found.is_undamaged() { "holds losses that the store had before" } else { "is damaged" };
+    let what = if found.is_undamaged() { "contains losses that the store already had" } else { "is damaged" };
     Screen::stderr(global.color).line(format!("greenroom: the backup in {} {what}", args.dir.display()))?;
     Ok(error::STORE)
 }
 
-/// Makes a store of a backup.
+/// Restores a backup as a new store.
 pub(crate) async fn restore(global: &Global, args: &RestoreArgs) -> Result<u8> {
     let (from, to) = (args.backup.dir.clone(), agent::data_dir(global)?);
     let found = verified(global, &from).await?;
     if !found.is_undamaged() && !args.damaged {
         tell(&mut Screen::stderr(global.color), &found)?;
         Screen::stderr(global.color).line(format!(
-            "greenroom: the backup in {} is damaged, and nothing was restored; use another one, or restore what can be \
-             read with --damaged",
+            "greenroom: the backup in {} is damaged, and nothing was restored; use another one, or restore its \
+             readable part with --damaged",
             from.display()
         ))?;
         return Ok(error::STORE);

@@ -29,7 +29,7 @@ use crate::config::{Config, Overrides, load, setting_names};
 
 /// The variable with which a shell's script requests candidates.
 const VARIABLE: &str = "GREENROOM_COMPLETE";
-/// The most sessions offered; the newest ones.
+/// The maximum number of sessions offered; the newest ones.
 const SESSIONS_MAX: usize = 200;
 /// How many columns of a title are shown after an id.
 const TITLE_COLUMNS: usize = 40;

@@ -34,7 +34,7 @@ pub(crate) fn run(global: &Global, args: &ConfigArgs) -> Result<u8> {
     let mut screen = Screen::stdout(global.color);
     if args.command.is_some() && (args.default || args.schema || args.json) {
         return Err(usage(
-            "--default, --schema and --json of `config` are about all settings; for one: `config get KEY --json`",
+            "--default, --schema and --json of `config` apply to all settings; for one setting, use `config get KEY --json`",
         ));
     }
     match &args.command {
@@ -69,7 +69,7 @@ pub(crate) fn run(global: &Global, args: &ConfigArgs) -> Result<u8> {
             let trust = FolderTrust::of(&loaded.config, &folder, &here);
             trust.keep(Answer::Trusted)?;
             let files = trust.files();
-            let files = if files.is_empty() { "it has none now".to_owned() } else { files.join(", ") };
+            let files = if files.is_empty() { "none now".to_owned() } else { files.join(", ") };
             screen.line(format!(
                 "Files of {} for agents are read from now on: {files}.",
                 trust.root().display()
@@ -185,7 +185,7 @@ fn show(screen: &mut Screen, loaded: &Loaded, as_json: bool) -> Result<()> {
     if let Some(address) = Surroundings::here().variable("OPENAI_BASE_URL") {
         let shown = address.parse::<BaseUrl>().map_or_else(|error| error.to_string(), |url| shown_url(&url));
         screen.line(format!(
-            "# OPENAI_BASE_URL is set ({shown}): that server is asked, unless --base-url or --provider says otherwise."
+            "# OPENAI_BASE_URL is set ({shown}): that server is used, unless --base-url or --provider names another one."
         ))?;
     }
     let mut text = String::new();
@@ -202,7 +202,7 @@ fn show(screen: &mut Screen, loaded: &Loaded, as_json: bool) -> Result<()> {
 pub(super) fn defaults() -> Result<String> {
     let mut text = String::new();
     let head = format!(
-        "Greenroom's settings and their defaults. Put what you change into {}, or name a file with --config; \
+        "Greenroom's settings and their defaults. Put your changes into {}, or name a file with --config; \
          ./{FILE_NAME} can select and tighten settings. Each can be given with --set KEY=VALUE, and each that is not of one \
          provider or one model by its variable, such as {}.",
         own_file_shown(),

@@ -31,8 +31,9 @@ pub(crate) async fn run(global: &Global, args: &CopyArgs) -> Result<u8> {
     let copied = between(global, &files, &database, is_from).await;
     files.close().await?;
     let Some(copied) = copied? else {
-        Screen::stderr(global.color)
-            .line("Interrupted. The same command continues; until it has ended, use neither store.")?;
+        Screen::stderr(global.color).line(
+            "Interrupted. Run the same command again to continue; until it has ended, use neither store.",
+        )?;
         return Ok(error::INTERRUPTED);
     };
     let mut screen = Screen::stdout(global.color);

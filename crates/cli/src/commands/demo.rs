@@ -30,7 +30,7 @@ use crate::host::{self, Answering, Unreached, link, own};
 
 mod sample;
 
-/// The most steps with tool calls in one run.
+/// The maximum number of steps with tool calls in one run.
 const STEPS_PER_TURN: u64 = 12;
 /// After this time no more prompts are sent.
 const TIME_MAX: Duration = Duration::from_secs(40);

@@ -126,7 +126,7 @@ async fn server(
         let found = local::running_now();
         let running =
             found.first().map(|found| format!("\n{} runs here: --base-url {}", found.name, found.address));
-        let remedy = format!("`greenroom login` keeps one{}", running.unwrap_or_default());
+        let remedy = format!("`greenroom login` stores one{}", running.unwrap_or_default());
         return Ok(vec![Check::bad("key", format!("none for {name}"), remedy)]);
     }
     let provider = match server.provider(&args.server, true, &agent::data_dir(global)?) {
@@ -136,22 +136,18 @@ async fn server(
     let served = match tokio::time::timeout(LISTED_WITHIN, provider.served()).await {
         Ok(Ok(served)) => served,
         Ok(Err(error)) if error.failure.class == FailureClass::Auth => {
-            let remedy = format!("`greenroom login {name}` keeps another key");
+            let remedy = format!("`greenroom login {name}` stores another key");
             return Ok(vec![Check::bad("key", format!("{name} refuses it: {}", error.failure), remedy)]);
         }
         Ok(Err(error)) => {
             let remedy = match local::usual_name(server.base_url()) {
-                Some(program) => format!("is {program} running?"),
-                None => "is the server running, and is its address right?".to_owned(),
+                Some(program) => format!("check that {program} is running"),
+                None => "check that the server is running and its address is correct".to_owned(),
             };
             return Ok(vec![Check::bad("server", format!("{address}: {}", error.failure), remedy)]);
         }
         Err(_) => {
-            return Ok(vec![Check::bad(
-                "server",
-                format!("{address} does not answer"),
-                "is its address right?",
-            )]);
+            return Ok(vec![Check::bad("server", format!("{address} does not answer"), "check its address")]);
         }
     };
     let mut checks = vec![Check::ok("server", format!("{address} lists {} models", served.models.len()))];
@@ -211,7 +207,7 @@ async fn store(global: &Global) -> Check {
             format!("{shown}: {}", notices.join("; ")),
             "`greenroom store check` lists what is lost, `greenroom store accept-loss` lets its sessions continue",
         ),
-        Err(error) => Check::bad("store", error::line(&error), "`greenroom store check` says more"),
+        Err(error) => Check::bad("store", error::line(&error), "`greenroom store check` shows details"),
     }
 }
 

@@ -258,7 +258,7 @@ fn print(screen: &mut Screen, rows: &[Evaluated]) -> Result<()> {
         screen.line(line(row))?;
     }
     if rows.is_empty() {
-        screen.line("No compaction was necessary in this window; a smaller --window makes some.")?;
+        screen.line("No compaction was necessary in this window; use a smaller --window.")?;
     }
     Ok(())
 }

@@ -31,7 +31,7 @@ const CHECKED_WITHIN: Duration = Duration::from_secs(10);
 pub(crate) async fn run(global: &Global, args: &LoginArgs) -> Result<u8> {
     let mut screen = Screen::stdout(global.color);
     if greenroom_tools::origin::is_of_command() {
-        return Err(usage("a command of a tool started this process, so it may not keep a key"));
+        return Err(usage("a command of a tool started this process, so it may not store a key"));
     }
     if args.forget {
         let loaded = agent::config(global)?;
@@ -41,12 +41,12 @@ pub(crate) async fn run(global: &Global, args: &LoginArgs) -> Result<u8> {
         let path = kept_keys::keep(&variable, None)?;
         let path = path.display();
         screen.line(match was_kept {
-            true => format!("{path} has no key for {name} any more."),
+            true => format!("{path} no longer has a key for {name}."),
             false => format!("{path} had no key for {name}."),
         })?;
         return Ok(0);
     }
-    // Who sees where the key goes, and gives it, confirms the address.
+    // A user who sees the address and then gives the key confirms the address.
     let is_seen = is_terminal();
     let address = match &args.provider {
         Some(name) => address_of_file(global, name)?,
@@ -57,8 +57,8 @@ pub(crate) async fn run(global: &Global, args: &LoginArgs) -> Result<u8> {
         Some(provider) => provider.to_owned(),
         None => {
             return Err(usage(
-                "the form of this key does not say whose it is; name the provider: greenroom login openai, anthropic, google \
-                 or one of your configuration",
+                "the provider of this key is unknown; name it: greenroom login openai, anthropic, google or a provider of \
+                 your configuration",
             ));
         }
     };
@@ -128,7 +128,7 @@ pub(crate) async fn keep(
     secrets::note(&variable, key);
     let checked = check(global, &loaded, provider, key, is_confirmed).await?;
     let path = kept_keys::keep(&variable, Some(key))?;
-    let mut said = vec![format!("The key for {provider} is kept in {}.", path.display())];
+    let mut said = vec![format!("The key for {provider} is stored in {}.", path.display())];
     if let Some(problem) = checked {
         said.push(format!("It was not checked: {problem}"));
     }
@@ -141,11 +141,11 @@ pub(crate) async fn keep(
         if let Some(model) = first_model(provider) {
             config::set(global, "model", model)?;
             said.push(format!(
-                "{model} of {provider} answers from now on; /model and `greenroom config` change that."
+                "{model} of {provider} is used from now on; /model and `greenroom config` change that."
             ));
         }
     } else if loaded.own.provider != provider {
-        said.push(format!("`greenroom config set provider {provider}` makes it answer."));
+        said.push(format!("`greenroom config set provider {provider}` selects it."));
     }
     Ok(said)
 }
@@ -168,7 +168,7 @@ async fn check(
     match tokio::time::timeout(CHECKED_WITHIN, asked.served()).await {
         Ok(Ok(_)) => Ok(None),
         Ok(Err(error)) if error.failure.class == FailureClass::Auth => {
-            Err(usage(format!("{provider} refuses this key, so it is not kept: {}", error.failure)))
+            Err(usage(format!("{provider} rejects this key, so it is not stored: {}", error.failure)))
         }
         Ok(Err(error)) => Ok(Some(error.failure.to_string())),
         Err(_) => Ok(Some(format!("{provider} did not answer within {CHECKED_WITHIN:?}"))),

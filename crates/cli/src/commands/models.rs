@@ -38,7 +38,7 @@ pub(crate) async fn run(global: &Global, args: &ModelsArgs) -> Result<u8> {
     let chosen = Server::chosen(&loaded, &server, &loaded.own.model, true, &here)?;
     if args.forget.is_none() && chosen.lacks_key(&server) {
         Screen::stderr(global.color).line(format!(
-            "greenroom: no API key for {} was found, so this is the model catalogue; `greenroom login` keeps a key",
+            "greenroom: no API key for {} was found, so this is the model catalogue; `greenroom login` stores a key",
             chosen.name().unwrap_or_default()
         ))?;
         let named = [chosen.name().unwrap_or_default()];
@@ -94,7 +94,7 @@ async fn show(global: &Global, args: &ModelsArgs, client: &Client, warnings: &[S
         }
         let model = one_line(model, NAME_COLUMNS);
         screen.line(if was_known {
-            format!("Forgot the limit that the server named for {model}.")
+            format!("Forgot the learned limit of {model}.")
         } else {
             format!("No learned limit of {model} was stored.")
         })?;

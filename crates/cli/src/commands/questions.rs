@@ -64,7 +64,7 @@ pub(crate) async fn answer(global: &Global, args: &AnswerArgs) -> Result<u8> {
     let opened = Changes::open_and(global, known).await;
     let (changes, (session_id, questions)) =
         opened.map_err(|error| match error::is_store_in_use(&error) {
-            true => error.context("the program that uses the store must be given the answer"),
+            true => error.context("give the answer to the program that uses the store"),
             false => error,
         })?;
     let asked = questions.iter().find(|asked| asked.id == EntryId(args.question));
@@ -163,7 +163,7 @@ pub(crate) fn wanted(kind: &QuestionKind) -> String {
         QuestionKind::Choice { choices, several: true } => {
             format!("some of, as a JSON list: {}", choices.join(", "))
         }
-        QuestionKind::Form { schema } => format!("JSON as this schema says: {schema}"),
+        QuestionKind::Form { schema } => format!("JSON that matches this schema: {schema}"),
         QuestionKind::Approval { approval } => approval.answers().to_owned(),
         QuestionKind::Text | _ => "any text".to_owned(),
     }

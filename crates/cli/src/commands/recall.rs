@@ -27,7 +27,7 @@ pub(crate) async fn run(global: &Global, args: &RecallArgs) -> Result<u8> {
         return Ok(code);
     }
     if found.is_empty() {
-        screen.line(format!("No entry has words of {:?}.", args.query.join(" ")))?;
+        screen.line(format!("No entry matches {:?}.", args.query.join(" ")))?;
         return Ok(code);
     }
     for Recalled { session, entry, at_ms, role, text, .. } in &found {

@@ -35,7 +35,7 @@ use crate::host::{self, Patience};
 const REPLAYED_MAX: usize = 1_000;
 /// How long to wait for the first byte of standard input.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// The most bytes of standard input: about the largest entry that the store accepts.
+/// The maximum number of bytes of standard input: about the largest entry that the store accepts.
 const INPUT_BYTES_MAX: u64 = 32 * 1024 * 1024;
 /// The largest file with an answer's schema, in bytes.
 const SCHEMA_BYTES_MAX: u64 = 1024 * 1024;
@@ -178,8 +178,8 @@ async fn unstored(
 /// Returns the error that the host ended after it had accepted the prompt.
 fn cut_off(session: &str) -> CliError {
     let text = format!(
-        "the host ended before the answer was whole; finished steps are kept, and nothing goes on unasked: `greenroom \
-         resume {session}` shows where it stands, and /continue there goes on"
+        "the host ended before the answer was complete; finished steps are kept. `greenroom resume {session}` shows the \
+         session, and /continue resumes the run there"
     );
     CliError::new(error::FAILED, text)
 }

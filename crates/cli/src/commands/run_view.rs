@@ -25,7 +25,7 @@ pub(crate) struct Unread(CliError);
 
 impl Unread {
     fn new() -> Self {
-        let text = "the run was aborted, since nothing reads its output any more";
+        let text = "the run was aborted because nothing reads its output any more";
         Self(CliError::new(error::INTERRUPTED, text))
     }
 }

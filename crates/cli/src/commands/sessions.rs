@@ -50,7 +50,9 @@ pub(crate) async fn run(global: &Global, args: &SessionsArgs) -> Result<u8> {
     let mut labels = BTreeMap::new();
     for (name, value) in wanted {
         if labels.insert(name.clone(), value.clone()).is_some_and(|earlier| earlier != value) {
-            return Err(error::usage(format!("no session has two values of the label {name}; name one")));
+            return Err(error::usage(format!(
+                "a session has only one value of the label {name}; give --label {name} once"
+            )));
         }
     }
     let list = ListSessions {
@@ -94,7 +96,7 @@ pub(crate) async fn run(global: &Global, args: &SessionsArgs) -> Result<u8> {
     }
     if listed.is_empty() && code == 0 {
         screen.line(format!(
-            "No sessions in {} yet. `greenroom` begins one, and `greenroom demo` shows one.",
+            "No sessions in {} yet. `greenroom` starts one, and `greenroom demo` shows one.",
             dir.display()
         ))?;
         return Ok(0);

@@ -198,9 +198,7 @@ fn conversation(screen: &mut Screen, stored: &Stored) -> Result<()> {
             continue;
         }
         if let Some((_, summary)) = kept_from.filter(|(first_kept, _)| *first_kept == entry.id) {
-            let text = format!(
-                "the model sees what follows, and instead of the above the summary of entry {summary}"
-            );
+            let text = format!("the model sees the summary of entry {summary} instead of the messages above");
             mark(screen, Look::NOTE, &text)?;
         }
         show_entry(screen, entry, &results)?;
@@ -245,7 +243,7 @@ fn show_entry(screen: &mut Screen, entry: &Arc<Entry>, results: &HashMap<&str, &
             speech(screen, &custom.kind, Look::GOOD, &greenroom_kernel::message::blocks_text(&custom.content))
         }
         EntryKind::BranchSummary { summary, .. } => {
-            speech(screen, "from the branch before", Look::NOTE, summary)
+            speech(screen, "from the previous branch", Look::NOTE, summary)
         }
         EntryKind::CompactionEnded(ended) => {
             // The end of an installed compaction is shown with its own entry, a failure here.

@@ -83,8 +83,8 @@ async fn check(global: &Global, args: &JsonArgs) -> Result<u8> {
         for segment in &unknown {
             let name = Row::styled(Look::BAD, format!("segment {segment} of the journal"));
             screen.line(name.then(format!(
-                ": a part of it is gone, and nothing tells whose entries it held; sessions may be missing, or \
-                 lack their newest entries; `greenroom store accept-loss --segment {segment}` accepts that"
+                ": a part of it is lost, with entries of unknown sessions; sessions may be missing, or lack their \
+                 newest entries; `greenroom store accept-loss --segment {segment}` accepts the loss"
             )))?;
         }
         if found.is_empty() && unknown.is_empty() {
@@ -119,7 +119,7 @@ pub(crate) fn say(screen: &mut Screen, loss: &Loss) -> Result<()> {
     let style = if is_open(loss) { Look::BAD } else { Look::DIM };
     let name = Row::styled(style, id.as_str());
     let what_now = if loss.is_accepted {
-        "that was accepted".to_owned()
+        "the loss was accepted".to_owned()
     } else {
         format!("it accepts no prompts until `greenroom store accept-loss {id}`")
     };
@@ -195,8 +195,8 @@ async fn accept_segment(global: &Global, segment: u64, as_json: bool) -> Result<
     }
     let line = if is_accepted {
         format!(
-            "Accepted: what segment {segment} of the journal held is lost, and nobody knows whose it was. Sessions may \
-             be missing, or lack their newest entries; this is not said again."
+            "Accepted: a part of segment {segment} of the journal is lost, with entries of unknown sessions. Sessions may \
+             be missing, or lack their newest entries; this warning is not repeated."
         )
     } else {
         format!("Segment {segment} has no loss to accept; `greenroom store check` lists the losses.")

@@ -28,7 +28,7 @@ mod rows;
 /// How often the list is requested.
 const ASK_EVERY: Duration = Duration::from_millis(500);
 /// The message while no host has the store.
-const NO_HOST: &str = "no host holds the store; the next one is looked for";
+const NO_HOST: &str = "no host has the store open; looking for the next one";
 
 /// Runs the command.
 pub(crate) async fn run(global: &Global, args: &TopArgs) -> Result<u8> {
@@ -52,7 +52,7 @@ pub(crate) async fn run(global: &Global, args: &TopArgs) -> Result<u8> {
     }
     let Some(client) = client else {
         screen.line(
-            "No host holds the store, so no session is live; `greenroom sessions` lists what is stored, and `greenroom \
+            "No host has the store open, so no session is live; `greenroom sessions` lists the stored ones, and `greenroom \
              chat` starts a host.",
         )?;
         return Ok(0);
@@ -154,7 +154,7 @@ async fn watch(global: &Global, client: Client, mut model: Model, color: bool) -
                 match listed {
                     Ok(Some(Listed { client: found, is_new, sessions, short_ids })) => {
                         if is_new {
-                            model.notice = Some("another host has the store now".to_owned());
+                            model.notice = Some("another host has the store open now".to_owned());
                         }
                         model.know(short_ids);
                         model.taken(sessions, time::now_ms());

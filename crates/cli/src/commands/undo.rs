@@ -64,7 +64,7 @@ async fn agrees(global: &Global, args: &UndoArgs, planned: &SessionRewound, chan
     let mut screen = Screen::stderr(global.color);
     if args.json || !confirm::can_ask(&screen) {
         return Err(error::usage(format!(
-            "{files} would be changed: add --yes to do it, --dry-run to see which, or --conversation to leave them"
+            "{files} would be changed; add --yes to change them, --dry-run to list them, or --conversation to leave them"
         )));
     }
     for file in &planned.files {

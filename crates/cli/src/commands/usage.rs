@@ -34,7 +34,7 @@ pub(crate) async fn run(global: &Global, args: &UsageArgs) -> Result<u8> {
         return Ok(0);
     }
     if spending.is_empty() {
-        screen.line("Nothing was spent in this time.")?;
+        screen.line("There was no spending in this period.")?;
         return Ok(0);
     }
     let first = if args.hours { "HOUR (UTC)" } else { "DAY (UTC)" };

@@ -26,7 +26,7 @@ mod tests;
 
 /// The file in the user's configuration folder.
 const FILE: &str = "keys.yaml";
-/// The most bytes that are read of it.
+/// The maximum number of bytes that are read of it.
 const BYTES_MAX: u64 = 1 << 16;
 
 /// The keys of this process's user, once they were read.
@@ -117,7 +117,7 @@ fn read(path: &std::path::Path) -> Result<BTreeMap<String, String>> {
 fn write(path: &std::path::Path, keys: &BTreeMap<String, String>) -> Result<()> {
     let failed = || format!("write {}", path.display());
     folder::make_room(path)?;
-    let text = format!("# Keys that `greenroom login` keeps.\n{}", serde_norway::to_string(keys)?);
+    let text = format!("# Keys stored by `greenroom login`.\n{}", serde_norway::to_string(keys)?);
     let new = path.with_extension(format!("new{}", std::process::id()));
     // A file that exists could be another user's.
     let mut options = std::fs::File::options();

@@ -41,8 +41,8 @@ mod trust;
 #[cfg(test)]
 mod tests;
 
-/// The most brackets and braces that a configuration may open. The parser's time grows with the file's bytes
-/// times its depth, and the parser checks the depth only afterwards; each level of flow style opens one.
+/// The maximum number of brackets and braces that a configuration may open. The parser's time grows with the file's
+/// bytes times its depth, and the parser checks the depth only afterwards; each level of flow style opens one.
 const BRACKETS_MAX: usize = 2_000;
 
 /// The texts of the user's and the project's file.
@@ -219,7 +219,7 @@ pub(crate) fn assemble(files: &Files, own: Option<Value>, project: Option<Value>
     {
         // A user with a server of their own by default may not want to switch away from it.
         let reason = format!(
-            "your own file chooses {own} and does not name {theirs}; if what you say in this folder may go there, add \
+            "your own file chooses {own} and does not name {theirs}; if your conversations in this folder may be sent there, add \
              `providers: {{ {theirs}: {{}} }}` to {file}",
             own = own_config.provider,
             theirs = config.provider,

@@ -15,9 +15,9 @@ use super::{Wrong, or_default, wrong};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct LimitsConfig {
-    /// The most answers of the model in one run.
+    /// The maximum number of model answers in one run.
     pub(crate) steps_max: u32,
-    /// The most identical tool calls in a row.
+    /// The maximum number of identical tool calls in a row.
     pub(crate) repeats_max: u32,
     /// How often a failed model call is retried; waits start at 0.5 s and double, and Retry-After counts up to 60 s.
     pub(crate) retries_max: u32,
@@ -26,15 +26,16 @@ pub(crate) struct LimitsConfig {
     /// The cost limit of a session, in US dollars, for models with known prices; a call that may exceed it is not made.
     /// `null`: no limit.
     pub(crate) cost_usd_max: Option<f64>,
-    /// The most tool calls per answer; further ones are dropped, and the model is told.
+    /// The maximum number of tool calls per answer; further ones are dropped, and the model is told.
     pub(crate) calls_max: u32,
-    /// The most bytes of the names and arguments of these calls together.
+    /// The maximum number of bytes of the names and arguments of these calls together.
     pub(crate) call_bytes_max: u64,
     /// The time limit of a tool call, in seconds. `null`: no limit.
     pub(crate) tool_timeout_s: Option<u64>,
     /// The time limit of a run, in seconds, after which the run ends as stopped. `null`: no limit.
     pub(crate) run_timeout_s: Option<u64>,
-    /// The most runs and queued inputs in all sessions together; further ones are refused. `null`: no limit.
+    /// The maximum number of runs and queued inputs in all sessions together; further ones are refused. `null`: no
+    /// limit.
     pub(crate) inputs_max: Option<usize>,
     /// How many sessions may have actors in memory; above that, the least recently used idle ones sleep. `null`: no
     /// limit.
@@ -43,7 +44,7 @@ pub(crate) struct LimitsConfig {
     /// value, which then has these limits instead.
     #[serde(deserialize_with = "or_default")]
     pub(crate) labels: BTreeMap<String, LabelLimitConfig>,
-    /// The label among whose values the slots of providers are shared; without it, they are shared among sessions.
+    /// The label by whose values the slots of providers are shared; without it, they are shared by session.
     pub(crate) fair_by: Option<String>,
     /// Further labels by which spending is summed up for `greenroom usage`. Those in `labels`, in `fair_by` and of
     /// `serve.tokens` always are.
@@ -59,11 +60,12 @@ pub(crate) struct LabelLimitConfig {
     pub(crate) cost_usd_per_hour: Option<f64>,
     /// The cost limit within 24 hours, in US dollars.
     pub(crate) cost_usd_per_day: Option<f64>,
-    /// The most tokens per minute, input and output together, including summaries; further calls wait.
+    /// The maximum number of tokens per minute, input and output together, including summaries; further calls wait.
     pub(crate) tokens_per_minute: Option<u64>,
-    /// The most prompts, steers and follow-ups per minute; further ones are refused, and told when to come again.
+    /// The maximum number of prompts, steers and follow-ups per minute; further ones are refused with the time to
+    /// retry.
     pub(crate) messages_per_minute: Option<u64>,
-    /// The most runs at a time; further ones wait, in order.
+    /// The maximum number of concurrent runs; further ones wait, in order.
     pub(crate) runs_max: Option<usize>,
 }
 

@@ -35,17 +35,17 @@ impl ThemeConfig {
     }
 }
 
-/// What tells you, while the terminal does not have the focus, that a run has ended or asks.
+/// Notifications that a run has ended or asks a question, while the terminal does not have the focus.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct NotifyConfig {
     /// How: `auto` (a notification of the desktop in terminals that are known to have it, otherwise the bell), `bell`,
     /// `desktop` (OSC 9) or `off`.
     pub(crate) method: NotifyMethod,
-    /// Whether the window's title says what the session does. The title from before comes back at the end.
+    /// Whether the title of the terminal window shows the session's state. The previous title comes back at the end.
     pub(crate) title: bool,
-    /// A run that is shorter gives no notice, in seconds. In a terminal that does not report the focus, also how long no
-    /// key must have been pressed.
+    /// The minimum duration of a run for a notification, in seconds. In a terminal that does not report the focus, also
+    /// the minimum time without a key press.
     pub(crate) after_s: u64,
 }
 

@@ -1,4 +1,4 @@
-//! What the agent may do without asking.
+//! The permissions of the agent: the actions that need no approval.
 //!
 //! Invariants: each rule is read when its file is; a project's file can add rules that ask or deny and choose a
 //! stricter mode, and allows nothing.
@@ -9,22 +9,22 @@ use serde::{Deserialize, Serialize};
 
 use super::{Wrong, or_default, wrong};
 
-/// What the agent may do without asking. A rule is a tool's name, or `read`, `write` or `bash` with a pattern:
-/// `bash(git status *)`, `write(src/**)`, `read(.env)`.
+/// The permissions of the agent: the actions that need no approval. A rule is a tool's name, or `read`, `write` or
+/// `bash` with a pattern: `bash(git status *)`, `write(src/**)`, `read(.env)`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct PermissionsConfig {
-    /// What happens to calls that no rule decides: `read_only` (the agent changes nothing), `ask` (it asks before it
+    /// The decision about calls that match no rule: `read_only` (the agent changes nothing), `ask` (it asks before it
     /// changes a file or runs a command), `accept_edits` (it asks before it runs a command) or `everything`. `null`:
     /// `ask` in a chat at a terminal; elsewhere `ask` if there are rules, and otherwise `read_only`. Also `--mode`.
     pub(crate) mode: Option<Mode>,
-    /// Rules whose calls run without asking. Also `--allow`.
+    /// Rules that allow calls without asking. Also `--allow`.
     #[serde(deserialize_with = "or_default")]
     pub(crate) allow: Vec<String>,
-    /// Rules whose calls always ask, whatever the mode and `allow` say. Also `--ask`.
+    /// Rules that make calls ask, regardless of the mode and `allow`. Also `--ask`.
     #[serde(deserialize_with = "or_default")]
     pub(crate) ask: Vec<String>,
-    /// Rules whose calls never run, whatever else says. Also `--deny`.
+    /// Rules that deny calls, regardless of all other settings. Also `--deny`.
     #[serde(deserialize_with = "or_default")]
     pub(crate) deny: Vec<String>,
 }

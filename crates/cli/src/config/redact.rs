@@ -10,7 +10,7 @@ use super::surroundings::Surroundings;
 use super::{Config, or_default};
 use crate::error::secrets;
 
-/// What is replaced by `[redacted:NAME]` in logs, events, exports, errors and summaries, and in what the model gets.
+/// The secrets that are replaced by `[redacted:NAME]` in logs, events, exports, errors, summaries and model input.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct RedactConfig {
@@ -18,7 +18,7 @@ pub(crate) struct RedactConfig {
     /// `…_KEY`, `…_TOKEN`, `…_SECRET` and `…PASSWORD…` are redacted anyway.
     #[serde(deserialize_with = "or_default")]
     pub(crate) variables: Vec<String>,
-    /// Environment variables that are not secret, although their names look like it.
+    /// Environment variables that are not secret although their names suggest it.
     #[serde(deserialize_with = "or_default")]
     pub(crate) not_secret: Vec<String>,
     /// Whether texts that look like a secret, such as private keys and tokens of known services, are redacted in results of

@@ -21,9 +21,9 @@ pub(crate) const DAY_S: u64 = 86_400;
 pub(crate) struct RetentionConfig {
     /// How long a session is kept after its last activity, in days. `null`: without a limit.
     pub(crate) age_max_days: Option<u64>,
-    /// How many sessions are kept, those with the newest activity; sub-agents' sessions do not count. `null`: all.
+    /// The number of sessions to keep, those with the newest activity; sub-agents' sessions do not count. `null`: all.
     pub(crate) sessions_max: Option<usize>,
-    /// Other limits for sessions with certain labels: the first rule that matches a session decides about it, alone.
+    /// Other limits for sessions with certain labels: only the first rule that matches a session applies to it.
     #[serde(deserialize_with = "or_default")]
     pub(crate) rules: Vec<RetentionRuleConfig>,
 }
@@ -88,7 +88,7 @@ pub(super) fn check(config: &RetentionConfig) -> Result<(), Wrong> {
             return wrong(&["retention", "rules"], "each must have labels");
         }
         if limits(rule.age_max_days, rule.sessions_max).iter().any(|(_, is_zero)| *is_zero) {
-            return wrong(&["retention", "rules"], "the limits of each must be at least 1, or null");
+            return wrong(&["retention", "rules"], "the limits of each rule must be at least 1, or null");
         }
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! Which files are kept as they were before tools change them.
+//! Copies of files from before tools change them.
 //!
 //! Invariants: only the user's own file sets it, because it decides what can be brought back.
 
@@ -13,17 +13,18 @@ use super::{Wrong, wrong};
 /// The folder in the data directory.
 const FOLDER: &str = "files";
 
-/// Which files are kept as they were before tools change them, so that `undo` and `/undo` can bring them back.
+/// Copies of files from before tools change them, so that `undo` and `/undo` can restore them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct RewindConfig {
     /// Whether files are kept.
     pub(crate) enabled: bool,
-    /// The most that is kept of all sessions together, in bytes. Above it, the oldest contents are dropped.
+    /// The maximum size of the kept files of all sessions together, in bytes. Above it, the least recently used
+    /// contents are dropped.
     pub(crate) total_bytes_max: u64,
     /// The largest file that is kept, in bytes.
     pub(crate) file_bytes_max: u64,
-    /// The most that is kept of the files that one run changes, in bytes. Further files are not kept.
+    /// The maximum size of the files that are kept for one run, in bytes. Further files are not kept.
     pub(crate) run_bytes_max: u64,
 }
 

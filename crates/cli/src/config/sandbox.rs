@@ -14,14 +14,14 @@ use super::layers::expanded;
 use super::surroundings::Surroundings;
 use super::{Wrong, layers, or_default, wrong};
 
-/// What commands may reach.
+/// The files, hosts and resources that commands may use.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct SandboxConfig {
     /// The protection: `auto` is bubblewrap where it works, else Landlock, else commands are refused; `off` lets commands
     /// reach what you can reach. Also `--sandbox`.
     pub(crate) mode: ModeConfig,
-    /// What commands may connect to: `none`, `all`, or a list of hosts, as `crates.io`, `*.crates.io` or
+    /// The hosts that commands may connect to: `none`, `all`, or a list of hosts, as `crates.io`, `*.crates.io` or
     /// `10.0.0.7:8080`, by HTTP and HTTPS (ports 80 and 443 without a port). A list needs bubblewrap.
     pub(crate) network: NetworkConfig,
     /// Folders that commands may change besides the workspace and their own `/tmp`: absolute paths, or `~/…`.
@@ -33,16 +33,16 @@ pub(crate) struct SandboxConfig {
     /// Files and folders that commands may not read: absolute paths, `~/…`, or paths in the workspace.
     #[serde(deserialize_with = "or_default")]
     pub(crate) hidden: Vec<String>,
-    /// The most memory that each process of a command may allocate, in MiB. `null`: no limit.
+    /// The maximum amount of memory that each process of a command may allocate, in MiB. `null`: no limit.
     pub(crate) memory_mib_max: Option<u64>,
-    /// The most processes and threads of a command, where the system counts them: for an ordinary user with a PID
-    /// namespace.
+    /// The maximum number of processes and threads of a command: enforced by the system for ordinary users with a PID
+    /// namespace, and otherwise counted by Greenroom.
     pub(crate) processes_max: u64,
     /// The largest file that a command may write, in MiB. `null`: no limit.
     pub(crate) file_mib_max: Option<u64>,
-    /// The most open files of each process of a command. `null`: the limit of greenroom itself.
+    /// The maximum number of open files of each process of a command. `null`: the limit of greenroom itself.
     pub(crate) open_files_max: Option<u64>,
-    /// The most processor time of each process of a command, in seconds. `null`: no limit.
+    /// The maximum processor time of each process of a command, in seconds. `null`: no limit.
     pub(crate) cpu_s_max: Option<u64>,
 }
 
@@ -56,7 +56,7 @@ pub(crate) enum ModeConfig {
     Off,
 }
 
-/// What commands may connect to.
+/// The hosts that commands may connect to.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub(crate) enum NetworkConfig {

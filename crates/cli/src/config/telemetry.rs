@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{parse_url, show_url};
 
-/// What is told to a collector.
+/// The spans that are sent to a collector.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct TelemetryConfig {

@@ -32,11 +32,11 @@ pub(crate) const INSTRUCTIONS: [&str; 2] = ["AGENTS.md", "CLAUDE.md"];
 pub(crate) const SKILLS: [&str; 3] = [".greenroom/skills", ".agents/skills", ".claude/skills"];
 /// The folders of a project's commands.
 const COMMANDS: [&str; 2] = [".greenroom/commands", ".claude/commands"];
-/// The most folders that are searched.
+/// The maximum number of folders that are searched.
 pub(crate) const FOLDERS_MAX: usize = 32;
 /// The file with the answers, in the folder of the user's configuration.
 const ANSWERS: &str = "trusted-folders";
-/// The most bytes that are read of it.
+/// The maximum number of bytes that are read of it.
 const BYTES_MAX: u64 = 1 << 20;
 
 /// Returns the root of the project that contains this folder, an absolute path without links: the folder

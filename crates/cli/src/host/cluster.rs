@@ -146,7 +146,7 @@ impl Database {
 /// No URL is given, or it is not one of PostgreSQL.
 pub(crate) fn for_copy(url: Option<String>, surroundings: &Surroundings) -> Result<Database> {
     let url = url.or_else(|| surroundings.variable(STORE));
-    let none = || usage(format!("which database? Give its URL, or set {STORE}"));
+    let none = || usage(format!("no database is named; give its URL, or set {STORE}"));
     let url = url.ok_or_else(none)?;
     check_url("store copy", &url)?;
     Ok(Database::new(url, "copy"))

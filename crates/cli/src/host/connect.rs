@@ -216,7 +216,7 @@ pub(crate) async fn stop(global: &Global, force: bool) -> Result<u8> {
             Ok(0)
         }
         Ending::Refused(error) if error.kind() == Some(ProblemKind::Busy) => {
-            let reason = format!("{error}; `greenroom host --stop --force` ends it all the same");
+            let reason = format!("{error}; use `greenroom host --stop --force` to end it anyway");
             Err(Unreached::refused(error::STORE, &reason).into())
         }
         Ending::Refused(error) => Err(error.into()),

@@ -230,15 +230,14 @@ impl Setup {
             }
         };
         if !wait.is_zero() && !is_free(&data_dir(global)?) {
-            let line =
-                format!("greenroom: the store is in use; this waits up to {} s for it", wait.as_secs());
+            let line = format!("greenroom: the store is in use; waiting up to {} s for it", wait.as_secs());
             Screen::stderr(global.color).line(line)?;
         }
         let until = Instant::now() + wait;
         let ended = make_room_by(global, until).await?;
         if let Some(process) = ended.filter(|_| stay == Stay::Unwatched) {
             let line = format!(
-                "greenroom: the host (process {process}) was idle and has ended; this takes its place"
+                "greenroom: the idle host (process {process}) has ended; this process takes its place"
             );
             Screen::stderr(global.color).line(line)?;
         }

@@ -124,7 +124,7 @@ impl Handle {
             Ok(handle) => Ok(Self(handle)),
             // Handles are available only for living processes.
             Err(Errno::ESRCH | Errno::EINVAL | Errno::ENODATA) => Err(Stranger::Gone),
-            Err(Errno::ENOPROTOOPT) => Err(Stranger::Unknown("that takes Linux 6.5 or newer".to_owned())),
+            Err(Errno::ENOPROTOOPT) => Err(Stranger::Unknown("this requires Linux 6.5 or newer".to_owned())),
             Err(error) => Err(Stranger::Unknown(error.desc().to_owned())),
         }
     }
@@ -152,7 +152,7 @@ impl Handle {
 pub(super) fn refusal(reason: &dyn fmt::Display) -> String {
     let error = serde_json::json!({
         "code": -32_600,
-        "message": format!("this host does not serve you: {reason}"),
+        "message": format!("this host rejects this process: {reason}"),
     });
     serde_json::json!({ "jsonrpc": "2.0", "id": null, "error": error }).to_string() + "\n"
 }

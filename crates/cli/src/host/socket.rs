@@ -281,7 +281,9 @@ pub(super) async fn connect(data_dir: &Path, path: &Path) -> Result<Connected> {
                 return Err(refused(&format!("{stranger}, and no host is; {advice}")));
             }
             Err(stranger @ Stranger::Unknown(_)) => {
-                return Err(refused(&format!("{stranger}; --no-host does without one where it has ended")));
+                return Err(refused(&format!(
+                    "{stranger}; once it has ended, --no-host runs without a host"
+                )));
             }
         }
     }

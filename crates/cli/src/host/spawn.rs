@@ -35,9 +35,9 @@ const WORDS_COLUMNS: usize = 300;
 pub(crate) struct Terms {
     /// How long it stays up idle, in seconds.
     pub(crate) idle_s: u64,
-    /// The most runs and inputs in all sessions together; 0 for no limit.
+    /// The maximum number of runs and inputs in all sessions together; 0 for no limit.
     pub(crate) inputs_max: usize,
-    /// The most sessions with actors in memory; 0 for no limit.
+    /// The maximum number of sessions with actors in memory; 0 for no limit.
     pub(crate) live_sessions_max: usize,
     /// Which sessions it keeps.
     pub(crate) retention: RetentionConfig,
@@ -143,7 +143,7 @@ async fn start(global: &Global, dir: &Path, terms: &Terms) -> Result<Started> {
     arguments.extend(terms.arguments());
     arguments.extend(std::iter::repeat_n("-v".into(), usize::from(global.verbose)));
     let said = tokio::task::spawn_blocking(move || background::start(&arguments)).await?;
-    Ok(became(&said.context("start a host in the background (--no-host does without one)")?))
+    Ok(became(&said.context("start a host in the background (use --no-host to run without one)")?))
 }
 
 /// Returns the result for a host that wrote this to its starter: the last line counts.

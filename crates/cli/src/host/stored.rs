@@ -1,4 +1,4 @@
-//! The store opened by a command itself: if no host has it, or if the host cannot be asked.
+//! The store, opened by a command itself if no host has it or the host does not answer.
 //!
 //! Invariants: reading changes and creates nothing; losses and repairs are reported once, when the store is
 //! opened.

@@ -232,8 +232,7 @@ impl Wait {
 }
 
 /// The advice while a silent host is awaited.
-const WAITS: &str =
-    "waiting for it, and Ctrl-C leaves; it can be killed with `greenroom host --stop --force`";
+const WAITS: &str = "waiting for it; Ctrl-C exits, and `greenroom host --stop --force` kills the host";
 
 /// Returns the message that a host is alive and does not answer a request.
 fn unanswered_text(dir: &Path, method: &str) -> String {

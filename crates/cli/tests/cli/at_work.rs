@@ -141,11 +141,11 @@ async fn who_leaves_while_it_works_is_asked_and_who_comes_back_is_told() {
     one.shows("ended with 0");
     // A new chat in the same folder is told of it, and who comes back to it.
     let two = open("two");
-    let screen = two.shows("Another session is at work in this folder: a long task");
+    let screen = two.shows("Another session is working in this folder: a long task");
     assert!(screen.contains("/resume one joins it"), "{screen}");
     drop(one);
     let one = open("one");
-    one.shows("This session is at work");
+    one.shows("This session is working");
     let screen = one.shows("you have joined it");
     assert!(screen.contains("Resumed a long task"), "{screen}");
     // It is stopped, and what it has done is kept.
@@ -359,13 +359,13 @@ fn the_start_says_what_was_found_and_the_keys_are_a_key_away() {
     terminal.says("/skills");
     terminal.shows("deploy  Ships it");
     terminal.says("/theme");
-    terminal.shows("Which colours");
+    terminal.shows("Choose a theme");
     terminal.press("Escape");
-    terminal.until("it is closed", |screen| !screen.contains("Which colours"));
+    terminal.until("it is closed", |screen| !screen.contains("Choose a theme"));
     terminal.says("/theme high-contrast");
     terminal.shows("Theme high_contrast in this chat");
     terminal.says("/theme solarized");
-    terminal.shows("No theme solarized; there are dark, light, high_contrast, colour_blind");
+    terminal.shows("Unknown theme solarized; available themes: dark, light, high_contrast, colour_blind");
 }
 
 #[test]

@@ -55,7 +55,7 @@ fn what_is_ours_is_closed_to_the_file_tools() {
     symlink("../store/token", home.join("work/t")).unwrap();
     symlink("t", home.join("work/tt")).unwrap();
     symlink("../.config/greenroom/greenroom.yaml", home.join("work/c")).unwrap();
-    // Whoever has two names for one file has one file.
+    // A hard link is another name of the same file.
     std::fs::hard_link(place.store().join("token"), home.join("work/hard")).unwrap();
     let absolute = place.store().join("token").display().to_string();
     let spellings = [
@@ -90,7 +90,7 @@ fn what_is_ours_is_closed_to_the_file_tools() {
     let results = results(&place, &[], &calls);
     let mut wrong = Vec::new();
     for ((call, result), _) in calls.iter().zip(&results).zip(0..closed) {
-        let refused = ["closed to tools", "symbolic link", "is read-only"];
+        let refused = ["not accessible to tools", "symbolic link", "is read-only"];
         if !refused.iter().any(|words| result.contains(words)) {
             wrong.push(format!("{call:?}: {result}"));
         }
@@ -116,7 +116,7 @@ fn what_is_not_there_yet_cannot_be_made() {
             .map(|path| ("write", json!({ "path": path, "content": "provider: mine" })))
             .to_vec();
     for result in results(&place, &[], &calls) {
-        assert!(result.contains("closed to tools") || result.contains("is read-only"), "{result}");
+        assert!(result.contains("not accessible to tools") || result.contains("is read-only"), "{result}");
     }
     let made = place.work().parent().unwrap().join(".config/greenroom");
     assert!(!made.exists());
@@ -145,7 +145,7 @@ fn a_projects_file_can_be_read_and_not_changed() {
         ("write", json!({ "path": "work/named.yaml", "content": "" })),
     ];
     for result in results(&place, &["--config", named.to_str().unwrap()], &calls) {
-        assert!(result.contains("closed to tools"), "{result}");
+        assert!(result.contains("not accessible to tools"), "{result}");
     }
 }
 
@@ -157,6 +157,6 @@ fn the_store_is_no_workspace() {
         let folder = folder.to_str().unwrap();
         let ran = place.run(&["run", "-p", "Hello.", "--simulate", "--workspace", folder]);
         assert_eq!(ran.code, Some(2), "{ran:?}");
-        assert!(ran.stderr.contains("closed to tools"), "{ran:?}");
+        assert!(ran.stderr.contains("not accessible to tools"), "{ran:?}");
     }
 }

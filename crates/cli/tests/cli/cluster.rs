@@ -1,7 +1,7 @@
 //! Three `serve` processes that share a PostgreSQL database, and everything that can happen to them: killed, frozen past
 //! their lease, restarted in order; the database killed, its connections cut.
 //!
-//! What is shown at the end: each prompt is recorded once and answered once, each effect of a tool happened at most once,
+//! The checks at the end: each prompt is recorded once and answered once, each effect of a tool happened at most once,
 //! and no entry was written by an owner after the next one's first.
 
 use std::io::{Read as _, Write as _};
@@ -380,15 +380,15 @@ fn doctor_says_what_is_wrong_with_a_cluster() {
     std::fs::write(&other, "another-another-another-another-\n").unwrap();
     let checks = diagnosis(&cluster, &place, &other);
     assert_eq!(is_well(&checks), [true, false, false, false], "{checks:?}");
-    assert!(checks[1].2.contains("another secret"), "{checks:?}");
+    assert!(checks[1].2.contains("its secret differs"), "{checks:?}");
     // A node is frozen: its lease is valid, and it does not answer; then its lease has run out.
     let process = cluster.nodes[1].running.take().unwrap();
     process.signal(Signal::STOP);
     let checks = diagnosis(&cluster, &place, &cluster.secret);
-    assert!(!checks[2].1 || checks[2].2.contains("not heard of"), "{checks:?}");
+    assert!(!checks[2].1 || checks[2].2.contains("its lease expired"), "{checks:?}");
     std::thread::park_timeout(LEASE * 2);
     let checks = diagnosis(&cluster, &place, &cluster.secret);
-    assert!(checks[2].2.contains("node-1") && checks[2].2.contains("not heard of"), "{checks:?}");
+    assert!(checks[2].2.contains("node-1") && checks[2].2.contains("its lease expired"), "{checks:?}");
     process.signal(Signal::KILL);
     drop(process.end());
     // There is no database.

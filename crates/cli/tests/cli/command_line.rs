@@ -1,4 +1,4 @@
-//! What holds for every command: its help, the ids that it takes, `--json`, progress, and exit codes.
+//! Rules for every command: its help, the ids that it takes, `--json`, progress, and exit codes.
 //!
 //! Invariants: the commands are read off the helps, so that a new one is tried without being listed here.
 

@@ -19,7 +19,7 @@ use super::support::{Model, Place, Running, Says, ran};
 
 /// How long it may take until all processes of a command have ended.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Who is nobody on every system.
+/// The id of the user `nobody` on every system.
 pub(crate) const NOBODY: u32 = 65_534;
 
 /// How the binary is run.
@@ -408,7 +408,7 @@ fn processes_are_counted() {
     }
 }
 
-/// Where commands see the user's other programs, that is said before one runs.
+/// If commands can see the user's other programs, a warning is printed before a command runs.
 #[test]
 fn what_does_not_protect_here_is_said() {
     for circumstances in circumstances() {

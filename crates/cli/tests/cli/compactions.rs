@@ -114,10 +114,10 @@ fn a_plain_chat_reads_how_to_compact_as_a_chat_at_a_terminal_does() {
     );
     for said in [
         "✓ Compacted 4 messages",
-        "/compact has no option --frce; it has --keep N and --force, and all text after -- is the focus",
+        "/compact has no option --frce; its options are --keep N and --force, and text after -- is the focus",
         "--keep needs a number of tokens, such as 20000",
         "/status takes no arguments",
-        "/tree works in a chat at a terminal; /help lists what works here.",
+        "/tree needs a chat at a terminal; /help lists the commands available here.",
     ] {
         assert!(ran.stdout.contains(said), "{said}: {}", ran.stdout.replace("word ", ""));
     }
@@ -143,8 +143,7 @@ fn a_session_is_shown_with_its_summary_and_with_what_the_model_sees() {
         |text: &str| shown.find(text).unwrap_or_else(|| panic!("{text}: {}", shown.replace("word ", "")));
     let stored = place.json(&["show", "mine", "--json"]);
     let id = stored["compactions"][0]["entry_id"].as_u64().unwrap();
-    let mark =
-        of(&format!("the model sees what follows, and instead of the above the summary of entry {id}"));
+    let mark = of(&format!("the model sees the summary of entry {id} instead of the messages above"));
     assert!(of("you › Go on 1.") < mark && mark < of("you › Go on 3."), "{}", shown.replace("word ", ""));
     let summary = of(&format!("summary, entry {id} › "));
     assert!(mark < summary && shown[summary..].contains("## Goal"), "{}", &shown[summary..]);
@@ -327,7 +326,7 @@ fn a_chat_says_at_once_that_a_prompt_waits_for_a_compaction() {
     wait_for_summary(&model);
     running.say("And on.");
     let line = running.wait_for("  compacting ");
-    assert!(line.ends_with(" …; this waits for it\n"), "{line}");
+    assert!(line.ends_with(" …; waiting for it\n"), "{line}");
     let line = running.wait_for("compact");
     assert!(line.starts_with("  compacted "), "{line}");
     running.wait_for("answer 4");

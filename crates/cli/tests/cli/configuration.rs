@@ -478,7 +478,7 @@ fn an_address_of_a_file_gets_no_key_before_it_is_confirmed_for_that_key() {
     served(&["--set", &set, "--set", "providers.corp.api_key_env=OPENAI_API_KEY"]);
     place.own_file("model: m\n");
     served(&["--base-url", &model.url()]);
-    // Whoever has no key confirms nothing.
+    // An address cannot be confirmed without a key.
     place.own_file(&at("corp", &theirs, "CORP_KEY"));
     let ran = place.run(&["config", "trust"]);
     assert!(ran.code == Some(2) && ran.stderr.contains("CORP_KEY is not set"), "{ran:?}");

@@ -1,4 +1,4 @@
-//! What people type all day: one key at a question, going back, another model, settings that stay, a server that is down.
+//! Daily input: one key at a question, going back, another model, settings that stay, a server that is down.
 
 use greenroom_kernel::Message;
 use greenroom_simulator::{Answer, ByPurpose, CallInfo, Echo, Function, SeenRequest, Summariser};
@@ -37,7 +37,7 @@ fn one_key_answers_and_no_ends_the_run() {
     let terminal = chat(&place, &model, &[]);
     terminal.says("first");
     let screen = terminal.shows("1. Yes");
-    assert!(screen.contains("? write a.txt waits for you"), "{screen}");
+    assert!(screen.contains("? write a.txt waiting for you"), "{screen}");
     assert!(screen.contains("❯ 1. Yes") && screen.contains("3. No, and stop"), "{screen}");
     terminal.types("1");
     terminal.shows("done with first");
@@ -45,7 +45,7 @@ fn one_key_answers_and_no_ends_the_run() {
     terminal.says("second");
     terminal.shows("1. Yes");
     terminal.types("3");
-    terminal.shows("Stopped at your no");
+    terminal.shows("Stopped because you answered no");
     let screen = terminal.shows("write a.txt · denied");
     assert!(!screen.contains("done with second") && !screen.contains("refused it"), "{screen}");
     assert_eq!(read(), "first");
@@ -121,21 +121,21 @@ fn another_provider_answers_once_its_key_is_kept() {
     let terminal = hosted(&["chat", "--session", "mine"]);
     terminal.shows("first-model");
     terminal.says("/model");
-    let screen = terminal.shows("Which model answers");
+    let screen = terminal.shows("Choose a model");
     assert!(!screen.contains("second/"), "there is no key yet: {screen}");
     terminal.press("Escape");
-    terminal.until("it is closed", |screen| !screen.contains("Which model answers"));
+    terminal.until("it is closed", |screen| !screen.contains("Choose a model"));
     let login = Terminal::run(&place, SIZE, &["login", "second"]);
     login.shows("not shown");
     login.pastes("the-key-of-the-second");
     login.press("Enter");
-    login.shows("is kept in");
+    login.shows("is stored in");
     terminal.says("/model");
     terminal.shows("second/claude-");
     terminal.types("opus-5");
     terminal.shows("❯ second/claude-opus-5");
     terminal.press("Escape");
-    terminal.until("it is closed", |screen| !screen.contains("Which model answers"));
+    terminal.until("it is closed", |screen| !screen.contains("Choose a model"));
     // A name is found where it is, also without its provider.
     terminal.says("/model claude-opus-5");
     terminal.until("it is shown", |screen| screen.contains("· claude-opus-5"));
@@ -153,7 +153,7 @@ fn another_provider_answers_once_its_key_is_kept() {
     let terminal = hosted(&["resume", "mine"]);
     terminal.shows("Resumed");
     terminal.until("it is shown", |screen| screen.contains("· first-model"));
-    // One that nothing lists is asked for, and that is said.
+    // A model that no list contains is used anyway, with a message.
     terminal.says("/model no-such-model");
     terminal.shows("The server does not list no-such-model");
 }
@@ -184,7 +184,7 @@ fn settings_of_what_is_asked_come_back_and_others_are_named() {
     assert_eq!(begun.code, Some(0), "{begun:?}");
     let ran = place.run(&["run", "-p", "again", "--session", "mine"]);
     assert_eq!(ran.code, Some(0), "{ran:?}");
-    let warning = "this session was used with --set providers=…, which a session does not keep";
+    let warning = "this session was used with --set providers=…, which is not stored with a session";
     assert!(ran.stderr.contains(warning), "{ran:?}");
     let requests = model.simulator.requests();
     for seen in &requests {
@@ -195,7 +195,7 @@ fn settings_of_what_is_asked_come_back_and_others_are_named() {
     assert_eq!(place.json(&["sessions", "--json"])[0]["window"], json!(9_000));
     // It is said once: from now on, the session lacks it.
     let ran = place.run(&["run", "-p", "more", "--session", "mine", "--temperature", "0.5"]);
-    assert!(ran.code == Some(0) && !ran.stderr.contains("does not keep"), "{ran:?}");
+    assert!(ran.code == Some(0) && !ran.stderr.contains("is not stored with a session"), "{ran:?}");
     assert_eq!(model.simulator.requests().pop().unwrap().request.settings.temperature, Some(0.5));
 }
 
@@ -220,7 +220,7 @@ fn failed_attempts_are_one_row_and_the_last_error_stays() {
     let all = terminal.all();
     assert!(!all.contains("failed: ") && !all.contains("Trying again"), "{all}");
     assert_eq!(all.matches("connection refused").count(), 1, "{all}");
-    assert!(screen.contains(&url) && screen.contains("is the server running"), "{screen}");
+    assert!(screen.contains(&url) && screen.contains("check that the server"), "{screen}");
 }
 
 #[test]

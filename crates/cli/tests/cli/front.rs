@@ -140,7 +140,7 @@ fn a_pasted_key_is_not_shown_and_kept_for_the_user_alone() {
     terminal.pastes(key);
     terminal.shows("28 characters");
     terminal.press("Enter");
-    terminal.shows("is kept in");
+    terminal.shows("is stored in");
     terminal.shows("It was not checked");
     terminal.shows("claude-sonnet-5");
     terminal.press("C-d");
@@ -189,8 +189,8 @@ fn a_key_is_checked_before_it_is_kept() {
         terminal.pastes(key);
         terminal.press("Enter");
         let screen = terminal.shows("ended with");
-        assert_eq!(screen.contains("is kept in"), is_kept, "{key}: {screen}");
-        assert_eq!(screen.contains("refuses this key"), !is_kept, "{key}: {screen}");
+        assert_eq!(screen.contains("is stored in"), is_kept, "{key}: {screen}");
+        assert_eq!(screen.contains("rejects this key"), !is_kept, "{key}: {screen}");
         assert!(!screen.contains(key), "{screen}");
     }
     // It is used without a variable.
@@ -265,7 +265,7 @@ fn the_model_of_a_server_is_one_that_it_lists() {
         return;
     }
     let terminal = bare(&place, &["--base-url", &url]);
-    let screen = terminal.shows("Which model of");
+    let screen = terminal.shows("Choose a model of");
     assert!(screen.contains("llama3:latest"), "{screen}");
     terminal.types("phi");
     terminal.press("Enter");
@@ -284,7 +284,10 @@ fn a_chat_says_at_once_that_its_server_is_down() {
     };
     let terminal = bare(&place, &["--base-url", &url]);
     let screen = terminal.shows("›");
-    assert!(screen.contains(&format!("{url} does not list its models, so gpt-5.5 is asked for")), "{screen}");
+    assert!(
+        screen.contains(&format!("{url} does not list its models, so gpt-5.5 is used unchecked")),
+        "{screen}"
+    );
     assert!(screen.contains("connection refused"), "{screen}");
 }
 
@@ -306,7 +309,7 @@ fn a_local_server_has_no_vendors_price_and_window() {
     );
     let models = place.json(&["models", "--base-url", &url, "--json"]);
     assert_eq!(models["models"][0]["input_microdollars_per_million"], json!(null), "{models}");
-    // Who serves a vendor's models at an address of their own says so.
+    // A user whose own server has a vendor's models sets their prices.
     let ran = place.run(&[
         "-p",
         "hi",

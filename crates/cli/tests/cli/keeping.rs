@@ -37,7 +37,7 @@ fn a_store_is_backed_up_verified_and_restored() {
     talk(&place, &["a", "b"]);
     let made = place.json(&["store", "backup", "backup", "--json"]);
     assert_eq!((&made["sessions"], &made["dir"]), (&json!(2), &json!(backup(&place))));
-    check(&place.run(&["store", "verify", "backup"]), 0, "The backup is whole: 2 sessions with ", "");
+    check(&place.run(&["store", "verify", "backup"]), 0, "The backup is complete: 2 sessions with ", "");
     // The same directory again, with more.
     talk(&place, &["c"]);
     check(&place.run(&["store", "backup", "backup"]), 0, "Backed up 3 sessions with ", "");
@@ -103,7 +103,7 @@ async fn a_store_is_backed_up_while_a_host_has_it() {
     assert_eq!(hosted.say("a", "one").code, Some(0));
     assert!(hosted.host().is_some());
     check(&hosted.run(&["store", "backup", "backup"]), 0, "Backed up 1 session with ", "");
-    check(&hosted.run(&["store", "verify", "backup"]), 0, "The backup is whole: 1 session with ", "");
+    check(&hosted.run(&["store", "verify", "backup"]), 0, "The backup is complete: 1 session with ", "");
     let folder = hosted.place.work().join("mine");
     std::fs::create_dir(&folder).unwrap();
     std::fs::write(folder.join("note"), "mine").unwrap();

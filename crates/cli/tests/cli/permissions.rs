@@ -1,4 +1,4 @@
-//! What the agent may do without asking: by flags, by the configuration, and by answers in the chat.
+//! The permissions of the agent: by flags, by the configuration, and by answers in the chat.
 
 use greenroom_simulator::{Answer, ByPurpose, CallInfo, Echo, Function, SeenRequest, Summariser};
 use serde_json::{Value, json};
@@ -239,7 +239,7 @@ fn a_long_command_is_approved_only_after_its_end_was_shown() {
     terminal.says("go");
     let screen = terminal.shows("rows not seen");
     assert!(
-        screen.contains("1. Yes (first read to the end)") && !screen.contains("printf whole > end.txt"),
+        screen.contains("1. Yes (scroll to the end first)") && !screen.contains("printf whole > end.txt"),
         "{screen}"
     );
     terminal.types("1");

@@ -1,4 +1,4 @@
-//! What can go wrong with the process: a polite request to end, and no file descriptors left.
+//! Problems of the process: a polite request to end, and no file descriptors left.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -119,7 +119,7 @@ fn serve_ends_in_order_when_it_is_asked_to() {
     )
     .unwrap();
     check_ends("serve", &place, &model, serve);
-    // Who waited for the answer is told.
+    // The caller that waited for the answer gets an error.
     let mut answer = String::new();
     connection.read_to_string(&mut answer).unwrap();
     assert!(answer.starts_with("HTTP/1.1 5") || answer.starts_with("HTTP/1.1 4"), "{answer}");

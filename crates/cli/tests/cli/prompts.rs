@@ -1,4 +1,4 @@
-//! What the model is told besides the conversation: its system prompt, the project's instructions, and skills.
+//! The context of the model besides the conversation: its system prompt, the project's instructions, and skills.
 
 use greenroom_kernel::Message;
 use greenroom_simulator::{Answer, Sequence};

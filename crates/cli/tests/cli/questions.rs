@@ -153,8 +153,8 @@ fn texts_lists_and_forms_are_answered() {
             "[\"c\",\"a\"]",
             "[\"c\",\"a\"]",
         ),
-        (form.clone(), "JSON as this schema says", "seven", "{\"row\": 7}", "{\"row\":7}"),
-        (form, "JSON as this schema says", "{\"row\": \"x\"}", "{\"row\": 7}", "{\"row\":7}"),
+        (form.clone(), "JSON that matches this schema", "seven", "{\"row\": 7}", "{\"row\":7}"),
+        (form, "JSON that matches this schema", "{\"row\": \"x\"}", "{\"row\": 7}", "{\"row\":7}"),
     ];
     for (number, (question, wanted, wrong, right, reply)) in cases.into_iter().enumerate() {
         let (place, name) = (Place::new(), format!("s{number}"));
@@ -178,7 +178,7 @@ fn questions_are_listed_beside_the_program_that_asks() {
     check(&listed, 0, "Refund 120 EUR?");
     assert_eq!(listed.stderr, "", "{listed:?}");
     let refused = place.run(&["answer", "order-7", &id, "yes"]);
-    check(&refused, 3, "the program that uses the store must be given the answer");
+    check(&refused, 3, "give the answer to the program that uses the store");
     let session = program.tokio.block_on(program.runtime.session("order-7")).unwrap();
     let question = EntryId(id.parse().unwrap());
     program.tokio.block_on(session.answer(question, "yes")).unwrap();

@@ -1,4 +1,4 @@
-//! What a provider refuses with, served over HTTP as it serves it: `run --json` ends with its class.
+//! Refusals of providers, served over HTTP in their original form: `run --json` ends with its class.
 //!
 //! Two tables: one of ours, and `tests/data/provider_errors.jsonl` with bodies of real servers.
 

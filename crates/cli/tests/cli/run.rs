@@ -181,7 +181,7 @@ fn a_run_whose_output_nobody_reads_is_aborted_and_says_so() {
         let ran = run.end();
         assert_eq!(ran.code, Some(130), "{ran:?}");
         assert!(
-            ran.stderr.contains("the run was aborted, since nothing reads its output any more"),
+            ran.stderr.contains("the run was aborted because nothing reads its output any more"),
             "{ran:?}"
         );
         let shown = place.run(&["show", "mine"]);

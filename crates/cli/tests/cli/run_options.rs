@@ -1,4 +1,4 @@
-//! What `run` can be asked besides its prompt: an answer of a form, images, limits; together, and with their exit codes.
+//! The options of `run`: a structured answer, images, limits; together, and with their exit codes.
 
 use greenroom_kernel::Usage;
 use greenroom_simulator::{Answer, Fault, Pace, Sequence, WrongUsage};

@@ -223,7 +223,7 @@ fn the_next_one_waits_for_the_store() {
     let refused = place.start_alone(&arguments).end_within(END_MAX);
     assert_eq!(refused.code, Some(3), "{refused:?}");
     let mut next = place.start_alone(&[&arguments[..], &["--wait-for-store", "60"]].concat());
-    next.wait_for_word("the store is in use; this waits up to 60 s for it");
+    next.wait_for_word("the store is in use; waiting up to 60 s for it");
     first.running.signal(Signal::TERM);
     assert_eq!(first.running.end_within(END_MAX).code, Some(0));
     let next = serving(&place, next);

@@ -1,4 +1,4 @@
-//! What runs cost, by prices of the user's own, and what was spent by day and label.
+//! The cost of runs by the user's own prices, and spending by day and label.
 
 use greenroom_simulator::Echo;
 
@@ -65,6 +65,10 @@ fn set_prices_are_billed_listed_and_summed_up() {
 fn nothing_was_spent_where_there_is_no_store() {
     let place = Place::new();
     let ran = place.run(&["usage"]);
-    assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), "Nothing was spent in this time.\n"), "{ran:?}");
+    assert_eq!(
+        (ran.code, ran.stdout.as_str()),
+        (Some(0), "There was no spending in this period.\n"),
+        "{ran:?}"
+    );
     assert!(!place.store().exists(), "looking makes nothing");
 }

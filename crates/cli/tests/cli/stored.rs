@@ -1,4 +1,4 @@
-//! What is in the store: listed, shown, planned, deleted; in use by another process; damaged.
+//! The sessions in the store: listed, shown, planned, deleted; in use by another process; damaged.
 
 use std::path::{Path, PathBuf};
 
@@ -80,7 +80,7 @@ fn sessions_are_listed_shown_planned_and_deleted() {
     assert!(found.starts_with("two  entry ") && found.ends_with("  Hello there.\n"), "{found}");
     assert_eq!(found.lines().count(), 2, "{found}");
     let none = place.run(&["recall", "zebra"]);
-    assert_eq!((none.code, none.stdout.as_str()), (Some(0), "No entry has words of \"zebra\".\n"));
+    assert_eq!((none.code, none.stdout.as_str()), (Some(0), "No entry matches \"zebra\".\n"));
     assert_eq!(place.run(&["recall", "x", "--session", "nobody"]).code, Some(3));
     let plan = place.json(&["plan", "one", "--json"]);
     assert!(plan["plan"].is_null() && plan["reason"].is_string(), "{plan}");
@@ -287,7 +287,10 @@ fn a_journal_that_is_gone_is_said_by_every_command_until_that_is_accepted() {
     assert_eq!(check["sessions"][0]["id"], "mine", "{check}");
     assert_eq!(place.run(&["store", "accept-loss", "--segment", "7"]).code, Some(2));
     let accepted = place.run(&["store", "accept-loss", "--segment", "1"]);
-    assert!(accepted.code == Some(0) && accepted.stdout.contains("nobody knows whose"), "{accepted:?}");
+    assert!(
+        accepted.code == Some(0) && accepted.stdout.contains("entries of unknown sessions"),
+        "{accepted:?}"
+    );
     assert_eq!(place.run(&["store", "check"]).code, Some(3), "the session is still damaged");
     let accepted = place.run(&["store", "accept-loss", "mine"]);
     assert!(accepted.code == Some(0) && accepted.stdout.contains("the entries from 0 on"), "{accepted:?}");
@@ -638,7 +641,7 @@ fn a_plan_of_a_session_is_near_to_what_its_compaction_does() {
             "{after} {plan}"
         );
         let plan = planned();
-        assert_eq!(plan["reason"], "nothing was said since the last compaction");
+        assert_eq!(plan["reason"], "there is no new message since the last compaction");
         assert_eq!(plan["context_tokens"], listed(), "and where no answer has reported a size yet");
         let leaf = place.json(&["tree", "mine", "--json"])["leaf"].to_string();
         let plan = place.json(&["plan", "mine", "--leaf", &leaf, "--json"]);

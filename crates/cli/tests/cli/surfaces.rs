@@ -62,7 +62,7 @@ fn chat_compacts_manually_and_says_what_it_saved_or_why_not() {
     let removed = &compactions[0]["messages_removed"];
     let compacted = ran.stdout.find(&format!("✓ Compacted {removed} messages")).expect(&ran.stdout);
     let saved = ran.stdout.find("(saved ").expect(&ran.stdout);
-    let nothing = ran.stdout.find("No compaction needed: nothing was said since").expect(&ran.stdout);
+    let nothing = ran.stdout.find("No compaction needed: there is no new message since").expect(&ran.stdout);
     assert!(compacted < saved && saved < nothing, "{}", ran.stdout);
 }
 

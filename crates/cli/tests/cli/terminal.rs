@@ -1,4 +1,4 @@
-//! What models, tools, files, providers and configurations say steers no terminal and hides nothing, on any surface:
+//! Text of models, tools, files, providers and configurations controls no terminal and hides nothing, on any surface:
 //! at a terminal that can be drawn over, at a dumb one, and in what is piped on. A pipe gets whole answers.
 
 use greenroom_simulator::{

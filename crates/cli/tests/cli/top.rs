@@ -57,7 +57,7 @@ async fn the_live_sessions_of_a_host_are_seen_and_a_run_is_aborted_from_there() 
     );
     if is_there() {
         let terminal = Terminal::run(&hosted.place, (110, 24), &["top"]);
-        terminal.shows("1 live session, 1 at work");
+        terminal.shows("1 live session, 1 working");
         terminal.until("it is selected", |screen| selected(screen, "mine"));
         terminal.press("Enter");
         terminal.shows("word word word");
@@ -137,7 +137,7 @@ async fn it_goes_on_with_another_host_where_its_own_dies() {
     let terminal = Terminal::run(&hosted.place, (110, 24), &["top"]);
     terminal.until("it is selected", |screen| selected(screen, "first"));
     hosted.kill_host();
-    terminal.shows("no host holds the store; the next one is looked for");
+    terminal.shows("no host has the store open; looking for the next one");
     terminal.press("a");
     terminal.until("nothing is asked about", |screen| !screen.contains("y/n"));
     hosted.start_host();
@@ -155,7 +155,7 @@ async fn it_goes_on_with_another_host_where_its_own_dies() {
     };
     seen(&second, "closely").await;
     hosted.kill_host();
-    terminal.shows("no host holds the store");
+    terminal.shows("no host has the store open");
     hosted.start_host();
     let again = begin("second").await;
     seen(&again, "again").await;

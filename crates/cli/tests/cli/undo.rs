@@ -35,9 +35,9 @@ fn a_turn_is_taken_back_with_its_files() {
         }
         // Nothing is changed unasked.
         let ran = undo(&["--dry-run"]);
-        assert!(ran.code == Some(0) && ran.stdout.starts_with("a: brought back\n"), "{ran:?}");
+        assert!(ran.code == Some(0) && ran.stdout.starts_with("a: restored\n"), "{ran:?}");
         let ran = undo(&[]);
-        assert!(ran.code == Some(2) && ran.stderr.contains("1 file would be changed: add --yes"), "{ran:?}");
+        assert!(ran.code == Some(2) && ran.stderr.contains("1 file would be changed; add --yes"), "{ran:?}");
         assert_eq!(content(), "two");
         let ran = undo(&["--yes"]);
         assert!(
@@ -48,7 +48,7 @@ fn a_turn_is_taken_back_with_its_files() {
         // What somebody else changed stays, and is overwritten on demand.
         std::fs::write(&file, "mine again").unwrap();
         let ran = undo(&["--files", "--yes"]);
-        assert!(ran.code == Some(1) && ran.stdout.contains("a: left as it is, because somebody"), "{ran:?}");
+        assert!(ran.code == Some(1) && ran.stdout.contains("a: unchanged, because somebody"), "{ran:?}");
         assert_eq!(content(), "mine again");
         let ran = place.json_of(&undo(&["--files", "--yes", "--overwrite", "--json"]));
         assert_eq!(ran["files"][0]["action"], "restored", "{ran}");
@@ -68,7 +68,7 @@ fn a_chat_in_plain_lines_takes_its_last_prompt_back() {
         "one\ntwo\n/undo\n/undo --files\n/undo 3\n",
     );
     for words in [
-        "a: brought back",
+        "a: restored",
         "the conversation continues after entry",
         "a: removed; it did not exist",
         "/undo takes --both",
@@ -151,7 +151,7 @@ fn a_kill_during_an_undo_loses_nothing() {
         states.insert((were_back, is_conversation_back));
         if !is_conversation_back {
             let ran = run(&["undo", "s", "--yes"]);
-            assert!(ran.stdout.contains("left as it is, because somebody"), "{killed_at}: {ran:?}");
+            assert!(ran.stdout.contains("unchanged, because somebody"), "{killed_at}: {ran:?}");
         }
         assert_eq!((back(), prompts()), (FILES - 1, 0), "{killed_at}");
         assert_eq!(content(3), "the user's", "{killed_at}");
@@ -182,15 +182,15 @@ fn the_chat_offers_what_goes_back() {
             terminal.until("it answers", |screen| screen.matches("done").count() >= count);
         }
         terminal.says("/undo");
-        let screen = terminal.shows("what goes back?");
-        for part in ["Back to before “two”", "The conversation and a", "The conversation only", "Only a"]
+        let screen = terminal.shows("what should be restored?");
+        for part in ["Go back to before “two”", "The conversation and a", "The conversation only", "Only a"]
         {
             assert!(screen.contains(part), "{part}: {screen}");
         }
         assert_eq!(std::fs::read_to_string(&file).unwrap(), "two", "nothing is changed unasked");
         (0..downs).for_each(|_| terminal.press("Down"));
         terminal.press("Enter");
-        terminal.until("it is done", |screen| !screen.contains("what goes back?"));
+        terminal.until("it is done", |screen| !screen.contains("what should be restored?"));
         terminal.shows(editor);
         terminal.until("the file is as chosen", |_| std::fs::read_to_string(&file).unwrap() == content);
     }

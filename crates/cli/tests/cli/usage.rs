@@ -1,4 +1,4 @@
-//! What cannot work is said in one line that says what to do, with its code.
+//! Each usage error is one line with a remedy, and an exit code.
 
 use greenroom_simulator::Answer;
 

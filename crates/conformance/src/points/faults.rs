@@ -1,4 +1,4 @@
-//! What an engine behind a network shows when connections break and servers die.
+//! The behaviour of an engine behind a network when connections break and servers die.
 //!
 //! Invariants: each test counts the faults that happened, and demands a minimum. The faults come at random steps, from a
 //! seed.

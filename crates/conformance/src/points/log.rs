@@ -1,4 +1,4 @@
-//! What concerns one owner: batches, keys, reads, deletion, sizes, walks.
+//! Points about one owner: batches, keys, reads, deletion, sizes, walks.
 //!
 //! Invariants: no session of one point is used by another one.
 

@@ -1,4 +1,4 @@
-//! What concerns several nodes: owners, epochs, leases, claims.
+//! Points about several nodes: owners, epochs, leases, claims.
 //!
 //! Invariants: the nodes are engines of this process, each with connections of its own; what one of them believes, the
 //! others do not know.
@@ -184,7 +184,7 @@ pub async fn epochs_grow(cluster: &dyn Cluster) {
     epochs.push(claimed(&engines[0], session).await);
     assert!(epochs.windows(2).all(|pair| pair[0] < pair[1]), "{epochs:?}");
 
-    // Who was fenced claims again, and goes on.
+    // A fenced node claims the session again, and continues.
     cluster.expire("a").await.expect("it is expired");
     claimed(&engines[1], session).await;
     refused(
@@ -405,7 +405,7 @@ pub async fn deleted_for_others(cluster: &dyn Cluster) {
     close(engines).await;
 }
 
-/// Who should run a session, which are abandoned, and what a node does that leaves.
+/// The placement of sessions, abandoned sessions, and the behaviour of a leaving node.
 ///
 /// # Panics
 /// If the engine fails.

@@ -18,7 +18,7 @@ use crate::values::compaction::CompactOptions;
 
 /// The share of the window, in percent, below which nothing is compacted: a compaction keeps a quarter and its summary.
 const PERCENT_MIN: u64 = 40;
-/// The most items to remember.
+/// The maximum number of items to remember.
 const ITEMS_MAX: usize = 16;
 /// The longest text of one, in characters.
 const CHARS_MAX: usize = 400;

@@ -34,7 +34,7 @@ use crate::core::trace;
 use crate::events::event::EventKind;
 use crate::values::compaction::CompactionProposal;
 
-/// The most concurrent requests.
+/// The maximum number of concurrent requests.
 const CHILDREN_MAX: usize = 4;
 
 /// The compactor actor.

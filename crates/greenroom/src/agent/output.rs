@@ -26,7 +26,7 @@ mod tests;
 /// The property that contains a wrapped value.
 const VALUE: &str = "value";
 
-/// The most characters of a schema's name that servers accept.
+/// The maximum number of characters of a schema's name that servers accept.
 const NAME_MAX: usize = 64;
 
 /// The form of a structured answer, without its type.
@@ -65,7 +65,7 @@ impl OutputForm {
     /// Returns the form of a value that satisfies a JSON schema.
     ///
     /// # Errors
-    /// What is wrong with the schema, and where.
+    /// The problem with the schema, and its place.
     pub(crate) fn of_schema(own: &Value) -> Result<Self, ConfigError> {
         let judge = ValueSchema::new(own).map_err(|reason| ConfigError::OutputSchema { reason })?;
         let name = name_of(own.get("title").and_then(Value::as_str).unwrap_or_default());
@@ -92,7 +92,7 @@ impl OutputForm {
     /// not known.
     ///
     /// # Errors
-    /// What is wrong with the schema, and where.
+    /// The problem with the schema, and its place.
     pub(crate) fn of_terms(terms: &OutputTerms) -> Result<Self, ConfigError> {
         let form = Self::of_schema(&terms.schema)?;
         let schema = OutputSchema { name: terms.name.clone(), ..OutputSchema::clone(&form.schema) };

@@ -26,7 +26,7 @@ use crate::events::entry_events;
 use crate::events::event::{Event, EventKind, Record};
 use crate::values::error::Result;
 
-/// The most sessions of which it is remembered whether they have the labels.
+/// The maximum number of sessions of which it is remembered whether they have the labels.
 const MEMBERS_MAX: usize = 4_096;
 /// How often the sessions of other nodes are looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(2);

@@ -29,7 +29,7 @@ pub struct PendingQuestion {
     pub call_id: String,
     /// The name of the called tool.
     pub tool: String,
-    /// Who asks.
+    /// The source of the question.
     pub asker: Asker,
     /// The question: in JSON, `text`, `details`, and `kind` with its fields.
     #[serde(flatten)]

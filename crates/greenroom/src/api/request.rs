@@ -64,7 +64,7 @@ pub struct RunRequest<O = AsText> {
     output: PhantomData<fn() -> O>,
 }
 
-/// A request, whatever its result is.
+/// A request, independent of the type of its result.
 struct Request {
     session: SessionHandle,
     /// Distinguishes this request from others.
@@ -117,7 +117,7 @@ impl<O> RunRequest<O> {
     }
 
     /// Makes the request idempotent: a second prompt with the same key returns the first one's reply again,
-    /// after waiting for it if necessary. The recorded text of the first one counts, and guards are not
+    /// after waiting for it if necessary. The recorded text of the first prompt is used, and guards are not
     /// called again.
     ///
     /// Only a reply uses up a key. If the first prompt has no reply, because its run was interrupted,
@@ -164,7 +164,7 @@ impl<O> RunRequest<O> {
         self
     }
 
-    /// Sets the most that the run may cost, in US dollars, if it is lower than the agent's limit: see
+    /// Sets the cost limit of the run, in US dollars, if it is lower than the agent's limit: see
     /// [`Agent::run_cost_limit_usd`](crate::Agent::run_cost_limit_usd).
     pub fn cost_limit_usd(mut self, usd: f64) -> Self {
         self.request.cost_limit_usd = Some(usd);
@@ -300,7 +300,7 @@ impl RunRequest<AsText> {
         self
     }
 
-    /// Hands the request to the session without waiting for the reply. The [`Run`] says when the prompt is
+    /// Submits the request to the session without waiting for the reply. The [`Run`] reports when the prompt is
     /// durable, aborts it, streams it and returns the reply. The prompts that one caller starts in a session
     /// are handled in the order of their starts.
     ///
@@ -369,7 +369,7 @@ impl<T: DeserializeOwned + 'static> IntoFuture for RunRequest<AsType<T>> {
     }
 }
 
-/// A prompt that was handed to its session, and its run. Dropping it cancels the run, or withdraws the prompt
+/// A submitted prompt and its run. Dropping it cancels the run, or withdraws the prompt
 /// from the inbox; [`Self::detach`] lets it continue.
 ///
 /// ```
@@ -511,8 +511,8 @@ impl AbortHandle {
     }
 
     /// Aborts the prompt. The partial answer of a run is kept; a waiting prompt is withdrawn from the inbox,
-    /// and one that is sent later is aborted as it starts. The reply is [`Error::Aborted`]. Aborting has no
-    /// effect after the end.
+    /// and a prompt that is sent later is aborted when it starts. The reply is [`Error::Aborted`]. Aborting has no
+    /// effect after the run has ended.
     pub fn abort(&self) {
         self.cancel.cancel();
         self.session.door.withdraw(self.ticket);

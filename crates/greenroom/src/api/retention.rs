@@ -45,7 +45,7 @@ pub struct DueSession {
     pub reason: DeletionReason,
 }
 
-/// What [`Runtime::retain`] did.
+/// The result of [`Runtime::retain`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Retained {

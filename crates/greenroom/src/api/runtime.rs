@@ -116,7 +116,7 @@ impl Runtime {
         Ok(SessionHandle::new(shared, Arc::clone(&self.deps)))
     }
 
-    /// Like [`Self::open`], for a session in which others may be working: a run in progress and queued input
+    /// Like [`Self::open`], for a session that others may be using: a run in progress and queued input
     /// keep their agents, and the session adopts this agent at once only if it is idle. Requests through the
     /// handle use this agent, as with [`SessionHandle::with_agent`].
     ///
@@ -215,7 +215,7 @@ impl Runtime {
         Follow::all(&self.deps, from)
     }
 
-    /// Opens the consumer of this name, which reads the durable events of all sessions and stores how far it has come: see
+    /// Opens the consumer with this name, which reads the durable events of all sessions and stores its position: see
     /// [`Consumer`]. A new one begins with the oldest events.
     ///
     /// # Errors
@@ -232,9 +232,9 @@ impl Runtime {
         SessionQuery::new(self.clone())
     }
 
-    /// Returns a query for what was spent by hour or day: by all sessions together, or by the values of a label. By default
-    /// it is the current day of all sessions. What a deleted session spent remains in it; what a session spent before it got
-    /// a label, or has spent with another value, does not count for the new value.
+    /// Returns a query for what was spent by hour or day: by all sessions together, or by the values of a label. By
+    /// default it is the current day of all sessions. The spending of deleted sessions is included. Spending from
+    /// before a session got a label, or from when the label had another value, does not count for the new value.
     ///
     /// ```
     /// # use greenroom::prelude::*;
@@ -367,8 +367,8 @@ impl Runtime {
         Ok(compactions::list(&entries, leaf, &self.deps.call_cost(None)))
     }
 
-    /// Returns all about one compaction of a session: what it replaced, by what, and what is missing. `number` is the one of
-    /// [its record](CompactionRecord::number); `None` if there is no such compaction. This reads the whole log.
+    /// Returns the details of one compaction: the replaced part, the summary, and the missing facts. `number` is that
+    /// of [its record](CompactionRecord::number); `None` if there is no such compaction. This reads the whole log.
     ///
     /// # Errors
     /// [`Error::NoSession`]; [`Error::Store`].
@@ -412,14 +412,14 @@ impl Runtime {
         deleted.await.unwrap_or_else(|panic| Err(Error::internal("deleting a session", &panic)))
     }
 
-    /// Deletes one session, and none below it.
+    /// Deletes one session without the sessions of its sub-agents.
     pub(crate) async fn delete_alone(&self, id: &str) -> Result<()> {
         self.ask(|reply| SupervisorMessage::Delete { id: Arc::from(id), reply }).await??;
         consumers::forget_session(&self.deps, id).await;
         Ok(())
     }
 
-    /// Deletes one session, and none below it, if it has no actors and this many entries. Returns whether it did.
+    /// Deletes one session without the sessions of its sub-agents, if it has no actors and this many entries. Returns whether it did.
     pub(crate) async fn delete_unused_alone(
         &self,
         id: &str,
@@ -435,7 +435,7 @@ impl Runtime {
         Ok(is_deleted)
     }
 
-    /// Returns the ids of the sessions below one, callers before their sub-agents.
+    /// Returns the ids of the sessions below a session, callers before their sub-agents.
     pub(crate) async fn stored_tree(&self, id: &str) -> Result<Vec<String>> {
         Ok(sessions::tree(&*self.deps.store, id).await?.into_iter().map(|(id, _)| id).collect())
     }
@@ -591,12 +591,12 @@ impl Runtime {
         &self.deps.store
     }
 
-    /// The storage engine as a store of this process, in files or in memory; `None` if it is another one.
+    /// The storage engine as a store of this process, in files or in memory; `None` for any other engine.
     pub fn store(&self) -> Option<&Store> {
         self.deps.store.as_store()
     }
 
-    /// What removes secrets: see [`RuntimeBuilder::redactor`].
+    /// The redactor, which removes secrets: see [`RuntimeBuilder::redactor`].
     pub fn redactor(&self) -> &greenroom_kernel::redact::Redactor {
         &self.deps.redactor
     }

@@ -102,7 +102,7 @@ impl SessionHandle {
         &self.door.shared.id
     }
 
-    /// Sends a prompt to the agent: tools run, compactions happen, and the answer is the reply. Await the
+    /// Sends a prompt to the agent, which calls tools and compacts as needed; the reply is its answer. Await the
     /// request, or stream it; see [`RunRequest`] for its options.
     ///
     /// If the session is working, the prompt waits for its run in the durable inbox. Dropping the future
@@ -127,7 +127,7 @@ impl SessionHandle {
 
     /// Aborts the work in progress: the current run, whose partial answer is kept and whose processes are
     /// ended; or the compaction between runs, which ends as `cancelled`. Without either, a prompt that was
-    /// handed over and has not started is aborted as soon as it starts, without a model call.
+    /// submitted but has not started is aborted as soon as it starts, without a model call.
     ///
     /// Input in the inbox starts afterwards: see [`Self::clear_inbox`]. [`Run::abort`](crate::Run::abort)
     /// aborts one prompt.
@@ -179,7 +179,7 @@ impl SessionHandle {
     /// ```
     ///
     /// # Errors
-    /// [`Error::AnswerMisfit`] if the answer does not fit, and the question stays open;
+    /// [`Error::AnswerMisfit`] if the answer is invalid, in which case the question stays open;
     /// [`Error::QuestionClosed`] if it was answered before, expired, or was withdrawn with its run;
     /// [`Error::NoQuestion`]; [`Error::Deleted`], [`Error::Store`].
     pub async fn answer(&self, question: EntryId, answer: impl Into<GivenAnswer>) -> Result<()> {
@@ -237,7 +237,7 @@ impl SessionHandle {
     /// Sets the agent that answers from the next run on. A sleeping session is not woken.
     ///
     /// # Errors
-    /// [`Error::Config`] if the agent cannot work: then the session is unchanged; [`Error::Deleted`].
+    /// [`Error::Config`] if the agent is unusable; the session is then unchanged. [`Error::Deleted`].
     pub async fn set_agent(&self, agent: impl Into<Arc<Agent>>) -> Result<()> {
         self.door.check_deleted()?;
         let agent = agent.into();
@@ -584,8 +584,8 @@ impl SessionHandle {
         self.door.shared.actor().is_some()
     }
 
-    /// Returns the sub-agents of its newest run, in the order of their starts, as long as this process knows
-    /// them. The store knows all that it ever called:
+    /// Returns the sub-agents of the session's newest run, in order of start, as long as this process knows
+    /// them. The store has all sub-agents that the session ever called:
     /// [`SessionQuery::children_of`](crate::SessionQuery::children_of).
     pub fn children(&self) -> Vec<Child> {
         let child = |work| Child::new(work, Arc::clone(&self.door.deps));
@@ -608,8 +608,8 @@ impl SessionHandle {
     }
 
     /// Follows the session from a position on: its durable events, past and future, and the transient events of what is in
-    /// progress, as one stream. A reader that joins in the middle of a run gets the answer so far; one that was too slow for
-    /// the transient events gets what is in progress again, from its `step_start`. This does not wake the session.
+    /// progress, as one stream. A reader that joins during a run gets the answer so far; a reader that was too slow for
+    /// the transient events gets the work in progress again, from its `step_start`. This does not wake the session.
     pub fn follow(&self, from: Position) -> Follow {
         Follow::one(&self.door.deps, &self.door.shared.id, from)
     }

@@ -54,7 +54,7 @@ pub struct SessionSummary {
     pub usage: Usage,
     /// The cost of its calls, in micro-dollars, as far as prices are known.
     pub cost_microdollars: u64,
-    /// What its compactions cost of that, what they saved, and how long they were waited for.
+    /// The part of that cost that its compactions caused, their savings, and how long callers waited for them.
     #[serde(default)]
     pub compaction_bill: CompactionBill,
     /// The number of inputs in the inbox.
@@ -88,7 +88,7 @@ pub struct SessionSummary {
     /// See [`State::lost_from`](crate::State::lost_from).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lost_from: Option<EntryId>,
-    /// The state of its work by its log, whether or not a process performs it now.
+    /// The state of its work according to its log, whether or not a process is performing it.
     #[serde(default)]
     pub work: LoggedWork,
 }

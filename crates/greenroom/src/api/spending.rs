@@ -1,4 +1,4 @@
-//! What was spent by label and time.
+//! Spending by label and time.
 //!
 //! Invariants: the sums are those of the accounts, which no deletion of a session changes; no log is read.
 
@@ -19,7 +19,7 @@ use crate::values::error::{ConfigError, Result};
 /// How many hours a query may return.
 const HOURS: u64 = 48;
 
-/// What was spent within one hour or day.
+/// The spending within one hour or day.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[non_exhaustive]
 pub struct Spending {

@@ -20,7 +20,7 @@ use crate::values::error::{Error, Result};
 
 /// How often abandoned sessions are looked for.
 const EVERY: Duration = Duration::from_secs(1);
-/// The most sessions that are looked at each time.
+/// The maximum number of sessions that are looked at each time.
 const AT_A_TIME: usize = 256;
 /// How many sessions are resumed concurrently.
 const AT_ONCE: usize = 16;

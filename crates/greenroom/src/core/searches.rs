@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use crate::values::error::{Error, Result};
 use crate::values::recalled::Recalled;
 
-/// The most memory of all kept indexes, in bytes.
+/// The maximum amount of memory of all kept indexes, in bytes.
 const KEPT_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 /// How much of an entry a program's search shows, in bytes.
@@ -27,9 +27,9 @@ const SESSIONS_AT_A_TIME: usize = 256;
 #[derive(Debug, Clone)]
 pub(crate) struct Wanted {
     pub(crate) words: String,
-    /// The most entries.
+    /// The maximum number of entries.
     pub(crate) limit: usize,
-    /// The most of each entry that is shown, in bytes.
+    /// The maximum number of bytes shown of each entry.
     pub(crate) passage_bytes: usize,
     /// Only what the model no longer sees: entries that a compaction replaced.
     pub(crate) only_compacted: bool,

@@ -43,7 +43,7 @@ use children::Children;
 pub(crate) use published::Published;
 use run_slot::RunSlot;
 
-/// The most outside requests that wait for a session's actor, or for the supervisor to open one.
+/// The maximum number of outside requests that wait for a session's actor, or for the supervisor to open one.
 pub(crate) const REQUESTS_MAX: usize = 1_024;
 
 /// The number of a parking: a session's run may be parked many times.

@@ -24,7 +24,7 @@ use greenroom_kernel::redact::Redactor;
 #[cfg(test)]
 mod tests;
 
-/// The most bytes (estimated) in one subscriber's queue.
+/// The maximum number of bytes (estimated) in one subscriber's queue.
 pub(crate) const QUEUE_BYTES: usize = 1024 * 1024;
 
 /// An item of a subscription.

@@ -51,7 +51,7 @@ pub struct Event {
     /// The session whose agent called this one as a tool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<Arc<str>>,
-    /// What happened.
+    /// The kind of event, with its data.
     #[serde(flatten)]
     pub kind: EventKind,
 }
@@ -70,7 +70,7 @@ impl Event {
     }
 }
 
-/// What happened.
+/// The kind of an event, with its data.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 #[non_exhaustive]
@@ -93,7 +93,7 @@ pub enum EventKind {
         /// The model that is called.
         model: String,
     },
-    /// A step is over: its answer and the results of its calls are in the log, or its run ends during it. If
+    /// A step has ended: its answer and the results of its calls are in the log, or its run ended during the step. If
     /// its agent crashes, a step has no end.
     StepEnd {
         /// The number of the step in the run, from 1.
@@ -177,7 +177,7 @@ pub enum EventKind {
     HandOff {
         /// The agent that answered before.
         from: String,
-        /// The agent that answers from here on.
+        /// The agent that answers from now on.
         to: String,
         /// How much of the earlier conversation the new agent sees.
         sees: Sees,
@@ -189,7 +189,7 @@ pub enum EventKind {
         /// The model's window in tokens; absent if it is unknown.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         context_window: Option<u64>,
-        /// All billed tokens of all calls of this session so far.
+        /// The billed tokens of all calls of this session so far.
         total_tokens: u64,
         /// The cost of these tokens so far, in micro-dollars, as far as prices are known.
         cost_microdollars: u64,
@@ -205,7 +205,7 @@ pub enum EventKind {
         outcome: RunOutcome,
         /// The context's size at the end, and the model's window.
         context: ContextUsage,
-        /// What the run cost in micro-dollars, as far as prices are known: its model calls, its summaries, and the
+        /// The cost of the run in micro-dollars, as far as prices are known: its model calls, its summaries, and the
         /// agents that it called, with theirs.
         #[serde(default)]
         cost_microdollars: u64,
@@ -213,15 +213,15 @@ pub enum EventKind {
         #[serde(default)]
         is_cost_estimated: bool,
     },
-    /// The next request does not extend the one before it, so that a provider's prompt cache is of no use from there on.
-    /// Not told after a compaction, an undo or a branch, which rewrite the context on purpose.
+    /// The next request does not extend the previous one, which invalidates a provider's prompt cache from that point
+    /// on. Not sent after a compaction, an undo or a branch, which rewrite the context on purpose.
     PrefixChanged {
         /// Why it does not.
         reason: PrefixChange,
         /// The number of messages that are the same as before.
         messages_kept: u64,
     },
-    /// The context has passed the soft threshold: a compaction is near. Told once before each.
+    /// The context has passed the soft threshold: a compaction is near. Sent once before each compaction.
     CompactionNear {
         /// The context's size, in tokens.
         tokens: u64,
@@ -278,7 +278,7 @@ pub enum EventKind {
         call_id: String,
         /// The name of the called tool.
         tool: String,
-        /// Who asks.
+        /// The source of the question.
         asker: Asker,
         /// The question: in JSON `text`, `details`, and `kind` with its fields.
         #[serde(flatten)]
@@ -330,7 +330,7 @@ pub enum EventKind {
         /// How long the call has waited so far, in milliseconds.
         waited_ms: u64,
     },
-    /// The current model has finally failed, and the run continues with another one: see
+    /// The current model has failed permanently, and the run continues with another model: see
     /// [`Agent::fallback`](crate::Agent::fallback).
     Fallback {
         /// The provider that is used from now on.
@@ -374,7 +374,7 @@ pub enum EventKind {
         /// The last failure.
         reason: String,
     },
-    /// Another node runs the session now, and its events come from there. Asking for it again finds it.
+    /// Another node runs the session now and publishes its events. A new request for the session finds that node.
     SessionMoved {
         /// Why.
         reason: String,

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 #[cfg(test)]
 mod tests;
 
-/// The most restarts within [`WITHIN`].
+/// The maximum number of restarts within [`WITHIN`].
 pub(crate) const RESTARTS_MAX: usize = 3;
 /// The period over which restarts are counted.
 const WITHIN: Duration = Duration::from_secs(60);

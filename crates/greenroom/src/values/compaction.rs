@@ -129,7 +129,7 @@ pub struct CompactionProposal {
     pub options: CompactOptions,
     /// The session's current settings.
     pub settings: Arc<CompactionSettings>,
-    /// What will be summarised, and what is kept.
+    /// The part to summarise, and the part to keep.
     pub plan: Arc<Plan>,
     /// Requests another compaction, later.
     pub compaction: CompactionRequests,

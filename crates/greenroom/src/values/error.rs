@@ -85,7 +85,7 @@ pub enum Error {
     },
     /// The request needs an idle session.
     #[error(
-        "session {session} is at work; wait until its run or its compaction has ended, or abort it, before you {what}"
+        "session {session} is working; wait until its run or its compaction has ended, or abort it, before you {what}"
     )]
     NotIdle {
         /// The session's id.
@@ -125,7 +125,7 @@ pub enum Error {
     #[error("a prompt must not be empty")]
     EmptyPrompt,
     /// The newest prompt was already answered.
-    #[error("there is nothing to resume in session {session}: its newest prompt was answered")]
+    #[error("session {session} has nothing to resume: its newest prompt was answered")]
     NothingToResume {
         /// The session's id.
         session: String,
@@ -238,7 +238,7 @@ pub enum Error {
         reason: String,
     },
     /// The sub-agent's work has ended.
-    #[error("the work in session {session} is over")]
+    #[error("the work in session {session} has ended")]
     ChildEnded {
         /// The sub-agent's session.
         session: String,
@@ -280,7 +280,9 @@ pub enum Error {
         reason: String,
     },
     /// Sub-agents would be nested too deeply.
-    #[error("agents may call agents at most {depth_max} deep")]
+    #[error(
+        "sub-agents may be nested at most {depth_max} levels deep; do this work without another sub-agent"
+    )]
     TooDeep {
         /// The maximum depth.
         depth_max: usize,
@@ -290,13 +292,13 @@ pub enum Error {
     Output {
         /// The type's name.
         wanted: String,
-        /// What is wrong with it.
+        /// The problem with it.
         reason: String,
         /// The answer's text.
         text: String,
     },
     /// Validators rejected all answers, or one ended the run. The answers are in the conversation.
-    #[error("no answer was accepted: {reason}")]
+    #[error("every answer was rejected: {reason}")]
     Rejected {
         /// Why the last answer was rejected.
         reason: String,
@@ -336,7 +338,7 @@ pub enum Error {
 #[non_exhaustive]
 pub enum ConfigError {
     /// No provider was given.
-    #[error("a runtime needs a provider: call `provider(…)`, or use `from_env`")]
+    #[error("the runtime has no provider; call `provider(…)`, or use `from_env`")]
     NoProvider,
     /// Two providers have the same name.
     #[error("two providers are named {name:?}; give one of them another name")]
@@ -353,13 +355,13 @@ pub enum ConfigError {
         known: Vec<String>,
     },
     /// A team's agents cannot hand over the conversation as defined.
-    #[error("the team: {reason}")]
+    #[error("the team is invalid: {reason}")]
     Team {
         /// The reason.
         reason: String,
     },
     /// A sub-agent is unusable.
-    #[error("the sub-agent {name}: {reason}")]
+    #[error("the sub-agent {name} is invalid: {reason}")]
     SubAgent {
         /// The name of its tool.
         name: String,
@@ -367,9 +369,9 @@ pub enum ConfigError {
         reason: String,
     },
     /// An answer's schema is not a valid JSON schema, or refers to anything outside it.
-    #[error("the output schema: {reason}")]
+    #[error("the output schema is invalid: {reason}")]
     OutputSchema {
-        /// What is wrong with it and where.
+        /// The problem with it, and its place.
         reason: String,
     },
     /// A prompt names a validator that the agent does not have.
@@ -381,21 +383,21 @@ pub enum ConfigError {
         known: Vec<String>,
     },
     /// A cost limit is negative or not a number.
-    #[error("a cost limit of {usd} dollars: it must be a number of at least 0")]
+    #[error("the cost limit of {usd} dollars is invalid; use a number of at least 0")]
     CostLimit {
         /// The given value.
         usd: String,
     },
     /// A limit by label cannot work, or no session can have the label.
-    #[error("the limit by the label {label:?}: {reason}")]
+    #[error("the limit for the label {label:?} is invalid: {reason}")]
     LabelLimit {
         /// The label.
         label: String,
-        /// What is wrong.
+        /// The problem.
         reason: String,
     },
     /// A price cannot be used.
-    #[error("the price of {model}: {error}")]
+    #[error("the price of {model} is invalid: {error}")]
     Price {
         /// The model.
         model: String,
@@ -415,7 +417,7 @@ pub enum ConfigError {
         name: String,
     },
     /// A consumer of this name is open already.
-    #[error("the consumer {name:?} is open already: two would each process a part of the events")]
+    #[error("the consumer {name:?} is already open; close it first, or use another name")]
     ConsumerInUse {
         /// The name.
         name: String,
@@ -425,11 +427,11 @@ pub enum ConfigError {
         "the sessions are not stored in files of this machine, so they cannot be {operation}; use the tools of their database"
     )]
     NotInFiles {
-        /// What cannot be done, as a participle.
+        /// The operation that is impossible, as a participle.
         operation: &'static str,
     },
     /// A fallback is unusable.
-    #[error("the fallback {model}: {reason}")]
+    #[error("the fallback {model} is invalid: {reason}")]
     Fallback {
         /// The model.
         model: String,
@@ -446,7 +448,7 @@ pub enum ConfigError {
     Variable {
         /// The variable's name.
         name: &'static str,
-        /// What is wrong with it.
+        /// The problem with it.
         reason: String,
     },
     /// The user's data directory is unknown.
@@ -455,11 +457,11 @@ pub enum ConfigError {
     /// A tool that no provider would accept.
     #[error("{reason}")]
     Tool {
-        /// What is wrong with it.
+        /// The problem with it.
         reason: String,
     },
     /// An agent's model has no name.
-    #[error("the agent has no model: give `Agent::new` the name of one")]
+    #[error("the agent has no model; pass a model name to `Agent::new`")]
     NoModel,
     /// Two tools of an agent have the same name.
     #[error("the agent has two tools named {name:?}; give one of them another name")]
@@ -471,7 +473,7 @@ pub enum ConfigError {
     #[error("{0}")]
     Compaction(SettingsError),
     /// Model settings that no server accepts, or that name an unknown tool.
-    #[error("model settings: {0}")]
+    #[error("the model settings are invalid: {0}")]
     ModelSettings(SettingError),
     /// The function that writes an agent's instructions panicked.
     #[error("the agent's instructions could not be written: {reason}")]

@@ -8,11 +8,11 @@ use greenroom_kernel::entry::Metadata;
 
 use crate::values::error::MetadataError;
 
-/// The most bytes of a title.
+/// The maximum number of bytes of a title.
 pub(crate) const TITLE_BYTES_MAX: usize = 512;
-/// The most bytes of a label's name.
+/// The maximum number of bytes of a label's name.
 pub(crate) const LABEL_NAME_BYTES_MAX: usize = 64;
-/// The most bytes of a label's value.
+/// The maximum number of bytes of a label's value.
 pub(crate) const LABEL_VALUE_BYTES_MAX: usize = 256;
 
 /// Checks one change by itself.

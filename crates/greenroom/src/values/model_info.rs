@@ -1,4 +1,4 @@
-//! What is known about a model: the catalogue's data, with the prices that were set.
+//! The known properties of a model: the catalogue's data, with the prices that were set.
 //!
 //! Invariants: one lookup, so a price and a window belong to the same model; a set price replaces the catalogue's.
 

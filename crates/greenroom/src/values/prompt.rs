@@ -99,7 +99,7 @@ pub struct Reply {
     pub context: ContextUsage,
     /// The usage of the run's model calls, without summaries.
     pub usage: Usage,
-    /// What the run cost in micro-dollars, as far as prices are known: its model calls, its summaries, and the agents
+    /// The cost of the run in micro-dollars, as far as prices are known: its model calls, its summaries, and the agents
     /// that it called, with theirs.
     #[serde(default)]
     pub cost_microdollars: u64,
@@ -112,7 +112,7 @@ pub struct Reply {
     /// runs. At most the newest 32.
     #[serde(default)]
     pub compactions: Vec<Compacted>,
-    /// What compactions cost during the run, what they saved, and how long they were waited for.
+    /// The cost and savings of compactions during the run, and how long callers waited for them.
     #[serde(default)]
     pub compaction_bill: CompactionBill,
     /// See [`Self::tool_calls`].

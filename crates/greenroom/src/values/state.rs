@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::values::names::names;
 
 names! {
-    /// What a session is doing.
+    /// The activity of a session.
     pub enum Status ("status") {
         /// Nothing: the session waits for input.
         Idle = "idle",
@@ -51,14 +51,14 @@ pub struct State {
     pub total_tokens: u64,
     /// The cost of these tokens, in micro-dollars, as far as prices are known.
     pub cost_microdollars: u64,
-    /// What its compactions cost of that, what they saved, and how long they were waited for.
+    /// The part of that cost that its compactions caused, their savings, and how long callers waited for them.
     #[serde(default)]
     pub compaction_bill: CompactionBill,
     /// The part of `total_tokens` that we estimated, because the provider reported no usage or an impossible
     /// one. If it is not 0, the cost is partly an estimate too.
     #[serde(default, skip_serializing_if = "is_no_count")]
     pub estimated_tokens: u64,
-    /// What the session is doing.
+    /// The activity of the session.
     pub status: Status,
     /// The number of inputs in the inbox.
     pub waiting: usize,

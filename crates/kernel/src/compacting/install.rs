@@ -1,4 +1,4 @@
-//! What a compaction installs: a model's summary, a hook's, or a cut without one.
+//! The replacement that a compaction installs: a model's summary, a hook's, or a cut without one.
 //!
 //! Invariants: a segment is smaller than what it replaces, and what it keeps follows it. A cut that no summary has
 //! read is recorded as a debt.
@@ -17,7 +17,7 @@ use crate::settings::Strategy;
 use crate::size::{Estimator, classes, entry_tokens};
 use crate::summary::{self, SUMMARY_TOKENS_MIN};
 
-/// The most ranges recorded of messages cut without a summary.
+/// The maximum number of ranges recorded of messages cut without a summary.
 const DEBT_RANGES_MAX: usize = 8;
 
 /// The author of the segment's replacement.

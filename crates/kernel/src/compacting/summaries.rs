@@ -33,9 +33,9 @@ const CORRECTIONS_MAX: u32 = 1;
 const SHRINKS_MAX: u32 = 4;
 /// How often a summariser's output limit may turn out lower before the summariser is given up.
 const OUTPUT_LOWERED_MAX: u32 = 2;
-/// The most parts of one transcript: a summariser that needs more is too small for it.
+/// The maximum number of parts of one transcript: a summariser that needs more is too small for it.
 const PARTS_MAX: usize = 128;
-/// The most requests of one compaction: the parts of both halves, their merges, and retries.
+/// The maximum number of requests of one compaction: the parts of both halves, their merges, and retries.
 pub(super) const CALLS_MAX: usize = 512;
 /// The maximum share of the summariser's window for one answer, or for the previous summary, so that two
 /// summaries to be merged, or a transcript beside the previous one, always have room: one part in this many.

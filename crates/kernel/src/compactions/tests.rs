@@ -1,4 +1,4 @@
-//! What is read from a log about its compactions.
+//! The compactions that are read from a log.
 
 use super::*;
 use crate::bill::CompactionBill;

@@ -1,4 +1,4 @@
-//! What entries record about a compaction: its start, its end, and what it replaces.
+//! The records of a compaction: its start, its end, and the replaced part.
 //!
 //! Invariants: the replaced entries stay in the log.
 

@@ -30,8 +30,8 @@ fn base64_is_read_and_written_anew() {
         ("application/pdf", "not base64!!", "the image is not valid base64: Invalid symbol 33, offset 9."),
         ("image/png", "", "not a PNG, JPEG, GIF or WebP image"),
         ("image/png", "AAAA", "not a PNG, JPEG, GIF or WebP image"),
-        ("image/gif", png, "the image is said to be \"image/gif\", and is \"image/png\""),
-        ("application/pdf", png, "the image is said to be \"application/pdf\", and is \"image/png\""),
+        ("image/gif", png, "the image is declared as \"image/gif\" but is \"image/png\""),
+        ("application/pdf", png, "the image is declared as \"application/pdf\" but is \"image/png\""),
     ] {
         let refused = Image::from_base64(media_type, data).expect_err("no image");
         assert_eq!(refused.to_string(), error);

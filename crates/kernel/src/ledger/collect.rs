@@ -17,13 +17,13 @@ use crate::message::{AssistantMessage, Message, ToolCall, ToolResult, ToolStatus
 use crate::plan::call_file;
 use crate::words::own_words;
 
-/// The most errors of one result.
+/// The maximum number of errors of one result.
 const ERRORS_MAX: usize = 3;
-/// The most constants of one result.
+/// The maximum number of constants of one result.
 const CONSTANTS_MAX: usize = 6;
-/// The most names of one text.
+/// The maximum number of names of one text.
 const NAMES_MAX: usize = 24;
-/// The most sentences of an answer that are kept without a sign, from its beginning.
+/// The maximum number of sentences of an answer that are kept without a sign, from its beginning.
 const FIRST_SENTENCES: usize = 2;
 /// The shortest of these, in bytes.
 const SENTENCE_BYTES_MIN: usize = 24;
@@ -31,7 +31,7 @@ const SENTENCE_BYTES_MIN: usize = 24;
 const COMMAND_BYTES_MAX: usize = 160;
 /// The longest last line of a command's output, in bytes.
 const STATE_BYTES_MAX: usize = 120;
-/// The most files named as the solution of an error.
+/// The maximum number of files named as the solution of an error.
 const SOLUTION_FILES_MAX: usize = 3;
 /// The longest item that a model wants to be kept, in bytes.
 const REMEMBERED_BYTES_MAX: usize = 480;

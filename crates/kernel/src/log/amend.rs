@@ -8,7 +8,7 @@ use super::Draft;
 use crate::entry::{EntryId, EntryKind, Metadata};
 use crate::question::{AnswerError, GivenAnswer};
 
-/// The most labels of a session. A head is stored with every append, so its size is limited.
+/// The maximum number of labels of a session. A head is stored with every append, so its size is limited.
 pub const LABELS_MAX: usize = 16;
 
 /// A change to a session.

@@ -11,7 +11,7 @@ use crate::entry::{CompactionEnded, EntryKind, RunOutcome};
 pub struct UntoldCompactions(VecDeque<CompactionEnded>);
 
 impl UntoldCompactions {
-    /// The most compactions in one reply.
+    /// The maximum number of compactions in one reply.
     const MAX: usize = 32;
 
     /// Applies the session's next entry.

@@ -29,7 +29,7 @@ pub struct Approval {
     /// The rules that the answer `always` adds; without any, `always` is no answer.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rules: Vec<String>,
-    /// What the call would change: lines that begin with `+`, `-` or a blank.
+    /// The change that the call would make: lines that begin with `+`, `-` or a blank.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub preview: Option<String>,
 }

@@ -1,4 +1,4 @@
-//! What a search finds, in which order, and which part of a text it shows.
+//! The results of a search, their order, and the part of a text that they show.
 
 use std::sync::Arc;
 

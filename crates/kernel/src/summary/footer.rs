@@ -1,4 +1,5 @@
-//! What this code adds to a summary: the user's words, the skills in use, the facts, the active request and the lists of files.
+//! The additions to a summary: the user's words, the skills in use, the facts, the active request and the lists of
+//! files.
 //!
 //! Invariants: each has its tag, which is escaped in everything else, so that it can be taken off again.
 

@@ -16,8 +16,8 @@ use crate::size::IMAGE_TOKENS;
 #[cfg(test)]
 mod tests;
 
-/// The most tokens that a server is believed to add by itself, and never more than half of the window: so no
-/// series of reports makes a session unusable.
+/// The maximum number of tokens that a server is believed to add by itself, and never more than half of the window: so
+/// no series of reports makes a session unusable.
 const HIDDEN_TOKENS_MAX: u64 = 32_768;
 /// The minimum number of tokens added between two reports for their growth to be evidence.
 const GROWTH_TOKENS_MIN: i64 = 8;

@@ -1,4 +1,4 @@
-//! What a URL may say, and that nothing repeats its password.
+//! The options of a URL; its password is never repeated.
 
 use super::*;
 

@@ -13,7 +13,7 @@ use crate::catalog::Prices;
 
 /// No model has more tokens than this: a larger number is an error or an attack.
 const TOKENS_MAX: u64 = 1 << 32;
-/// The most models that are read from a list.
+/// The maximum number of models that are read from a list.
 const MODELS_MAX: usize = 20_000;
 
 /// A further page that reports more than the list does.

@@ -23,7 +23,7 @@ const PAGE_TIMEOUT: Duration = Duration::from_secs(5);
 /// The largest page, in bytes. OpenRouter's list has about a megabyte.
 const PAGE_BYTES_MAX: usize = 16 * 1024 * 1024;
 
-/// What the server serves.
+/// The models of the server.
 ///
 /// # Errors
 /// The server could not be reached, or has no list.

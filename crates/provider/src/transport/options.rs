@@ -242,7 +242,7 @@ pub enum OptionsError {
     #[error("invalid proxy address; a valid one is http://proxy.example:3128")]
     Proxy,
     /// The HTTP client cannot be set up. The most frequent cause is that no certificates are installed.
-    #[error("the HTTP client cannot be set up: {reason}")]
+    #[error("the HTTP client cannot be created: {reason}")]
     Client {
         /// The client's error.
         reason: String,

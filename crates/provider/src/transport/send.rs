@@ -55,8 +55,8 @@ pub(super) enum TransportError {
     Send(reqwest::Error),
 }
 
-/// The most paths whose requests are kept. Of all settings only the model is part of a path, and a server gets requests
-/// for few models.
+/// The maximum number of paths whose requests are kept. Of all settings only the model is part of a path, and a server
+/// gets requests for few models.
 const TEMPLATES_MAX: usize = 64;
 
 /// A request without the body of a call.

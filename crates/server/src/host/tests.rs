@@ -160,7 +160,7 @@ async fn who_has_not_said_hello_has_short_lines_and_little_time() {
     stream.write_all(say(3, "a".repeat(2 << 20)).as_bytes()).await.unwrap();
     let refused = answer(&mut stream).await.unwrap();
     assert_eq!(refused["error"]["message"], json!("`client/hello` was already sent"));
-    // Who says half a line, and no more.
+    // A client that sends half a line and nothing more.
     let mut silent = BufReader::new(place.connection());
     silent.write_all(b"{\"jsonrpc\":").await.unwrap();
     let refused = answer(&mut silent).await.unwrap();
@@ -188,7 +188,7 @@ async fn few_are_let_in_at_once_who_have_not_said_hello() {
     strangers.push(place.stranger());
     assert!(within(29_000).await.is_err());
     within(2_000).await.expect("their time is over");
-    strangers[7].call(ListSessions::default()).await.expect("whoever said hello stays");
+    strangers[7].call(ListSessions::default()).await.expect("a client that sent hello stays connected");
     assert!(strangers[8].call(PingHost {}).await.is_err(), "the others are gone");
 }
 
@@ -325,7 +325,7 @@ async fn without_any_patience_it_serves_its_first_client_and_finishes_the_work()
     tokio::time::timeout(Duration::from_secs(15), idle(other.host.clone())).await.unwrap().unwrap();
 }
 
-/// Whoever only looks on may have a live session compacted, with the session's own agent, and nothing else of it.
+/// A read-only client may compact a live session with the session's own agent, and may not change it otherwise.
 #[tokio::test(start_paused = true)]
 async fn who_looks_on_has_a_live_session_compacted_by_its_own_agent() {
     let place = Place::new().await;
@@ -347,7 +347,7 @@ async fn who_looks_on_has_a_live_session_compacted_by_its_own_agent() {
     assert!(watcher.work(compact()).await.is_err(), "what sleeps is not woken");
 }
 
-/// Whoever said that it only looks changes nothing; other clients without an agent may change what needs none.
+/// A client of kind `watch` changes nothing; other clients without an agent may perform changes that need no agent.
 #[tokio::test(start_paused = true)]
 async fn who_looks_on_changes_nothing() {
     let place = Place::new().await;

@@ -1,7 +1,7 @@
 //! Tokens: what their bearers may do, and the label to which they are confined.
 //!
 //! Invariants: tokens are compared in constant time, and are in no error and no debug output; a bearer that is confined
-//! to a label reaches only sessions that have it, and the sub-agents below them: all others do not exist for it. A
+//! to a label reaches only sessions that have the label, and the sub-agents below them, and cannot see any others. A
 //! session that it creates has the label before its first input.
 
 use std::sync::Arc;
@@ -63,7 +63,7 @@ pub fn check_token(token: &str) -> Result<(), TokenError> {
 pub struct Token {
     /// The text: see [`check_token`].
     pub secret: String,
-    /// What its bearer may do.
+    /// The right of its bearer.
     pub right: Right,
     /// The label of the sessions to which the bearer is confined; `None` for all sessions.
     pub within: Option<Label>,
@@ -79,7 +79,7 @@ impl std::fmt::Debug for Token {
 /// The tokens of a server.
 pub(super) struct Tokens(Vec<(String, Arc<Bearer>)>);
 
-/// Who bears a token.
+/// The bearer of a token.
 #[derive(Debug)]
 pub(super) struct Bearer {
     right: Right,
@@ -94,7 +94,9 @@ impl Tokens {
         for Token { secret, right, within } in tokens {
             check_token(&secret).map_err(|error| error.to_string())?;
             if known.iter().any(|(other, _)| same(other.as_bytes(), secret.as_bytes())) {
-                return Err("two tokens are the same, so their rights are not clear".to_owned());
+                return Err(
+                    "two tokens are equal, so their rights are ambiguous; change one of them".to_owned()
+                );
             }
             if right == Right::Observe && within.is_some() {
                 let reason = "a token with the right `observe` cannot have a label: metrics are those of the whole server";
@@ -122,7 +124,7 @@ impl Bearer {
         Self { right, within: within.map(Arc::new) }
     }
 
-    /// What the bearer may do.
+    /// The right of the bearer.
     pub(super) fn right(&self) -> Right {
         self.right
     }
@@ -135,7 +137,7 @@ impl Bearer {
         let (has, needs) = (self.right.as_str(), right.as_str());
         Err(Refusal::new(
             StatusCode::FORBIDDEN,
-            format!("the token has the right `{has}`, and this needs `{needs}`"),
+            format!("the token has the right `{has}`, and this request needs `{needs}`"),
         ))
     }
 
@@ -144,7 +146,7 @@ impl Bearer {
         if self.within.is_none() {
             return Ok(());
         }
-        let reason = "the token is confined to a label, and this concerns the whole server";
+        let reason = "the token is confined to a label, and this request concerns the whole server";
         Err(Refusal::new(StatusCode::FORBIDDEN, reason))
     }
 }

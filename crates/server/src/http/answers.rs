@@ -28,7 +28,7 @@ pub(super) struct HttpProblem {
     title: String,
     /// The status.
     status: u16,
-    /// What happened, and what to do about it if that is known.
+    /// A description and, if known, the remedy.
     detail: String,
     /// The kind of the error.
     kind: ProblemKind,

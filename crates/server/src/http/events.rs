@@ -124,7 +124,7 @@ fn last_event_id(received: &Received) -> Option<String> {
 fn position(named: Option<String>) -> Result<Option<Position>, Refusal> {
     let named = named.filter(|named| !named.is_empty());
     named.map(|text| Position::parse(&text).ok_or(text)).transpose().map_err(|text| {
-        let reason = format!("{text:?} is not a position of these events; 0 is their beginning");
+        let reason = format!("{text:?} is not a position of these events; use 0 for the beginning");
         Refusal::new(StatusCode::BAD_REQUEST, reason)
     })
 }

@@ -26,7 +26,8 @@ use crate::operations::{Label, Right};
 
 /// Set by a node that forwards a request: it goes no further.
 pub(super) const HOP: HeaderName = HeaderName::from_static("greenroom-hop");
-/// Who sent a forwarded request: the right, and after a space the label `NAME:VALUE`, percent-encoded, if there is one.
+/// The sender of a forwarded request: the right, and after a space the label `NAME:VALUE`, percent-encoded, if there is
+/// one.
 const PRINCIPAL: HeaderName = HeaderName::from_static("greenroom-principal");
 /// The path above that of a session.
 const SESSIONS: &str = "/v1/sessions/";
@@ -202,7 +203,7 @@ impl Shared {
             };
             let name = &node.name;
             if is_hop {
-                let detail = format!("the session is run by node {name}");
+                let detail = format!("the session runs on node {name}");
                 return Some(problem(StatusCode::MISDIRECTED_REQUEST, detail));
             }
             let sent = forwarding.send(&node, head, body.clone(), bearer).await;

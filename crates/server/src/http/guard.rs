@@ -51,7 +51,7 @@ impl Guard {
         if !self.is_ours(host, local) || target.is_some_and(|target| !self.is_ours(target, local)) {
             return refuse(
                 StatusCode::MISDIRECTED_REQUEST,
-                "the request names another host; a further name of this server is given with --host-name",
+                "the Host header names another host; --host-name adds a name of this server",
             );
         }
         if headers.contains_key(header::ORIGIN) {
@@ -60,7 +60,7 @@ impl Guard {
         Ok(())
     }
 
-    /// Who sent the request, or the response that refuses it.
+    /// The sender of the request, or the response that refuses it.
     pub(super) fn let_in(
         &self,
         uri: &Uri,

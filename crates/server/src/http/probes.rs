@@ -1,4 +1,4 @@
-//! What operators and their tools ask: probes and metrics.
+//! The endpoints for operators: probes and metrics.
 //!
 //! | route | token | answer |
 //! |---|---|---|

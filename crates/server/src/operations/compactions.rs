@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Access, Answer, Asked, Nothing, Operation, Performed, Refused, Route, Verb};
 
-/// The most text of a pinned message in a list, in characters.
+/// The maximum amount of text of a pinned message in a list, in characters.
 const PIN_CHARS_MAX: usize = 200;
 
 /// Lists what each compaction of a session did: failed and undone ones, and those of other branches included.

@@ -20,7 +20,7 @@ use super::{Answer, Asked, Label, Nothing, Operation, Performed, Reach, Refused,
 
 /// How long a consumer stays open without a read.
 const OPEN_FOR: Duration = Duration::from_secs(60);
-/// The most events in one answer.
+/// The maximum number of events in one answer.
 const EVENTS_MAX: u32 = 1_000;
 /// About the most bytes in one answer.
 const BYTES_MAX: usize = 4 << 20;
@@ -93,7 +93,7 @@ pub struct ReadConsumer {
     /// The `position` of an earlier answer, if all of its events were processed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub commit: Option<String>,
-    /// The most events, 1 to 1,000.
+    /// The maximum number of events, 1 to 1,000.
     #[serde(default = "events_max")]
     #[schemars(range(min = 1, max = 1_000))]
     pub max: u32,

@@ -18,7 +18,7 @@ use super::{Answer, Asked, ImageData, Nothing, Operation, Performed, Route};
 
 mod conversion;
 
-/// The most entries of a page.
+/// The maximum number of entries of a page.
 const LIMIT_MAX: u64 = 1_000;
 
 /// A page of a session's log.
@@ -30,7 +30,7 @@ pub struct ReadEntries {
     /// The position of the first entry; 0 is the beginning.
     #[serde(default)]
     pub from: EntryId,
-    /// The most entries: at most 1000, which is the default.
+    /// The maximum number of entries: at most 1000, which is the default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<u64>,
 }

@@ -38,7 +38,7 @@ pub struct BackedUp {
 
 impl Operation for BackUpStore {
     const METHOD: &'static str = "store/backup";
-    // Whoever may call it writes to any directory of the server's user.
+    // A caller of this method can write to any directory of the server's user.
     const ROUTE: Option<Route> = None;
     const ACCESS: Access = Access::Modify;
     type Output = BackedUp;
@@ -72,7 +72,7 @@ pub struct PruneSessions {
     /// How many sessions are kept, those with the newest activity.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sessions_max: Option<usize>,
-    /// Other limits for sessions with certain labels: the first rule that matches a session decides about it, alone.
+    /// Other limits for sessions with certain labels: only the first rule that matches a session applies to it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rules: Vec<PruneRule>,
 }

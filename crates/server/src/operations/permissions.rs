@@ -1,6 +1,6 @@
 //! Operations on the permissions of a session: its mode, and its rules.
 //!
-//! Invariants: they change what one session may do, never another one's; whoever may only prompt changes nothing.
+//! Invariants: they change what one session may do, never another one's; a client that may only prompt changes nothing.
 
 use greenroom::SessionHandle;
 use greenroom::permissions::{Effect, Mode, Permissions};
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Access, Answer, Asked, Nothing, Operation, Performed, Refused, Route, Verb};
 
-/// What a session's agent may do without asking, and what it may not do.
+/// Returns the permissions of a session: its mode and its rules.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ReadPermissions {
@@ -20,8 +20,8 @@ pub struct ReadPermissions {
 /// A session's permissions.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SessionPermissions {
-    /// What happens to calls that no rule decides. Absent if the agent has no permissions: then every call of its tools
-    /// runs.
+    /// The mode, which decides about calls that match no rule. Absent if the agent has no permissions: then every call
+    /// of its tools runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<Mode>,
     /// Whether a call that needs an approval asks a person. Otherwise it is denied.
@@ -36,11 +36,11 @@ pub struct SessionPermissions {
 /// A rule, and where it was written.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct PermissionRule {
-    /// What it does with the calls that it matches.
+    /// The effect on the calls that the rule matches.
     pub effect: Effect,
     /// The rule, such as `bash(git status *)`.
     pub rule: String,
-    /// Where it was written, for people.
+    /// The source of the rule, as text for people.
     pub origin: String,
 }
 
@@ -90,13 +90,13 @@ pub struct SetPermissions {
     /// Its mode from now on; without it, the mode stays.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<Mode>,
-    /// Rules to add whose calls run.
+    /// Rules to add that allow calls.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub allow: Vec<String>,
-    /// Rules to add whose calls ask.
+    /// Rules to add that make calls ask.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ask: Vec<String>,
-    /// Rules to add whose calls are denied.
+    /// Rules to add that deny calls.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub deny: Vec<String>,
 }
@@ -104,7 +104,7 @@ pub struct SetPermissions {
 impl SetPermissions {
     fn apply(&self, session: &SessionHandle) -> Result<SessionPermissions, Refused> {
         let none = || {
-            let text = "the session's agent has no permissions that could be changed: its tools were chosen when it was made";
+            let text = "the session's agent has no permissions: its tools were chosen when it was created";
             Refused::Parameters(text.to_owned())
         };
         let permissions = session.permissions().ok_or_else(none)?;

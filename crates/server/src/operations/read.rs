@@ -295,7 +295,7 @@ pub struct RecallEntries {
     /// The session; all if it is absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session_id: Option<String>,
-    /// The most entries: 10 unless set, at most 100.
+    /// The maximum number of entries: 10 unless set, at most 100.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<usize>,
 }
@@ -309,7 +309,7 @@ pub struct RecalledEntries {
 
 /// How many entries a search finds unless its limit says otherwise.
 const FOUND: usize = 10;
-/// The most entries that a search finds.
+/// The maximum number of entries that a search finds.
 const FOUND_MAX: usize = 100;
 
 impl Operation for RecallEntries {

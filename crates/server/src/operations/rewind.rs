@@ -19,7 +19,7 @@ pub struct RewindSession {
     /// The entry to go back to: the moment when it was the newest. By default, the newest turn is taken back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub entry_id: Option<EntryId>,
-    /// What goes back.
+    /// The parts to restore.
     #[serde(default)]
     pub scope: RewindScope,
     /// Whether files that somebody else changed since are overwritten, too. Their present content is kept
@@ -35,7 +35,7 @@ pub struct RewindSession {
     pub abort: bool,
 }
 
-/// What goes back.
+/// The parts that a rewind restores.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum RewindScope {
@@ -48,7 +48,7 @@ pub enum RewindScope {
     Files,
 }
 
-/// What went back.
+/// The result of a rewind.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SessionRewound {
     /// The session.
@@ -77,7 +77,7 @@ pub struct RewoundFile {
     pub root: String,
     /// The file, relative to it.
     pub path: String,
-    /// What was done to it.
+    /// The action on the file.
     pub action: RewoundAction,
     /// Why it was left as it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -87,7 +87,7 @@ pub struct RewoundFile {
     pub overwritten: bool,
 }
 
-/// What was done to a file.
+/// The action on a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum RewoundAction {

@@ -26,7 +26,7 @@ impl Verb {
     }
 }
 
-/// What a token may do. Each right includes those before it.
+/// A right of a token. Each right includes those before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Right {

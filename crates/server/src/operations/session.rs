@@ -89,7 +89,7 @@ impl Operation for Abort {
 pub struct ClearInbox {
     /// The session.
     pub session_id: String,
-    /// Only the input with this entry. Input that does not wait any more is not withdrawn.
+    /// Only the input with this entry. Input that is no longer waiting is not withdrawn.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub entry_id: Option<EntryId>,
 }

@@ -1,4 +1,4 @@
-//! What was spent, by label and time.
+//! Spending by label and time.
 //!
 //! Invariants: a client that is confined to a label is told what was spent with that label, and no more.
 
@@ -42,7 +42,7 @@ impl Default for ReportUsage {
     }
 }
 
-/// What was spent.
+/// The spending.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct UsageReported {
     /// By value and time. Hours and days without spending are left out.
@@ -53,9 +53,7 @@ impl ReportUsage {
     /// The label that is reported: the requested one, unless the client is confined to another.
     fn label_for(&self, within: Option<&Label>) -> Result<(Option<String>, Option<String>), Refused> {
         if self.value.is_some() && self.by.is_none() {
-            return Err(Refused::Parameters(
-                "`value` needs `by`, the label that it is a value of".to_owned(),
-            ));
+            return Err(Refused::Parameters("`value` needs `by`, the name of its label".to_owned()));
         }
         let Some(Label { name, value }) = within else { return Ok((self.by.clone(), self.value.clone())) };
         let is_its_own = self.by.as_ref().is_none_or(|label| label == name)
@@ -63,7 +61,7 @@ impl ReportUsage {
         if is_its_own {
             return Ok((Some(name.clone()), Some(value.clone())));
         }
-        let reason = "the token is confined to a label, and this concerns another one";
+        let reason = "the token is confined to a label, and this request concerns another one";
         Err(Refused::Problem(Box::new(Problem::new(ProblemKind::Forbidden, reason))))
     }
 }

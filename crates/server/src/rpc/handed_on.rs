@@ -16,8 +16,8 @@ mod tests;
 /// The error of a request that a host left open.
 const NOT_ANSWERED: &str = "the host ended before it answered; the request may have been executed";
 /// The error of work that a host had accepted.
-const CUT_OFF: &str = "the host ended before the work was over; finished steps are kept, and nothing of it goes on by itself: \
-                       `session/resume` goes on with a run";
+const CUT_OFF: &str = "the host ended before the work was complete; finished steps are kept; `session/resume` \
+                       continues a run";
 
 /// The requests without an answer, and the work without an outcome.
 #[derive(Debug, Default)]

@@ -29,7 +29,7 @@ const KEPT_BYTES: usize = 1 << 20;
 const BEGINNING_BYTES: usize = 4 * 1024;
 /// How much of a line that is too long is read at a time, in bytes.
 const SKIPPED_BYTES: u64 = 1 << 20;
-/// The most messages that one batch may have.
+/// The maximum number of messages that one batch may have.
 pub(super) const BATCH_MAX: usize = 1_024;
 
 /// An error: its code, its text, and data for programs.

@@ -3,7 +3,7 @@
 //! Invariants: the request's text is only read; lines that are not understood are skipped. Lists are in the
 //! order of the conversation, without duplicates, the oldest first.
 
-/// The most characters of one gathered line.
+/// The maximum number of characters of one gathered line.
 const LINE_CHARS_MAX: usize = 240;
 /// The goal if none was stated.
 const NO_GOAL: &str = "(the user has not said)";

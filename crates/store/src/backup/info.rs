@@ -1,4 +1,4 @@
-//! The file of a backup that says what it holds. Its presence, without the mark of an unfinished backup, is what makes a
+//! The file that describes the contents of a backup. Its presence, without the marker of an unfinished backup, makes a
 //! directory a backup.
 //!
 //! Invariants: it is written after everything else was synced.

@@ -1,7 +1,7 @@
-//! Makes a store of a backup.
+//! Restores a backup as a new store.
 //!
-//! Invariants: a store that exists is never changed; the new one appears whole, by one rename; it shares no file with the
-//! backup.
+//! Invariants: an existing store is never changed; the new store appears at once, by one rename, and shares no file
+//! with the backup.
 
 use std::fs;
 use std::io::{ErrorKind, Read};

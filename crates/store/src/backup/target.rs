@@ -1,8 +1,8 @@
-//! The directory that a backup is written to, and how it takes the place of the one before.
+//! The target directory of a backup, and the replacement of the previous backup.
 //!
-//! A backup is written to `DIR.partial`, which holds a mark until it is whole. Segments that are no longer written to are
-//! hard links where the file system permits it, to those of the backup before or of the store: they never change. Others,
-//! and the active one, are copied.
+//! A backup is written to `DIR.partial`, which has a marker file until the backup is complete. Segments that are no
+//! longer written to are hard links where the file system permits it, to those of the backup before or of the store:
+//! they never change. Others, and the active one, are copied.
 //!
 //! Invariants: a directory that is neither empty nor a backup of this store is never changed. The mark is removed after
 //! everything was synced, and written again before anything of a finished backup is removed.
@@ -287,7 +287,7 @@ fn replace_dir(from: &Path, to: &Path) -> std::io::Result<Option<PathBuf>> {
             return Ok(Some(from.to_owned()));
         }
     }
-    // Elsewhere the name is free for a moment; whoever looks then finds both under other names.
+    // Elsewhere the name is free for a moment; a reader then finds both under other names.
     let old = beside(to, ".old");
     if old.join(info::FILE).exists() || is_unfinished(&old) {
         remove_backup(&old)?;

@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::rows::{Location, key};
 use crate::bytes::{read_number, write_number};
 
-/// The most entries in a chunk.
+/// The maximum number of entries in a chunk.
 const CHUNK_ENTRIES_MAX: u64 = 64;
 /// Earlier versions had a row of this length for each entry.
 const SINGLE_BYTES: usize = 20;

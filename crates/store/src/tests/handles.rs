@@ -10,7 +10,7 @@ use crate::backup::{Progress, restore_backup, verify_backup};
 use crate::files::{File, Files, OpenMode, RealFiles};
 use crate::{Store, StoreOptions};
 
-/// The most files that a store may have open: those that are kept for reading, and some that are written.
+/// The maximum number of files that a store may have open: those that are kept for reading, and some that are written.
 const OPEN_MAX: usize = 80;
 
 /// Files that are counted while they are open.

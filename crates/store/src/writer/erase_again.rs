@@ -2,7 +2,7 @@
 //!
 //! Invariants: each failure doubles the pause, up to a limit.
 
-/// The most idle moments between two attempts to erase deleted data.
+/// The maximum number of idle moments between two attempts to erase deleted data.
 const ERASE_PAUSE_MAX: u32 = 1_024;
 
 /// The schedule for retries of erasing deleted data: after a number of moments in which the writer was idle,

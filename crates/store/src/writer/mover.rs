@@ -1,4 +1,4 @@
-//! The thread that moves staged changes to the index's database while the writer continues with the journal.
+//! The thread that applies staged changes to the index database while the writer continues with the journal.
 //!
 //! Invariants: one move at a time, requested by the writer alone. The writer knows how many bytes of the
 //! journal the move covers, and waits for its end before it acknowledges anything that would leave the index

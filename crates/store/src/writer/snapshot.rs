@@ -1,4 +1,4 @@
-//! What a backup copies: the journal as it is at one moment, with the files opened.
+//! The snapshot that a backup copies: the journal at one moment, with its files opened.
 //!
 //! Invariants: everything acknowledged before the command is in the snapshot. A file that was opened for it keeps its
 //! bytes: a segment that is no longer written to never changes, and is at most removed; of the active one, only the

@@ -68,10 +68,10 @@ compaction 2, entry 54: automatic, completed, in effect
   facts     44 facts: 31 kept, 1 added to the summary, 1 missing
               added    path        src/a.rs [12]
               missing  path        src/b.rs [12]
-              `recall` finds what is missing, and so does `greenroom recall`
+              `recall` and `greenroom recall` find the missing facts
   cost      $0.03 (9,000 tokens in, 700 out, by gpt-5)
   saved     1.2M tokens ($0.36 or more) in 10 calls
-  undo      /undo-compact 2 in `greenroom chat` undoes it, and what came after it
+  undo      /undo-compact 2 in `greenroom chat` undoes it and all later ones
 
 ## Goal
 x";

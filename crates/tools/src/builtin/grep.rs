@@ -22,7 +22,7 @@ use crate::{FunctionTool, ToolContext, ToolOutput, ToolsError, Workspace};
 const LINE_BYTES_MAX: usize = 500;
 /// The largest file that is searched, in bytes.
 const FILE_BYTES_MAX: u64 = 16 * 1024 * 1024;
-/// The most context lines around a match.
+/// The maximum number of context lines around a match.
 const CONTEXT_MAX: usize = 20;
 
 /// Searches the files of the workspace for lines that match a regular expression. A match is shown as

@@ -26,7 +26,7 @@ use crate::{FunctionTool, Progress, ToolContext, ToolOutput, ToolsError, Workspa
 const TEXT_BYTES_MAX: u64 = 10 * 1024 * 1024;
 /// Larger files are not compared; in bytes.
 pub(super) const COMPARED_BYTES_MAX: u64 = 256 * 1024;
-/// The most diff lines that are reported.
+/// The maximum number of diff lines that are reported.
 const TOLD_LINES_MAX: usize = 400;
 /// How many context lines are reported around a change.
 const AROUND: usize = 2;

@@ -292,7 +292,7 @@ fn arguments_that_are_no_object_are_refused() {
     fn check<T: serde::de::DeserializeOwned + JsonSchema + 'static>(found: Option<&str>) {
         let refused = Registry::new().insert(tool("t", |_: T| async { Ok("") })).err();
         let found = found.map(|found| format!(
-            "the tool `t` takes {found}, and models call a tool with named arguments: take a struct with a field for \
+            "the tool `t` takes {found}, but models call tools with named arguments: use a struct with a field for \
              each of them"
         ));
         assert_eq!(refused.map(|error| error.to_string()), found, "{}", std::any::type_name::<T>());

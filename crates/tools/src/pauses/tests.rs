@@ -1,4 +1,4 @@
-//! What counts towards a time limit, on the paused clock.
+//! The time that counts towards a limit, on the paused clock.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! What a command changes: the files are examined before and after it.
+//! The changes of a command: the files are examined before and after it.
 //!
 //! Invariants: the files that tools have read or written are kept before the command starts; of the others,
 //! only the names and the versions are compared, of at most [`EXAMINED_MAX`] files. What changed is recorded
@@ -18,11 +18,11 @@ use crate::Workspace;
 use crate::rewind::contents::ContentsHash;
 use crate::workspace::{Snapshot, Version, WorkspacePath};
 
-/// The most files of a workspace that are examined before and after a command. Files that git ignores do not
-/// count.
+/// The maximum number of files of a workspace that are examined before and after a command. Files that git ignores do
+/// not count.
 const EXAMINED_MAX: usize = 5_000;
 
-/// The most files that a command changed without a tool knowing them that become known. More would replace
+/// The maximum number of files that a command changed without a tool knowing them that become known. More would replace
 /// those that the model has read.
 const FOUND_MAX: usize = 50;
 

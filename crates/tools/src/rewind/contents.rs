@@ -1,6 +1,6 @@
 //! Contents of files by their hash: a folder with a file for each.
 //!
-//! Invariants: a content has its name only once it is whole and on the disk; what is read is compared with
+//! Invariants: a content gets its name only when it is complete and on disk; content that is read is compared with
 //! its name. Contents are private to the user.
 
 use std::collections::HashSet;

@@ -1,4 +1,4 @@
-//! What calls change can be brought back, and nothing of the user's is lost: random histories beside a model,
+//! The changes of calls can be reversed, and no data of the user is lost: random histories beside a model,
 //! crashes at each step, and links that are swapped meanwhile.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,4 +1,4 @@
-//! What the helper does before it becomes a command: mounts, limits, Landlock, seccomp.
+//! The steps of the helper before it becomes a command: mounts, limits, Landlock, seccomp.
 //!
 //! Invariants: a confinement travels as one argument of the helper. If a part of it cannot be applied, the command
 //! does not start.

@@ -19,7 +19,7 @@ const ENTRIES_MAX: usize = 100_000;
 const UNEXAMINED_MAX: usize = 64;
 /// How deep the repositories of submodules are nested in `.git/modules`.
 const MODULES_DEPTH_MAX: usize = 4;
-/// The most of a file of git that is read, in bytes.
+/// The maximum number of bytes read of a file of git.
 const FILE_BYTES_MAX: u64 = 256 * 1024;
 /// Folders with many entries that hold no repositories of the user's.
 const SKIPPED: [&str; 3] = ["node_modules", "target", ".venv"];

@@ -17,7 +17,7 @@ use super::{Network, Protection, Sandbox, Way};
 
 /// Devices that commands may use without a `/dev` of their own.
 const DEVICES: [&str; 6] = ["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty"];
-/// The most sockets of others that are covered.
+/// The maximum number of sockets of others that are covered.
 const SOCKETS_MAX: usize = 256;
 /// How many entries of folders around hidden places are examined.
 const ENTRIES_MAX: usize = 50_000;

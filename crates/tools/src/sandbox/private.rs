@@ -8,7 +8,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The most output of one command that is kept in a file, in bytes.
+/// The maximum amount of output of one command that is kept in a file, in bytes.
 pub(crate) const OUTPUT_BYTES_MAX: u64 = 64 * 1024 * 1024;
 /// How many files with output are kept: the oldest goes first.
 const OUTPUTS_MAX: u64 = 16;

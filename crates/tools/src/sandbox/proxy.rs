@@ -21,7 +21,7 @@ use tokio::task::JoinHandle;
 const HEAD_BYTES_MAX: usize = 32 * 1024;
 /// How long a request's head and a connection may take.
 const TIMEOUT: Duration = Duration::from_secs(30);
-/// The most connections at once; further ones wait.
+/// The maximum number of connections at once; further ones wait.
 const CONNECTIONS_MAX: usize = 128;
 
 /// A host, or all hosts below a domain, that a command may reach: `crates.io`, `*.crates.io`, `example.org:8443`,

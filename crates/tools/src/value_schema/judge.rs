@@ -12,7 +12,7 @@ use super::places::{Content, NoPlaces, PlaceId, Places};
 use super::rules::{Limit, Measure, Node, NodeId, Rule, Type, are_unique, is_multiple, shown};
 use super::steps::{Spent, Steps};
 
-/// The most reasons reported for a value that does not fit.
+/// The maximum number of reasons reported for a value that does not fit.
 const REASONS_MAX: usize = 16;
 
 /// A schema and the place it is evaluated at.

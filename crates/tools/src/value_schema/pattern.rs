@@ -12,7 +12,7 @@ use super::steps::{Spent, Steps};
 #[cfg(test)]
 mod tests;
 
-/// The most characters of a pattern.
+/// The maximum number of characters of a pattern.
 const CHARACTERS_MAX: usize = 2_000;
 
 /// The maximum size of a compiled pattern, in bytes.

@@ -14,10 +14,10 @@ mod tests;
 /// The maximum nesting depth of a schema and a value: the limit of `serde_json`.
 pub(super) const DEPTH_MAX: u8 = 128;
 
-/// The most characters shown of one name in a path.
+/// The maximum number of characters shown of one name in a path.
 const NAME_MAX: usize = 60;
 
-/// The most characters shown of a path.
+/// The maximum number of characters shown of a path.
 const PATH_MAX: usize = 240;
 
 pub(super) type PlaceId = u32;

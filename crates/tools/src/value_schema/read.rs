@@ -13,7 +13,7 @@ use super::places::{DEPTH_MAX, NoPlaces, PlaceId, Places, cut};
 use super::rules::{Bound, Limit, Measure, Members, Node, NodeId, Rule, Type, Values, is_positive, shown};
 use super::steps::{READING_MAX, Spent, Steps};
 
-/// The most characters shown of a reference.
+/// The maximum number of characters shown of a reference.
 const REFERENCE_MAX: usize = 120;
 
 /// Why a JSON value cannot be used as a schema.

@@ -15,7 +15,7 @@ use super::steps::{Spent, Steps};
 #[cfg(test)]
 mod tests;
 
-/// The most characters shown of a value.
+/// The maximum number of characters shown of a value.
 const SHOWN_MAX: usize = 80;
 
 /// A schema within the schema: the number of its rules.

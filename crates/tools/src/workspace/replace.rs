@@ -17,7 +17,7 @@ use super::{Version, Workspace, WorkspacePath, file_flags, is_closed, regular, w
 use crate::ToolsError;
 use crate::rewind::{CallFiles, FileState};
 
-/// The most extended attributes of a file that are carried over, in bytes of their names, and the largest
+/// The maximum number of extended attributes of a file that are carried over, in bytes of their names, and the largest
 /// value.
 const ATTRIBUTE_BYTES_MAX: usize = 64 * 1024;
 /// How the names of temporary files begin; the number of the process follows.

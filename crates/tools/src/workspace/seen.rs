@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use super::{Version, Workspace, WorkspacePath};
 use crate::ToolsError;
 
-/// The most versions that are known.
+/// The maximum number of versions that are known.
 const SEEN_MAX: usize = 1_000;
 
 #[derive(Debug, Default)]

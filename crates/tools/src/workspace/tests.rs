@@ -386,7 +386,7 @@ fn no_workspace_is_in_a_closed_place() {
     let (folder, [workspace, _]) = fixture();
     for closed in [workspace.root().to_owned(), folder.path().to_owned()] {
         let error = Workspace::open_without(workspace.root(), [closed]).expect_err("it is closed");
-        assert!(error.to_string().contains("closed to tools"), "{error}");
+        assert!(error.to_string().contains("not accessible to tools"), "{error}");
     }
     Workspace::open_without(workspace.root(), [folder.path().join("outside")]).expect("it is beside");
 }

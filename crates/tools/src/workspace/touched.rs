@@ -15,7 +15,7 @@ use crate::ToolOutput;
 #[cfg(test)]
 mod tests;
 
-/// The most files that are known.
+/// The maximum number of files that are known.
 const KNOWN_MAX: usize = 500;
 
 #[derive(Debug, Default)]

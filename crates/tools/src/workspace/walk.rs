@@ -19,7 +19,7 @@ use crate::ToolsError;
 
 /// The maximum depth below the start: each level holds a file descriptor.
 const DEPTH_MAX: usize = 64;
-/// The most that is read of a `.gitignore`, in bytes.
+/// The maximum that is read of a `.gitignore`, in bytes.
 const GITIGNORE_BYTES_MAX: u64 = 1024 * 1024;
 
 /// An entry found by the walk.

@@ -265,7 +265,7 @@ fn work_goes_on() {
     }
 }
 
-/// Where nothing can enforce a sandbox, commands are refused, and the user is told what to do.
+/// If no sandbox works, commands are refused with a remedy.
 fn refusals() {
     let none = Found { bubblewrap: Err("bubblewrap is not installed".to_owned()), landlock: None };
     let victims = Victims::new();

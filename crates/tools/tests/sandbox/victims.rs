@@ -1,4 +1,4 @@
-//! What commands must not reach, and whether one did.
+//! Things that commands must not reach, and whether one did.
 //!
 //! Invariants: each kind of harm is seen from outside: secrets in the output, changed files, connections, signals,
 //! bytes at a terminal. After each look, everything is as before.

@@ -1,4 +1,4 @@
-//! What is kept, and how flags take precedence over it.
+//! The stored options, and the precedence of flags.
 
 #![expect(clippy::unwrap_used, reason = "tests end where something is not as it should be")]
 

@@ -1,4 +1,4 @@
-//! What is known before a chat is opened: its session, what that is resumed with, and the server that answers.
+//! The preparation of a chat: its session, the options that it is resumed with, and its server.
 //!
 //! Invariants: a session is looked up without an agent and without changing anything; what the user typed behind an
 //! answer is passed on to the chat.
@@ -23,7 +23,7 @@ use crate::error::{self, usage};
 use crate::host::link::is_one_shot;
 use crate::host::{source, stored};
 
-/// The most sessions that are offered.
+/// The maximum number of sessions that are offered.
 const OFFERED_MAX: usize = 500;
 
 /// Which session a chat is about.
@@ -142,7 +142,7 @@ fn go_to(global: &mut Global, folder: &Path) -> Result<()> {
     let shown = shown_folder(&folder.display().to_string());
     if !folder.is_dir() {
         let line = format!(
-            "greenroom: warning: the session's folder {shown} does not exist; its tools work in this one"
+            "greenroom: warning: the session's folder {shown} does not exist; its tools work in the current folder"
         );
         return Ok(screen.line(line)?);
     }
@@ -191,7 +191,7 @@ async fn picked(
     let here = args.workspace.canonicalize().unwrap_or_default().display().to_string();
     let mut sessions = listed(global, talks()).await?;
     if sessions.is_empty() {
-        return Err(usage("there is no session to resume yet; `greenroom` begins one"));
+        return Err(usage("there is no session to resume yet; `greenroom` starts one"));
     }
     sessions.sort_by_key(|session| session.labels.get(FOLDER) != Some(&here));
     let now = time::now_ms();
@@ -243,7 +243,7 @@ pub(crate) async fn server(
             Server::NotListed { address, reason, model } => {
                 agent::warn(
                     global,
-                    &format!("{address} does not list its models, so {model} is asked for: {reason}"),
+                    &format!("{address} does not list its models, so {model} is used unchecked: {reason}"),
                 )?;
                 return Ok(Some(behind));
             }
@@ -260,7 +260,7 @@ pub(crate) async fn server(
                     detail: String::new(),
                     preview: Vec::new(),
                 };
-                let title = format!("Which model of {address} answers?");
+                let title = format!("Choose a model of {address}:");
                 let choices = models.into_iter().map(choice).collect();
                 let Some(answered) = ask(global, interrupts, Vec::new(), &title, choices).await? else {
                     return Ok(None);

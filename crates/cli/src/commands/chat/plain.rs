@@ -34,21 +34,21 @@ use crate::{agent, error};
 const LINE_BYTES_MAX: u64 = 4 * 1024 * 1024;
 
 const HELP: &str = "  /compact [focus] [--keep N] [--force]
-                     replace the older part of the conversation by a summary, keeping so many tokens; forced, all but
+                     replace the older part of the conversation with a summary; --keep N keeps N tokens, --force only
                      the last two messages
-  /plan              what /compact would do
-  /undo-compact [N]  undo the newest compaction, or all back to number N
+  /plan              show what /compact would do
+  /undo-compact [N]  undo the newest compaction, or all compactions back to number N
   /undo [--files] [--conversation] [--overwrite]
                      take back the last prompt: the conversation, the files, or both
-  /compactions [N]   what the compactions did, or all about number N
+  /compactions [N]   list the compactions, or show details of number N
   /pin [entry], /unpin <entry>, /pins
                      keep your last prompt, or an entry, verbatim through every compaction
-  /context           what fills the window
-  /status, /cost     model, tokens, cost
+  /context           show what fills the context window
+  /status, /cost     show model, tokens and cost
   /continue          resume a prompt that has no complete answer, and start input that was held back
   /withdraw          withdraw input that was held back
-  /help              this
-  /quit              leave (as do Ctrl-C and Ctrl-D at the prompt)";
+  /help              show this help
+  /quit              exit (like Ctrl-C and Ctrl-D at the prompt)";
 
 /// How many columns of a warning are shown.
 const WARNING_COLUMNS: usize = 300;
@@ -361,7 +361,8 @@ impl Chat {
             | Command::Theme(_)
             | Command::Keys => {
                 let name = one_line(line.split_whitespace().next().unwrap_or_default(), 30);
-                let text = format!("  {name} works in a chat at a terminal; /help lists what works here.");
+                let text =
+                    format!("  {name} needs a chat at a terminal; /help lists the commands available here.");
                 self.output.note(Look::WARN, &text)?;
             }
         }
@@ -407,7 +408,7 @@ impl Chat {
         self.output.tell_what_came()?;
         let Output { view, between } = &mut self.output;
         if let Some(tokens) = between.compacting() {
-            let line = format!("  compacting {} …; this waits for it", format::short(tokens));
+            let line = format!("  compacting {} …; waiting for it", format::short(tokens));
             view.note(Look::DIM, &line)?;
         }
         let played = run_view::play(&self.link.client, events, work, None, &self.interrupts, |item| {

@@ -90,7 +90,7 @@ impl Around {
         }
         if !self.link().is_host() {
             return Err(usage(
-                "another provider can be chosen only with a host; leave, and name it with --provider",
+                "the provider can be changed only with a host; exit, and start again with --provider",
             ));
         }
         args.simulate = false;
@@ -312,7 +312,7 @@ impl Program for Around {
         };
         // Without it the session is resumed as before.
         if let Err(error) = kept {
-            tracing::warn!("what was chosen is not kept: {error:#}");
+            tracing::warn!("the choice was not stored: {error:#}");
         }
     }
 

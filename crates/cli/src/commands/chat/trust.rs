@@ -39,7 +39,7 @@ pub(super) async fn about_project(
             shown_folder(&root.to_string()),
             files.join(", ")
         ),
-        "Whoever can change them can instruct the model. Look at them first if you did not write them."
+        "Anyone who can change these files can instruct the model. If you did not write them, inspect them first."
             .to_owned(),
     ];
     let choice = |value: &str, label: &str, detail: &str| Choice {

@@ -34,14 +34,14 @@ pub(super) async fn without_key(
             global,
             interrupts,
             std::mem::take(&mut above),
-            "No API key found. What should answer?",
+            "No API key found. Choose a model server:",
             choices(&running),
         )
         .await?;
         let Some(Answered { value, behind }) = asked else { return Ok(None) };
         let Some(value) = value else {
             let text =
-                "Nothing was chosen. `greenroom login` keeps a key, and `greenroom --simulate` needs none.";
+                "Nothing was chosen. `greenroom login` stores a key, and `greenroom --simulate` needs none.";
             Screen::stderr(global.color).line(text)?;
             return Ok(None);
         };
@@ -98,10 +98,10 @@ fn choices(running: &[Running]) -> Vec<Choice> {
         choice(
             "key",
             "Paste an API key",
-            "OpenAI, Anthropic or Google; kept in a file that only you can read",
+            "OpenAI, Anthropic or Google; stored in a file that only you can read",
         ),
         choice("server", "Another server", "the address of an API like OpenAI's"),
-        choice("simulate", "A simulated model", "no key, no server, no cost: to look around"),
+        choice("simulate", "A simulated model", "no key, no server, no cost: for a first look"),
     ];
     found.chain(others).collect()
 }
@@ -122,7 +122,9 @@ async fn key(global: &Global, args: &ModelArgs, interrupts: &Interrupts) -> Resu
                 detail: String::new(),
                 preview: Vec::new(),
             });
-            let asked = ask(global, interrupts, Vec::new(), "Whose key is it?", choices.into()).await?;
+            let asked =
+                ask(global, interrupts, Vec::new(), "Choose the provider of this key:", choices.into())
+                    .await?;
             match asked {
                 Some(Answered { value: Some(provider), .. }) => provider,
                 Some(_) => return Ok(Done::Back(None)),
@@ -165,8 +167,7 @@ fn keep_server(global: &Global, name: &str, address: &str) -> Result<()> {
     config::set(global, &format!("providers.{name}.base_url"), address)?;
     let said = config::set(global, "provider", name)?;
     let file = said.split(": ").next().unwrap_or_default().to_owned();
-    Ok(Screen::stdout(global.color)
-        .line(format!("{address} is the provider `{name}` in {file} from now on."))?)
+    Ok(Screen::stdout(global.color).line(format!("{address} is now the provider `{name}` in {file}."))?)
 }
 
 /// Asks the user for a line; `None` if this command is interrupted.

@@ -54,7 +54,7 @@ pub(super) struct Sample {
 
 impl Drop for Sample {
     fn drop(&mut self) {
-        // Whoever cleans the temporary directory removes it otherwise.
+        // Otherwise the system removes it when it cleans the temporary directory.
         let _ = std::fs::remove_dir_all(&self.dir);
     }
 }

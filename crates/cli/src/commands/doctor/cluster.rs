@@ -1,4 +1,4 @@
-//! What is wrong with a cluster: its database, and its nodes as this machine reaches them.
+//! The problems of a cluster: its database, and its nodes as this machine reaches them.
 //!
 //! Invariants: the cluster is not joined, and nothing in its database is changed.
 
@@ -28,7 +28,7 @@ pub(super) async fn checks(args: &DoctorArgs, here: &Surroundings) -> Vec<Check>
     let survey = match database.survey().await {
         Ok(survey) => survey,
         Err(error) => {
-            let remedy = "is the URL right, and can this machine reach the database?";
+            let remedy = "check the URL, and that this machine can reach the database";
             return vec![Check::bad("database", error::line(&error.into()), remedy)];
         }
     };
@@ -49,7 +49,7 @@ pub(super) async fn checks(args: &DoctorArgs, here: &Surroundings) -> Vec<Check>
 
 fn of_database(survey: &Survey, took: Duration) -> Check {
     let Survey { server, tables, sessions, connections_left, .. } = survey;
-    let server = format!("PostgreSQL {server}, looked at in {} ms", took.as_millis());
+    let server = format!("PostgreSQL {server}, checked in {} ms", took.as_millis());
     if *tables == 0 {
         return Check::ok("database", format!("{server}; no tables yet: the first node creates them"));
     }
@@ -68,13 +68,13 @@ fn of_node(node: &SurveyedNode, answer: Option<NodeAnswer>) -> Check {
     let found = format!("{name}, {address}, {}", format::count(*sessions, "session"));
     if *lease_seconds <= 0.0 {
         let ago = format!("{:.0} s", -lease_seconds);
-        let found = format!("{found}; not heard of for {ago} after its lease");
+        let found = format!("{found}; its lease expired {ago} ago");
         return match sessions {
             0 => Check::ok("node", found),
             _ => Check::bad(
                 "node",
                 found,
-                "other nodes take its unfinished sessions over; is it to run? Start it again",
+                "other nodes take over its unfinished sessions; if it should be running, start it again",
             ),
         };
     }
@@ -88,13 +88,13 @@ fn of_node(node: &SurveyedNode, answer: Option<NodeAnswer>) -> Check {
         }
         Some(NodeAnswer::OtherSecret) => Check::bad(
             "node",
-            format!("{found}; it has another secret than this machine"),
+            format!("{found}; its secret differs from the secret on this machine"),
             "give all nodes the same GREENROOM_CLUSTER_SECRET, and start them again one by one",
         ),
         Some(NodeAnswer::None(reason)) => Check::bad(
             "node",
             format!("{found}; not reached from here: {reason}"),
-            "all nodes must reach it at this address: is its --advertise right, and no firewall between?",
+            "all nodes must reach it at this address; check its --advertise and any firewall",
         ),
     }
 }
@@ -110,7 +110,7 @@ fn of_cluster(survey: &Survey, knows_secret: bool) -> Vec<Check> {
         }
     }
     for (address, names) in by_address.into_iter().filter(|(_, names)| names.len() > 1) {
-        let found = format!("{} have one address, {address}", names.join(" and "));
+        let found = format!("{} have the same address, {address}", names.join(" and "));
         checks.push(Check::bad("cluster", found, "give each node its own with --advertise"));
     }
     if survey.abandoned > 0 {
@@ -119,7 +119,7 @@ fn of_cluster(survey: &Survey, knows_secret: bool) -> Vec<Check> {
             format::count(survey.abandoned, "session")
         );
         let remedy = match alive.iter().any(|node| !node.is_draining) {
-            true => "the nodes take them over within seconds; if this stays, their logs say why",
+            true => "the nodes take them over within seconds; if this persists, see the nodes' logs",
             false => "start a node: `greenroom serve --store …`",
         };
         checks.push(Check::bad("cluster", found, remedy));
@@ -128,7 +128,7 @@ fn of_cluster(survey: &Survey, knows_secret: bool) -> Vec<Check> {
     } else if alive.iter().all(|node| node.is_draining) {
         checks.push(Check::bad(
             "cluster",
-            "all nodes are leaving: no session can be begun",
+            "all nodes are leaving, so no session can be started",
             "start another node",
         ));
     }

@@ -120,7 +120,7 @@ async fn secret(token: &TokenConfig, surroundings: &Surroundings) -> Result<Stri
 
 /// Checks that only the user can know the token in the server's own file.
 fn check_token_file(path: &Path, metadata: &Metadata, token: &str) -> Result<()> {
-    let renew = format!("delete {}, and a new one is made at the next start", path.display());
+    let renew = format!("delete {}; the next start creates a new one", path.display());
     check_owner(path, metadata, &renew).map_err(usage)?;
     secrets::note("serve_token", token);
     check_token(token).map_err(|error| {
@@ -145,7 +145,7 @@ fn check_owner(path: &Path, metadata: &Metadata, renew: &str) -> Result<(), Stri
     if metadata.mode() & 0o077 != 0 {
         return Err(format!(
             "{path} is not used: others can read or write it, so they may know the token; {renew}, or run `chmod 600 \
-             {path}` if you are sure that nobody looked"
+             {path}` if you are sure that nobody has read it"
         ));
     }
     Ok(())

@@ -336,7 +336,7 @@ pub(crate) fn doing(session: &LiveSession) -> String {
         Status::Waiting => "waits for an answer".to_owned(),
         Status::Working => {
             let what = match (activity.queue_position, activity.tools.as_slice()) {
-                (Some(position), _) => format!("waits in place {position}"),
+                (Some(position), _) => format!("waits at position {position}"),
                 (None, []) => "the model answers".to_owned(),
                 (None, tools) => tools.join(", "),
             };

@@ -77,7 +77,7 @@ pub(crate) fn table(model: &Model, width: usize) -> Vec<Row> {
 fn list(model: &Model, size: Size) -> Vec<Row> {
     let mut rows = vec![summary(model), Row::default()];
     if model.sessions().is_empty() {
-        rows.push(Row::new("No session is live. Sessions that start elsewhere appear here.", Look::DIM));
+        rows.push(Row::new("No live sessions. Sessions that start elsewhere appear here.", Look::DIM));
         return rows;
     }
     let mut table = table(model, size.width().saturating_sub(2)).into_iter();
@@ -104,7 +104,7 @@ fn summary(model: &Model) -> Row {
     };
     let mut text = format::count(sessions.len() as u64, "live session");
     for (count, what) in [
-        (of(Status::Working), "at work"),
+        (of(Status::Working), "working"),
         (of(Status::Compacting), "compacting"),
         (of(Status::Waiting), "waiting for an answer"),
     ] {
@@ -152,7 +152,7 @@ fn close_up(model: &Model, close: &Close, size: Size) -> Vec<Row> {
     let room = size.rows.saturating_sub(rows.len() + 1);
     let first = lines.len().saturating_sub(room);
     if lines.is_empty() {
-        lines.push(Row::new("What happens from now on appears here.", Look::DIM));
+        lines.push(Row::new("New events appear here.", Look::DIM));
     }
     rows.extend(lines.into_iter().skip(first));
     rows
@@ -163,7 +163,7 @@ fn bottom(model: &Model, width: usize) -> Row {
     if let Some(question) = &model.question {
         let text = match question {
             Question::Abort(id) => format!("Abort the work in {id}? Partial output is kept. y/n"),
-            Question::Compact(id) => format!("Replace the older part of {id} by a summary, now? y/n"),
+            Question::Compact(id) => format!("Replace the older part of {id} with a summary now? y/n"),
         };
         return Row::new(&text, Look { bold: true, ..Look::WARN });
     }

@@ -58,7 +58,7 @@ pub(super) fn own_source(path: &Path) -> Result<Option<Source>> {
     if metadata.mode() & 0o002 != 0 {
         let path = path.display();
         return Err(usage(format!(
-            "{path} is not read: everybody may write it, and it says where your keys go; check it, then run \
+            "{path} is not read: everybody may write it, and it sets where your keys are sent; check it, then run \
              `chmod o-w {path}`"
         )));
     }

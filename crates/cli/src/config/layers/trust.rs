@@ -25,7 +25,7 @@ pub(crate) enum Author {
     Project,
 }
 
-/// What a project's file may do with a setting.
+/// The effect that a project's file may have on a setting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Rule {
     /// Set it.
@@ -160,9 +160,7 @@ impl Over<'_> {
                 (Rule::Stricter, Some(known)) => self.stricter(known, value, &key),
                 (Rule::Restrict, Some(known)) => match restricted(&key, known, &value) {
                     Some(value) => *known = value,
-                    None => {
-                        self.notes.push(format!("{key} stays as it is: {FILE_NAME} can only restrict it"))
-                    }
+                    None => self.notes.push(format!("{key} is unchanged: {FILE_NAME} can only restrict it")),
                 },
                 (Rule::Text, Some(known)) => self.text(known, value, &key),
                 (Rule::UsersAlone, _) | (_, None) => {
@@ -203,7 +201,9 @@ impl Over<'_> {
             // Without a mode of the user's, the strictest default is that of a chat.
             (holds, Some(asked)) if asked <= holds.unwrap_or(Mode::Ask) => *known = value,
             (_, Some(asked)) => {
-                self.notes.push(format!("{key} is not {asked}: {FILE_NAME} can only choose a stricter mode"));
+                self.notes.push(format!(
+                    "{key} is not set to {asked}: {FILE_NAME} can only choose a stricter mode"
+                ));
             }
             (_, None) => {}
         }
@@ -220,7 +220,7 @@ impl Over<'_> {
         }
         let folder = &self.folder;
         let reason = format!(
-            "not used, since it would speak to the model in your name; if you trust this folder, run `greenroom config trust \
+            "not used, because it would instruct the model in your name; if you trust this folder, run `greenroom config trust \
              --folder` in it, or add `trusted_folders: [{folder:?}]` to {}",
             own_file_shown()
         );

@@ -1,4 +1,4 @@
-//! What a project's file may do with the sandbox, as a table, and what becomes of the settings.
+//! The effects of a project's file on the sandbox, as a table, and the resulting settings.
 
 use super::*;
 

@@ -216,7 +216,7 @@ async fn a_host_in_use_is_waited_for_as_long_as_is_wanted_and_named() {
     }
     let error = stop(&host.global(), false).await.unwrap_err();
     assert_eq!(error::exit_code(&error), error::STORE);
-    assert!(error.to_string().contains("--force` ends it all the same"), "{error}");
+    assert!(error.to_string().contains("--force` to end it anyway"), "{error}");
     // One that refuses for another reason is reported when the store is opened.
     let host = Played::begin(|_, _| Does::Refuses(ProblemKind::Invalid));
     assert_eq!(make_room(&host.global()).await.unwrap(), None);

@@ -83,6 +83,6 @@ fn a_refusal_is_a_line_of_the_protocol() {
     assert!(line.ends_with("}\n"));
     let said: serde_json::Value = serde_json::from_str(&line).unwrap();
     let error =
-        serde_json::json!({ "code": -32_600, "message": "this host does not serve you: it is a stranger" });
+        serde_json::json!({ "code": -32_600, "message": "this host rejects this process: it is a stranger" });
     assert_eq!(said, serde_json::json!({ "jsonrpc": "2.0", "id": null, "error": error }));
 }

@@ -6,7 +6,7 @@ use super::{Hosted, wait_until};
 use crate::cli::screen::{Terminal, is_there};
 use crate::cli::support::{Ran, Running, ran};
 
-/// Whoever names a file uses no other, in the host that is started, too.
+/// `--config FILE` replaces all other files, also in the host that is started.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_named_file_stands_instead_of_the_users_own_where_a_host_is_started() {
     let hosted = Hosted::new(40, 100).await;

@@ -1,4 +1,4 @@
-//! What a client says of its agent holds for it alone: keys, tools, folders, and edits of its files.
+//! A client's definition of its agent applies to that client alone: keys, tools, folders, and edits of its files.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt as _;

@@ -72,7 +72,7 @@ fn play(hosted: &Hosted, death: Death) -> tokio::task::JoinHandle<()> {
             }
             let (input, output) = stream.into_split();
             let mut lines = BufReader::new(input).lines();
-            // Who came before this had the lock says nothing.
+            // A client that connected before this process had the lock sends nothing.
             if let Some(hello) = lines.next_line().await.unwrap() {
                 break (lines, output, hello);
             }
@@ -213,7 +213,7 @@ async fn a_host_that_says_nothing_is_said_after_a_while() {
     assert_eq!(hosted.say("a", "one").code, Some(0));
 }
 
-/// What was being said is lost with the process, and what was finished is not.
+/// Text still streaming is lost with the process; finished messages are not.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_run_whose_host_is_killed_says_what_is_kept() {
     let hosted = Hosted::new(600, 100).await;

@@ -1,4 +1,4 @@
-//! What others do with a session, or with its host, is told in the chats that have it open.
+//! Chats that have a session open show what other clients do with it, or with its host.
 
 use greenroom::EntryId;
 use greenroom_server::operations::{BranchSession, ClientKind, PromptSession, StartSession, Steer};

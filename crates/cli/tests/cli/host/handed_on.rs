@@ -62,7 +62,7 @@ async fn a_program_hears_what_became_of_its_requests_and_goes_on_with_the_next_h
         assert_eq!(hear(&mut rpc, "session/prompt_result")["params"]["text"], "quick");
         let host = hosted.host().unwrap().as_raw_nonzero().get();
         assert_eq!(host.cast_unsigned() == rpc.id(), !is_next);
-        // Whoever comes is served by the same.
+        // Every new client is served by the same host.
         let chat = hosted.client(ClientKind::Chat, json!({})).await;
         chat.close().await;
         rpc.close_input();
@@ -83,7 +83,7 @@ async fn it_says_that_its_host_is_silent_and_that_it_answers_again() {
     let said = rpc.wait_for_word("does not answer");
     let process = host.as_raw_nonzero();
     assert!(
-        said.contains(&format!("(process {process}) does not answer; waiting for it, and Ctrl-C leaves")),
+        said.contains(&format!("(process {process}) does not answer; waiting for it; Ctrl-C exits")),
         "{said}"
     );
     kill_process(host, Signal::CONT).unwrap();

@@ -1,4 +1,4 @@
-//! What waited when a host died begins only when somebody says so, and never with tools that it was not meant for.
+//! Input that waited when a host died starts only on request, and never with tools for which it was not meant.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -156,7 +156,7 @@ async fn what_waited_is_done_once_when_somebody_says_that_it_may_go_on() {
     assert_eq!(says(&ada, "hello").await, "user said hello");
     assert_eq!(rest(&ada).await.held_back, 3);
     assert_eq!(lines(&done), [""; 0], "nothing was done unasked");
-    // Who says the same again means that it may begin.
+    // A prompt that is repeated with its key starts.
     ada.work(keyed).await.unwrap().outcome().await.unwrap();
     assert_eq!(lines(&done), ["keyed"]);
     assert_eq!(rest(&ada).await.held_back, 2);

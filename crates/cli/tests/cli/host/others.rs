@@ -1,4 +1,4 @@
-//! What is another user's is not spoken with, on either side.
+//! Neither side connects to a process of another user.
 
 use std::io::{Read as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};

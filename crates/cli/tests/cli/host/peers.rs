@@ -523,7 +523,7 @@ fn a_host_serves_no_command() {
         assert_eq!(loot.matches("said").count(), 3 * ways.len(), "{circumstances:?}: {loot}");
         // The one whose maker has ended is told nothing; the others are told why.
         assert!(
-            loot.matches("this host does not serve you").count() >= 2 * ways.len(),
+            loot.matches("this host rejects this process").count() >= 2 * ways.len(),
             "{circumstances:?}: {loot}"
         );
         assert!(!loot.contains("result"), "{circumstances:?}: {loot}");

@@ -17,7 +17,7 @@ async fn it_takes_the_place_of_an_idle_host_and_all_commands_work_beside_it() {
     let host = hosted.host().expect("a host is there");
     let mut serve = Running::start(hosted.command(&SERVE).stdin(Stdio::null()));
     let said = serve.wait_for_word("takes its place");
-    assert!(said.contains(&format!("the host (process {}) was idle", host.as_raw_nonzero())), "{said}");
+    assert!(said.contains(&format!("the idle host (process {}) has ended", host.as_raw_nonzero())), "{said}");
     serve.wait_for_word("greenroom serves http://");
     assert!(!is_greenroom(host));
     // It is the host now, of everything.
@@ -50,7 +50,7 @@ async fn a_host_that_is_in_use_keeps_the_store_and_is_named() {
     let host = hosted.host().expect("a host is there").as_raw_nonzero();
     let _chat = hosted.client(ClientKind::Chat, json!({})).await;
     let in_use =
-        format!("the host (process {host}) is in use: 1 client is connected, and 0 sessions are at work");
+        format!("the host (process {host}) is in use: 1 client is connected, and 0 sessions are working");
     let no_host = ["run", "--no-host", "-p", "x"];
     for (arguments, advice) in
         [(&SERVE[..], "`greenroom host --stop --force`"), (&no_host, "or leave out --no-host")]

@@ -46,7 +46,7 @@ async fn answer_calls(stream: UnixStream, answer: impl Fn(&str) -> Option<Value>
         let call: Value = serde_json::from_str(&line).unwrap();
         if let Some(result) = answer(call["method"].as_str().unwrap_or_default()) {
             let answer = json!({ "jsonrpc": "2.0", "id": call["id"], "result": result });
-            // Who asked may be gone.
+            // The client that asked may be gone.
             let _ = output.write_all(format!("{answer}\n").as_bytes()).await;
         }
     }
@@ -67,7 +67,7 @@ fn given_up(process: i32) -> String {
 
 /// What a command says of a host that it waits for.
 fn waited_for(process: i32) -> String {
-    format!("(process {process}) does not answer; waiting for it, and Ctrl-C leaves")
+    format!("(process {process}) does not answer; waiting for it; Ctrl-C exits")
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -76,7 +76,7 @@ async fn one_that_greets_and_says_nothing_is_named_and_keeps_nobody_for_ever() {
     assert_eq!(hosted.say("a", "one").code, Some(0));
     let process = hosted.host().expect("a host is there").as_raw_nonzero().get();
     hosted.kill_host();
-    // Whoever has the store keeps its lock.
+    // The process that has the store keeps its lock.
     let lock = std::fs::File::open(hosted.place.store().join("lock")).unwrap();
     lock.try_lock().unwrap();
     let greeter = Played::new(&hosted, greets);
@@ -111,7 +111,7 @@ async fn one_that_greets_and_says_nothing_is_named_and_keeps_nobody_for_ever() {
         assert_eq!((code, stdout.as_str()), (Some(3), ""), "{arguments:?}: {stderr}");
         assert_eq!(stderr, format!("greenroom: {}\n", given_up(process)), "{arguments:?}");
     }
-    // Whoever waits says so, and ends with the first signal.
+    // A waiting command says so, and ends at the first signal.
     for mut running in waiting {
         let (said, running) =
             tokio::task::spawn_blocking(move || (running.wait_for_word("waiting"), running)).await.unwrap();
@@ -236,7 +236,7 @@ async fn a_chat_says_that_its_host_is_silent_and_that_it_answers_again() {
     terminal.shows("word");
     stop(host);
     terminal.says("two");
-    terminal.shows("does not answer; waiting for it, and Ctrl-C leaves");
+    terminal.shows("does not answer; waiting for it; Ctrl-C exits");
     kill_process(host, Signal::CONT).unwrap();
     terminal.shows("the host answers again");
     terminal.until("it is answered", |screen| screen.matches("word").count() == 2);

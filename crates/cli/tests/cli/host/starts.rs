@@ -1,4 +1,5 @@
-//! Whoever starts now has what their files, their folder and their process say now, whatever agents the host has in memory.
+//! A new client gets the settings of its files, folder and process as they are now, regardless of the agents in the
+//! host's memory.
 
 use std::os::unix::fs::PermissionsExt as _;
 

@@ -1,4 +1,4 @@
-//! What `sessions` and `show` say that a session does, where a host has the store.
+//! The states that `sessions` and `show` report while a host has the store.
 
 use greenroom_server::operations::{ClientKind, ListQuestions, PromptSession, StartSession};
 use greenroom_simulator::{Answer, CallInfo, Function, SeenRequest};

@@ -11,7 +11,7 @@ use greenroom_store::{Engine, StoreError};
 
 /// How many entries are read at a time.
 const BLOCK: u64 = 64;
-/// The most tokens that one message counts: a transcript shows no more of a tool result.
+/// The maximum number of tokens that one message counts: a transcript shows no more of a tool result.
 const MESSAGE_TOKENS_MAX: u64 = 1_000;
 
 /// Returns the messages of these ranges, oldest first, up to about `tokens_max` in total; and the unread

@@ -25,7 +25,7 @@ mod tests;
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// The longest such wait.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
-/// The most doublings of the wait.
+/// The maximum number of doublings of the wait.
 const DOUBLINGS_MAX: u32 = 6;
 
 /// The caller of a prompt in the inbox.

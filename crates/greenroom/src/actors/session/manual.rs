@@ -37,7 +37,7 @@ use crate::values::error::{BranchPointError, Error, PinError, Result};
 
 /// The assumed window for the summary of a branch if the model's window is unknown, in tokens.
 const WINDOW_ASSUMED: u64 = 128_000;
-/// The most that may be pinned: one part in this many of the window.
+/// The maximum that may be pinned: one part in this many of the window.
 const PIN_SHARE: u64 = 8;
 
 impl SessionState {

@@ -238,9 +238,9 @@ impl RuntimeBuilder {
     /// Adds a limit on the spending of all sessions together within an hour or a day, in US dollars, as far
     /// as prices are known. Several limits apply together. The spending is kept in the store, so a restart
     /// does not reset it. While a limit is used up, runs end as stopped. Limits are checked before each step,
-    /// and again when a call gets its slot at the provider: its output is then limited to what the rest
-    /// covers, and it is not made if its input alone may cost more. Concurrent calls of several sessions do
-    /// not know of each other, so together they may exceed the limit.
+    /// and again when a call gets its slot at the provider: its output is then limited to what the remaining budget
+    /// covers, and the call is not made if its input alone may cost more. Concurrent calls of several sessions do
+    /// not reserve budget from each other, so together they may exceed the limit.
     ///
     /// ```
     /// use greenroom::{Period, prelude::*};
@@ -278,8 +278,8 @@ impl RuntimeBuilder {
     }
 
     /// Sets the maximum depth of sub-agents; the default is 4. With 1, sub-agents have none of their own;
-    /// with 0, there are none at all. The depth applies to a session whoever opens it. A model that calls a
-    /// sub-agent beyond it gets the result that there is none.
+    /// with 0, there are none at all. The depth applies to a session however it is opened. A model that calls a
+    /// sub-agent beyond this depth is told that it does not exist.
     #[must_use]
     pub fn sub_agent_depth_max(mut self, levels: usize) -> Self {
         self.sub_agent_depth_max = Some(levels);
@@ -360,15 +360,15 @@ impl RuntimeBuilder {
         self
     }
 
-    /// Sets which sessions are kept. A minute after the start, and then every hour, the others are deleted: see
-    /// [`Runtime::retain`]. The default keeps all.
+    /// Sets the retention policy. A minute after the start, and then every hour, sessions that it does not keep are
+    /// deleted: see [`Runtime::retain`]. The default keeps all.
     #[must_use]
     pub fn retention(mut self, policy: Retention) -> Self {
         self.retention = policy;
         self
     }
 
-    /// Sets what removes secrets. The default removes nothing.
+    /// Sets the redactor, which removes secrets. The default removes nothing.
     ///
     /// Values that it knows are replaced by `[redacted:NAME]` in everything that enters a session: prompts, instructions,
     /// results of tools, answers, reasons of failures. So neither the store, nor events, nor a model gets them. Texts that look

@@ -1,4 +1,4 @@
-//! What the orders to agents and compactors contain.
+//! The contents of the orders to agents and compactors.
 //!
 //! Invariants: an order is complete: whoever gets it asks the session for nothing else before it begins.
 

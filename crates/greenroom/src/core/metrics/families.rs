@@ -25,7 +25,7 @@ use super::{CallResult, CallTimes, Happened, Restarted};
 use crate::core::trace::{name, purpose_name};
 use crate::values::state::Status;
 
-/// The most providers, models and tools that have series of their own.
+/// The maximum number of providers, models and tools that have series of their own.
 const PROVIDERS_MAX: usize = 16;
 const MODELS_MAX: usize = 64;
 const TOOLS_MAX: usize = 128;

@@ -1,4 +1,4 @@
-//! What each happening adds, the bounds of the labels, and the table in the documentation.
+//! The count of each event, the bounds of the labels, and the table in the documentation.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! What one label value has spent by hour and by day, in UTC.
+//! The spending of one label value by hour and by day, in UTC.
 //!
 //! Invariants: the hours of the last three days are kept, and 400 days. A day whose hours are all kept is their sum, so that
 //! what is counted late is counted once.

@@ -49,14 +49,17 @@ fn a_session_has_the_limits_of_its_labels() {
 fn limits_that_cannot_work_are_refused() {
     let refused = |limit: LabelLimit| Table::new(&[limit], &[], None).expect_err("it is refused").to_string();
     for (limit, expected) in [
-        (LabelLimit::each("tenant").runs_max(0), "the label \"tenant\": runs_max must be at least 1"),
+        (
+            LabelLimit::each("tenant").runs_max(0),
+            "the label \"tenant\" is invalid: runs_max must be at least 1",
+        ),
         (
             LabelLimit::of("a", "b").tokens_per_minute(0),
-            "the label \"a=b\": tokens_per_minute must be at least 1",
+            "the label \"a=b\" is invalid: tokens_per_minute must be at least 1",
         ),
         (LabelLimit::each("a").messages_per_minute(0), "messages_per_minute must be at least 1"),
-        (LabelLimit::each("a").cost_usd(-1.0, Period::Day), "a cost limit of -1 dollars"),
-        (LabelLimit::each("a").cost_usd(f64::NAN, Period::Hour), "a cost limit of NaN dollars"),
+        (LabelLimit::each("a").cost_usd(-1.0, Period::Day), "the cost limit of -1 dollars"),
+        (LabelLimit::each("a").cost_usd(f64::NAN, Period::Hour), "the cost limit of NaN dollars"),
         (LabelLimit::each(" "), "the label \" \""),
         (LabelLimit::of("a", "tab\t"), "the label \"a=tab\\t\""),
     ] {

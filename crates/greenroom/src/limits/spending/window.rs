@@ -1,4 +1,4 @@
-//! What was spent within the last hour or day, against a limit.
+//! The spending within the last hour or day, compared with a limit.
 //!
 //! Invariants: old spending leaves the period part by part; if the clock was set back, spending is added to the newest part.
 

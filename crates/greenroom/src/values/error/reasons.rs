@@ -9,7 +9,7 @@ use greenroom_kernel::entry::EntryId;
 #[non_exhaustive]
 pub enum BranchPointError {
     /// The entry is beside the path, like inbox items and ends of runs.
-    #[error("a branch must start at an entry of a path; entry {entry} is beside it")]
+    #[error("a branch must start at an entry on a path, and entry {entry} is not; choose another entry")]
     BesidePath {
         /// The entry's id.
         entry: EntryId,
@@ -44,11 +44,13 @@ pub enum PinError {
         entry: EntryId,
     },
     /// Too much would be pinned.
-    #[error("pins would take {tokens} tokens, and at most {tokens_max} may be pinned in this window")]
+    #[error(
+        "the pins would take {tokens} tokens, and this window allows at most {tokens_max}; unpin another entry first"
+    )]
     TooLarge {
         /// The size of all pinned messages with this one, in tokens.
         tokens: u64,
-        /// The most that may be pinned, in tokens.
+        /// The maximum that may be pinned, in tokens.
         tokens_max: u64,
     },
 }

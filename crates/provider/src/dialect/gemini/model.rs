@@ -1,4 +1,4 @@
-//! What a model's name tells about the requests that it takes.
+//! The properties of requests that follow from the name of a model.
 //!
 //! Invariants: an alias such as `gemini-flash-latest` is taken for the newest generation.
 

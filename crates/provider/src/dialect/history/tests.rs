@@ -1,4 +1,4 @@
-//! What is kept between requests: the bytes are those of writing everything anew.
+//! The data kept between requests: the bytes are those of writing everything anew.
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Counts of requests at servers that have the operation, at those that have not, and where it is not known.
+//! Token counts with servers that support the operation, that do not support it, and whose support is unknown.
 
 use std::sync::atomic::Ordering;
 

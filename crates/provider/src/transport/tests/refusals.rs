@@ -1,4 +1,4 @@
-//! What the servers of each API refuse with, served over HTTP as they serve it: see `tests/data/README.md`.
+//! The refusals of servers of each API, served over HTTP in their original form: see `tests/data/README.md`.
 
 use greenroom_kernel::FailureClass;
 use serde::Deserialize;

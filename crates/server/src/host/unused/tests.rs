@@ -1,4 +1,4 @@
-//! A host ends when nothing was at work for long enough, and to the moment.
+//! A host ends exactly when it has been idle for long enough.
 
 use super::*;
 

@@ -192,7 +192,7 @@ async fn who_is_confined_to_a_label_sees_no_other_sessions() {
     assert_eq!(as_of(&server, "ada", "session/set_label", other).await.0, 200);
     assert_eq!(as_of(&server, "eve", "session/prompt", prompt("ada-1")).await.0, 403);
     assert_eq!(as_of(&server, "ada", "session/delete", named("ada-1")).await.0, 200);
-    // A name that is free again is for whoever takes it first.
+    // After the deletion, the id is free for the next client that uses it.
     assert_eq!(as_of(&server, "bob", "session/prompt", prompt("ada-1")).await.0, 200);
     assert_eq!(as_of(&server, "ada", "agent/state", named("ada-1")).await.0, 404);
     simulator.assert_clean();
@@ -219,7 +219,7 @@ async fn a_new_session_belongs_to_one_label() {
 async fn tokens_that_cannot_be_told_apart_are_refused_and_none_is_shown() {
     let simulator = Simulator::echo();
     let runtime = Runtime::builder().provider(simulator.provider()).in_memory().start().await.unwrap();
-    for (token, reason) in [(TOKEN, "the same"), ("short", "5 characters")] {
+    for (token, reason) in [(TOKEN, "are equal"), ("short", "5 characters")] {
         let mut options = HttpOptions::new(([127, 0, 0, 1], 0).into(), TOKEN);
         options.tokens.push(Token { secret: token.to_owned(), right: Right::Read, within: label("x") });
         let shown = format!("{options:?}");

@@ -328,7 +328,7 @@ async fn who_joins_a_run_is_told_what_is_in_progress() {
         let next = second.until("message_delta").await;
         assert!(next.last().unwrap().data["delta"]["text"].as_str().unwrap().starts_with("word"), "{path}");
     }
-    // Who wants only what is durable is told nothing of it.
+    // A reader of durable events gets no transient events of the run in progress.
     let mut durable = Reader::open(&server, TOKEN, "/v1/events?durable=true", Some("0")).await;
     assert_eq!(durable.until("message_end").await.len(), 1);
     runtime.session("a").await.unwrap().abort();

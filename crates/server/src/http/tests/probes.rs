@@ -22,7 +22,7 @@ async fn get(server: &HttpServer, path: &str, token: Option<&str>) -> (u16, Stri
     (response.status().as_u16(), kind.unwrap_or_default(), response.text().await.unwrap())
 }
 
-/// Who may ask what.
+/// The rights that each probe needs.
 #[tokio::test]
 async fn probes_need_no_token_and_metrics_the_least_right() {
     let label = || Some(Label { name: "tenant".to_owned(), value: "ada".to_owned() });

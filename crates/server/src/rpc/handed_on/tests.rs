@@ -1,4 +1,4 @@
-//! What is told when a host ends.
+//! The messages at the end of a host.
 
 use serde_json::{Value, json};
 

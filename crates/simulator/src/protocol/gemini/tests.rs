@@ -1,4 +1,4 @@
-//! What the simulated Gemini refuses.
+//! The requests that the simulated Gemini refuses.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use serde_json::{Value, json};

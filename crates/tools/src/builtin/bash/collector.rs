@@ -33,8 +33,8 @@ pub(super) struct Collector<'a> {
 impl<'a> Collector<'a> {
     /// The longest part of a line that is shown to people, in bytes.
     const LINE_BYTES_MAX: usize = 500;
-    /// The most lines shown to people in [`Self::PERIOD`]: nobody reads more, and the consumer needs time for
-    /// other work, such as handling interrupts.
+    /// The maximum number of lines shown to people in [`Self::PERIOD`]: nobody reads more, and the consumer needs time
+    /// for other work, such as handling interrupts.
     const LINES_MAX: usize = 50;
     const PERIOD: Duration = Duration::from_millis(250);
 

@@ -1,4 +1,4 @@
-//! What is decoded is encoded to the same bytes.
+//! Decoded text is encoded to the same bytes.
 
 use super::*;
 

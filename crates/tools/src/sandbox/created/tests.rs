@@ -1,4 +1,4 @@
-//! What becomes of repositories that a command creates.
+//! The treatment of repositories that a command creates.
 
 use super::*;
 

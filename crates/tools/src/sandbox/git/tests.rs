@@ -1,4 +1,4 @@
-//! What is protected in some workspaces, each drawn as a list of files.
+//! The protected files of some workspaces, each drawn as a list of files.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! What has the name at the last moment keeps it.
+//! A file that has the name at the last moment keeps it.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! What is said of which cluster.
+//! The findings for various clusters.
 
 use super::*;
 
@@ -16,12 +16,12 @@ fn each_state_of_a_node_is_said() {
     let not_ready = || Some(NodeAnswer::NotReady("its answer is 503".to_owned()));
     for (node, answer, ok, said) in [
         (node("a", 5.0, 2), Some(NodeAnswer::Ready), true, "a, http://a:7878, 2 sessions"),
-        (node("a", 5.0, 1), Some(NodeAnswer::OtherSecret), false, "another secret"),
+        (node("a", 5.0, 1), Some(NodeAnswer::OtherSecret), false, "its secret differs"),
         (node("a", 5.0, 1), none(), false, "not reached from here: connection refused"),
         (node("a", 5.0, 1), not_ready(), false, "not ready: its answer is 503"),
         (leaving, not_ready(), true, "leaving"),
-        (node("a", -42.0, 3), None, false, "not heard of for 42"),
-        (node("a", -42.0, 0), None, true, "not heard of for 42"),
+        (node("a", -42.0, 3), None, false, "its lease expired 42"),
+        (node("a", -42.0, 0), None, true, "its lease expired 42"),
         (silent, None, true, "without an address"),
     ] {
         let check = of_node(&node, answer);
@@ -44,7 +44,7 @@ fn what_concerns_all_nodes_is_said() {
     let leaving = SurveyedNode { is_draining: true, ..node("a", 5.0, 1) };
     for (survey, said) in [
         (survey(&[node("a", 5.0, 1), node("b", 5.0, 1)], 0), &[] as &[&str]),
-        (survey(&[node("a", 5.0, 1), twin], 0), &["a and b have one address"]),
+        (survey(&[node("a", 5.0, 1), twin], 0), &["a and b have the same address"]),
         (survey(&[node("a", 5.0, 1)], 2), &["2 sessions with unfinished runs"]),
         (survey(&[leaving], 0), &["all nodes are leaving"]),
         (survey(&[node("a", -9.0, 1)], 1), &["1 session with unfinished runs"]),

@@ -154,7 +154,7 @@ fn what_a_session_does_is_said_in_a_few_words() {
     assert_eq!(working(json!({ "step": 1, "tools": [] }), false), "step 1: the model answers");
     assert_eq!(
         working(json!({ "step": 1, "tools": [], "queue_position": 4 }), false),
-        "step 1: waits in place 4"
+        "step 1: waits at position 4"
     );
     assert_eq!(working(json!({ "step": 2, "tools": ["build"] }), true), "step 2: build, asleep");
     for (status, said) in [("idle", "idle"), ("compacting", "compacting"), ("waiting", "waits for an answer")]

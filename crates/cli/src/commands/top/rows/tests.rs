@@ -19,7 +19,7 @@ fn the_list_shows_each_session_and_what_the_keys_do() {
     assert_eq!(
         screen,
         [
-            "4 live sessions, 1 at work, 1 compacting, 1 waiting for an answer  $0.0014 in all",
+            "4 live sessions, 1 working, 1 compacting, 1 waiting for an answer  $0.0014 in all",
             "",
             "  TITLE            ID  STATE                CONTEXT         TOKENS     COST  QUEUE  AGE",
             "▸ no messages yet  b   step 3: bash, grep   ░░░░░░░░   0 %      10  $0.0005          1s",
@@ -68,7 +68,7 @@ fn a_question_takes_the_place_of_the_keys() {
 fn one_session_is_shown_closely_with_the_newest_at_the_bottom() {
     let mut model = model(Sort::Id);
     model.key(greenroom_terminal::input::KeyEvent::from(greenroom_terminal::input::KeyCode::Enter));
-    assert!(text(&model, 80, 10).iter().any(|row| row.contains("from now on appears here")));
+    assert!(text(&model, 80, 10).iter().any(|row| row.contains("New events appear here")));
     if let Some(close) = &mut model.close {
         close.lines.extend((0..50).map(|number| Row::plain(&format!("line {number}"))));
         close.text = "and so".to_owned();

@@ -1,4 +1,4 @@
-//! What extends a request, and what does not.
+//! Requests that extend the previous one, and requests that do not.
 
 use greenroom_kernel::{Image, ToolResult, ToolStatus};
 use greenroom_provider::{ModelSettings, Purpose};

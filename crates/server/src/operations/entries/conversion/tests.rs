@@ -1,4 +1,4 @@
-//! What is read over the wire becomes the entry that is in the log.
+//! An entry that is read over the wire becomes the entry in the log.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
