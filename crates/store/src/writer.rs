@@ -67,7 +67,7 @@ const INDEXED_EVERY_BYTES: u64 = 1 << 20;
 /// start reads at most this much, and one group, of the journal again.
 const UNINDEXED_BYTES_MAX: u64 = 2 * INDEXED_EVERY_BYTES;
 /// Staged index changes of this many bytes are moved to sled in any case.
-const STAGED_BYTES_MAX: usize = 8 << 20;
+pub(crate) const STAGED_BYTES_MAX: usize = 8 << 20;
 /// With staged index changes of this many bytes, sled evidently does not work, and nothing more is written.
 const STAGED_BYTES_LIMIT: usize = 512 << 20;
 
@@ -330,7 +330,7 @@ impl Writer {
     }
 
     /// Moves the staged index changes to sled.
-    fn flush_index(&mut self) {
+    pub(crate) fn flush_index(&mut self) {
         self.mover.wait();
         self.unindexed_bytes = 0;
         if let Err(error) = self.index.flush_staged().and_then(|()| self.index.sync()) {
