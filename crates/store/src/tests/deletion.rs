@@ -148,7 +148,9 @@ fn a_segment_is_rewritten_in_pieces() {
         let world = World { segment_bytes: 1 << 20, ..World::new() };
         let store = world.open_quiet();
         for session in ["dead", "live"] {
-            (0..entries).for_each(|id| drop(append(&store, session, batch(id, &[&text(session, id)])).unwrap()));
+            for id in 0..entries {
+                append(&store, session, batch(id, &[&text(session, id)])).unwrap();
+            }
         }
         let before = bytes(&world);
         wait(store.delete("dead")).unwrap();
