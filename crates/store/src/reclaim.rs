@@ -292,7 +292,7 @@ impl Writer {
             if unpublished >= WINDOW_BYTES {
                 unpublished = 0;
                 self.indexer.publish();
-                if cfg!(test) || self.index.staged_bytes() > STAGED_BYTES_MAX {
+                if cfg!(test) || self.index.staged_size().bytes > STAGED_BYTES_MAX {
                     self.flush_index();
                 }
             }
