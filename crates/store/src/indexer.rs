@@ -112,8 +112,9 @@ pub(crate) struct CachedRow {
     sum: u64,
 }
 
-/// The maximum number of cached rows. If there are more sessions, all rows are read from the index again.
-const CACHED_ROWS_MAX: usize = 16_384;
+/// The maximum number of cached rows, without those of the group that is being applied: a table of 2^14 has room for
+/// both. If there are more sessions, all rows are read from the index again.
+const CACHED_ROWS_MAX: usize = 10_240;
 
 /// Applies changes to the index.
 #[derive(Debug)]
