@@ -247,7 +247,8 @@ impl Writer {
             copy.add(parsed);
             if copy.buffer.len() >= WINDOW_BYTES {
                 let written = write_all_at(new.as_ref(), &copy.buffer, copy.start);
-                written.map_err(|error| StoreError::io("write", &self.segments.path(copy.header.id), error))?;
+                written
+                    .map_err(|error| StoreError::io("write", &self.segments.path(copy.header.id), error))?;
                 copy.start = copy.end();
                 copy.buffer = Vec::new();
             }

@@ -67,9 +67,9 @@ const STAGED_BYTES_LIMIT: usize = 512 << 20;
 
 /// After a group with fewer callers than this, the next group starts without a pause.
 const PAUSE_CALLERS_MIN: usize = 16;
-/// How long the writer pauses for more commands, and the most pauses. One pause is shorter than a sync.
-const PAUSE: Duration = Duration::from_micros(200);
-const PAUSES_MAX: u32 = 5;
+/// How long the writer pauses for more commands, and the most pauses. A few pauses are shorter than a sync.
+const PAUSE: Duration = Duration::from_micros(50);
+const PAUSES_MAX: u32 = 20;
 /// The largest buffer that is kept from one group to the next, in bytes.
 const BUFFER_BYTES_MAX: usize = 2 << 20;
 

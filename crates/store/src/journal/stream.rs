@@ -3,7 +3,9 @@
 //! Invariants: at most a window of the segment is in memory, or one frame if that is longer.
 
 use super::frames::Frames;
-use super::{Footer, HEADER_BYTES_MAX, Parsed, SEGMENT_HEADER_BYTES, TRAILER_BYTES, Trailer, first_chain, parse};
+use super::{
+    Footer, HEADER_BYTES_MAX, Parsed, SEGMENT_HEADER_BYTES, TRAILER_BYTES, Trailer, first_chain, parse,
+};
 use crate::bytes::{to_u64, to_usize};
 use crate::files::{File, read_at};
 
