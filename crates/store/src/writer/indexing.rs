@@ -9,9 +9,12 @@ use crate::index::Size;
 /// After this many bytes in the journal, the staged index changes begin to move to sled: few and large
 /// writes, in which a head that changed often is written once.
 pub(super) const INDEXED_EVERY_BYTES: u64 = 1 << 20;
-/// Unless a session has been appended to less often than this, on average: then they move after
-/// [`INDEXED_EVERY_BYTES_MAX`]. With many writers, sled's rows would otherwise cost more than the journal.
+/// Unless a session has been appended to less often than this, on average, and few sessions have: then they
+/// move after [`INDEXED_EVERY_BYTES_MAX`]. With many writers, sled's rows would otherwise cost more than the
+/// journal.
 const APPENDS_PER_ROW_MIN: u64 = 4;
+/// What sled replaces stays in memory until the end of a move, some kilobytes for each session.
+pub(super) const SESSIONS_MAX: u64 = 1_024;
 pub(super) const INDEXED_EVERY_BYTES_MAX: u64 = 8 << 20;
 /// The maximum lag of the index on the disk behind the journal when a group is acknowledged, in bytes. A
 /// start reads at most this much, and one group, of the journal again. Where appends are faster than sled, a
@@ -24,7 +27,7 @@ impl Writer {
     /// Begins to move the staged index changes to sled, if there are many and no move is in progress.
     pub(super) fn index_if_due(&mut self) {
         let Size { bytes, sessions } = self.index.staged_size();
-        let pays = self.unindexed_frames >= APPENDS_PER_ROW_MIN * sessions;
+        let pays = self.unindexed_frames >= APPENDS_PER_ROW_MIN * sessions || sessions >= SESSIONS_MAX;
         let every = if pays { INDEXED_EVERY_BYTES } else { INDEXED_EVERY_BYTES_MAX };
         let is_due = self.unindexed_bytes >= every || bytes > STAGED_BYTES_MAX;
         if is_due && self.mover.under_way() == 0 {

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use tokio::sync::oneshot;
 
-use super::indexing::{INDEXED_EVERY_BYTES, INDEXED_EVERY_BYTES_MAX, UNINDEXED_BYTES_MAX};
+use super::indexing::{INDEXED_EVERY_BYTES, INDEXED_EVERY_BYTES_MAX, SESSIONS_MAX, UNINDEXED_BYTES_MAX};
 use super::{AppendCommand, Group, Tail, UNLISTED_BYTES_MAX, Writer, await_more_commands};
 use crate::error::StoreError;
 use crate::faults::{EIO, Fault};
@@ -403,12 +403,13 @@ fn the_index_on_the_disk_is_a_few_mebibytes_behind_the_journal() {
     writer.finish();
 }
 
-/// Appends to this many sessions in turn, until the index begins to move. Returns the bytes in the journal by then.
-fn moved_after(sessions: u64) -> u64 {
+/// Appends texts of this length to this many sessions in turn, until the index begins to move. Returns the bytes in the
+/// journal by then.
+fn moved_after(sessions: u64, length: usize) -> u64 {
     let world = World { segment_bytes: 64 << 20, ..World::new() };
     let mut writer = open(&world.options());
-    let text = "x".repeat(100_000);
-    for number in 0..1_000 {
+    let text = "x".repeat(length);
+    for number in 0..10_000 {
         let (id, session) = (number / sessions, number % sessions);
         append_one(&mut writer, &format!("s{session}"), batch(id, &[&text])).unwrap();
         writer.index_if_due();
@@ -425,14 +426,15 @@ fn moved_after(sessions: u64) -> u64 {
 #[test]
 fn the_index_moves_once_each_of_its_rows_stands_for_several_appends() {
     let group = 200_000;
-    for (sessions, from) in [
-        (1, INDEXED_EVERY_BYTES),
-        (2, INDEXED_EVERY_BYTES),
+    for (sessions, length, from) in [
+        (1, 100_000, INDEXED_EVERY_BYTES),
+        (2, 100_000, INDEXED_EVERY_BYTES),
         // Four times all sessions.
-        (6, 24 * 100_000),
-        (100, INDEXED_EVERY_BYTES_MAX),
+        (6, 100_000, 24 * 100_000),
+        (100, 100_000, INDEXED_EVERY_BYTES_MAX),
+        (SESSIONS_MAX + 500, 2_000, SESSIONS_MAX * 2_100),
     ] {
-        let moved = moved_after(sessions);
+        let moved = moved_after(sessions, length);
         assert!((from..from + group).contains(&moved), "{sessions} sessions: after {moved} bytes");
     }
 }
