@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 pub use greenroom_kernel::random::Random;
 use parking_lot::{Mutex, MutexGuard};
@@ -68,6 +68,7 @@ struct Plan {
     fault: Mutex<Fault>,
     operations: AtomicU64,
     fired: AtomicU64,
+    largest: AtomicUsize,
 }
 
 enum Verdict {
@@ -112,8 +113,12 @@ pub struct FaultyFiles {
 impl FaultyFiles {
     /// Wraps `inner`. No fault is set.
     pub fn new(inner: Arc<dyn Files>) -> Self {
-        let plan =
-            Plan { fault: Mutex::new(Fault::None), operations: AtomicU64::new(0), fired: AtomicU64::new(0) };
+        let plan = Plan {
+            fault: Mutex::new(Fault::None),
+            operations: AtomicU64::new(0),
+            fired: AtomicU64::new(0),
+            largest: AtomicUsize::new(0),
+        };
         Self { inner, plan: Arc::new(plan) }
     }
 
@@ -122,12 +127,18 @@ impl FaultyFiles {
         let mut current = lock(&self.plan.fault);
         self.plan.operations.store(0, Ordering::SeqCst);
         self.plan.fired.store(0, Ordering::SeqCst);
+        self.plan.largest.store(0, Ordering::SeqCst);
         *current = fault;
     }
 
     /// Returns the number of operations counted since the fault was set.
     pub fn operations(&self) -> u64 {
         self.plan.operations.load(Ordering::SeqCst)
+    }
+
+    /// Returns the most bytes that one call read or wrote since the fault was set.
+    pub fn largest(&self) -> usize {
+        self.plan.largest.load(Ordering::SeqCst)
     }
 
     /// Returns the number of times that the fault fired since it was set.
@@ -177,10 +188,12 @@ struct FaultyFile {
 
 impl File for FaultyFile {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.plan.largest.fetch_max(buffer.len(), Ordering::SeqCst);
         self.inner.read_at(buffer, offset)
     }
 
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
+        self.plan.largest.fetch_max(bytes.len(), Ordering::SeqCst);
         let half = bytes.len().div_ceil(2);
         match self.plan.next(true)? {
             Verdict::Go => self.inner.write_at(bytes, offset),

@@ -47,13 +47,22 @@ type Pair = (Vec<u8>, Vec<u8>);
 /// Changes by key.
 type Table = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
 
+/// How much is staged.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Size {
+    /// The approximate size in memory.
+    pub(crate) bytes: usize,
+    /// The number of sessions whose rows change.
+    pub(crate) sessions: u64,
+}
+
 /// The changes that are not yet in sled.
 #[derive(Debug, Default)]
 struct Staged {
     /// The newest changes.
     table: Table,
-    /// The approximate memory size of the newest changes, in bytes.
-    bytes: usize,
+    /// The size of the newest changes.
+    size: Size,
     /// The changes that are being moved to sled.
     moving: Option<Arc<Table>>,
 }
@@ -240,14 +249,17 @@ impl Index {
     pub(crate) fn stage(&self, changes: Vec<Change>) {
         let mut staged = self.staged.write();
         for (key, value) in changes {
-            staged.bytes += 64 + key.len() + value.as_ref().map_or(0, Vec::len);
-            staged.table.insert(key, value);
+            staged.size.bytes += 64 + key.len() + value.as_ref().map_or(0, Vec::len);
+            let is_row = key.first() == Some(&key::ROW);
+            if staged.table.insert(key, value).is_none() && is_row {
+                staged.size.sessions += 1;
+            }
         }
     }
 
-    /// Returns the approximate memory size of the staged changes, in bytes.
-    pub(crate) fn staged_bytes(&self) -> usize {
-        self.staged.read().bytes
+    /// Returns the size of the staged changes, without those that are being moved.
+    pub(crate) fn staged_size(&self) -> Size {
+        self.staged.read().size
     }
 
     /// Selects all staged changes for the next move to sled. Returns whether there are any. While a move is
@@ -259,7 +271,7 @@ impl Index {
         let mut staged = self.staged.write();
         if staged.moving.is_none() && !staged.table.is_empty() {
             staged.moving = Some(Arc::new(std::mem::take(&mut staged.table)));
-            staged.bytes = 0;
+            staged.size = Size::default();
         }
         Ok(staged.moving.is_some())
     }

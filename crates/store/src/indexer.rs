@@ -112,8 +112,9 @@ pub(crate) struct CachedRow {
     sum: u64,
 }
 
-/// The maximum number of cached rows. If there are more sessions, all rows are read from the index again.
-const CACHED_ROWS_MAX: usize = 16_384;
+/// The maximum number of cached rows, without those of the group that is being applied: a table of 2^14 has room for
+/// both. If there are more sessions, all rows are read from the index again.
+const CACHED_ROWS_MAX: usize = 10_240;
 
 /// Applies changes to the index.
 #[derive(Debug)]
@@ -195,7 +196,7 @@ impl Indexer {
     /// Keeps the entries before `until` of the uncommitted batch as entries of the session, and discards the
     /// others. Returns the parts of the batch.
     fn keep_parts(&mut self, session: &str, until: u64) -> Result<Vec<PartRow>, StoreError> {
-        if self.uncommitted.remove(session).is_none() {
+        if self.uncommitted.is_empty() || self.uncommitted.remove(session).is_none() {
             return Ok(Vec::new());
         }
         self.stage();
@@ -259,9 +260,20 @@ impl Indexer {
 
     /// Replaces a session's row.
     pub(crate) fn set_row(&mut self, session: &str, head: &Head, place: RowPlace) -> Result<(), StoreError> {
+        let old = self.known(session)?;
+        self.replace_row(session, old, head, place)
+    }
+
+    /// Replaces a session's row; `old` is the one that is known.
+    fn replace_row(
+        &mut self,
+        session: &str,
+        old: Option<CachedRow>,
+        head: &Head,
+        place: RowPlace,
+    ) -> Result<(), StoreError> {
         let row = place.encode(&record::encode_head(head)?);
         let sum = row_sum(session, &row);
-        let old = self.known(session)?;
         match old {
             Some(old) => self.checkpoint.sum = self.checkpoint.sum.wrapping_sub(old.sum),
             None => self.checkpoint.rows += 1,
@@ -426,7 +438,7 @@ impl Indexer {
             self.changes.push((key::idempotency(session, &key), Some(value)));
         }
         let mark = known.and_then(|known| known.place.mark);
-        self.set_row(session, &head, RowPlace { newest: location, mark, keys })
+        self.replace_row(session, known, &head, RowPlace { newest: location, mark, keys })
     }
 
     /// Removes everything about a session.

@@ -28,6 +28,7 @@ pub(crate) mod list;
 pub(crate) mod manifest;
 pub(crate) mod segments;
 pub(crate) mod sessions;
+pub(crate) mod stream;
 
 #[cfg(test)]
 mod tests;
@@ -46,6 +47,8 @@ pub(crate) const SEGMENT_HEADER_BYTES: u64 = 40;
 pub(crate) const TRAILER_BYTES: u64 = 44;
 /// The length of a frame's header without the session's id.
 const FRAME_HEADER_BYTES: usize = 44;
+/// The most bytes of a frame's header with the session's id.
+const HEADER_BYTES_MAX: usize = FRAME_HEADER_BYTES + 255;
 const FRAME_PADDING: [u8; 2] = [0; 2];
 const SEGMENT_MAGIC: u32 = u32::from_le_bytes(*b"GRS1");
 const FRAME_MAGIC: u32 = u32::from_le_bytes(*b"GRF1");
@@ -416,14 +419,17 @@ pub(crate) fn read_footer(segment: &[u8]) -> Option<Vec<Frame>> {
     Some(frames)
 }
 
-/// Encodes the footer and the trailer that seal a segment whose frames end at the offset `end`. `digest` is
-/// the chain after the last frame.
-pub(crate) fn footer(frames: impl IntoIterator<Item: Borrow<Frame>>, end: u64, digest: u32) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    let mut count = 0_u64;
-    for frame in frames {
-        let frame = frame.borrow();
-        count += 1;
+/// Encodes the footer and the trailer that seal a segment, one frame after another.
+#[derive(Debug, Default)]
+pub(crate) struct Footer {
+    frames: u64,
+    crc: u32,
+}
+
+impl Footer {
+    /// Appends the next frame's part of the footer to `bytes`.
+    pub(crate) fn add(&mut self, frame: &Frame, bytes: &mut Vec<u8>) {
+        let start = bytes.len();
         bytes.extend(frame.offset.to_le_bytes());
         bytes.extend(frame.length.to_le_bytes());
         bytes.extend(frame.sequence.to_le_bytes());
@@ -431,18 +437,23 @@ pub(crate) fn footer(frames: impl IntoIterator<Item: Borrow<Frame>>, end: u64, d
         let session_length = u8::try_from(frame.session.len()).expect("session ids have at most 64 bytes");
         bytes.extend([frame.kind as u8, session_length]);
         bytes.extend(frame.session.as_bytes());
+        self.frames += 1;
+        self.crc = crc32c::crc32c_append(self.crc, &bytes[start..]);
     }
-    let footer_crc = crc32c::crc32c(&bytes);
-    let start = bytes.len();
-    bytes.extend(TRAILER_MAGIC.to_le_bytes());
-    bytes.extend(FORMAT_VERSION.to_le_bytes());
-    bytes.extend(count.to_le_bytes());
-    bytes.extend(digest.to_le_bytes());
-    bytes.extend(end.to_le_bytes());
-    bytes.extend(footer_crc.to_le_bytes());
-    bytes.extend([0; 8]);
-    seal(&mut bytes, start);
-    bytes
+
+    /// Appends the trailer of a segment whose frames end at the offset `end`. `digest` is the chain after the last
+    /// frame.
+    pub(crate) fn end(self, end: u64, digest: u32, bytes: &mut Vec<u8>) {
+        let start = bytes.len();
+        bytes.extend(TRAILER_MAGIC.to_le_bytes());
+        bytes.extend(FORMAT_VERSION.to_le_bytes());
+        bytes.extend(self.frames.to_le_bytes());
+        bytes.extend(digest.to_le_bytes());
+        bytes.extend(end.to_le_bytes());
+        bytes.extend(self.crc.to_le_bytes());
+        bytes.extend([0; 8]);
+        seal(bytes, start);
+    }
 }
 
 /// Whether the frames are contiguous, from the header up to `end`.

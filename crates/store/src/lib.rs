@@ -111,7 +111,7 @@ pub struct StoreOptions {
     /// The size at which a journal segment is sealed, in bytes. The default is 64 MiB.
     pub segment_bytes: u64,
     /// The size of the index's cache, in bytes. In memory it takes two to three times as much. The default is
-    /// 8 MiB: the rest is in the system's file cache.
+    /// 4 MiB: the rest is in the system's file cache.
     pub cache_bytes: u64,
     /// The size of a reserved file that makes it possible to delete sessions on a full disk, in bytes; 0 for
     /// none. The default is 1 MiB.
@@ -132,7 +132,7 @@ impl StoreOptions {
         Self {
             dir: dir.into(),
             segment_bytes: 64 << 20,
-            cache_bytes: 8 << 20,
+            cache_bytes: 4 << 20,
             reserve_bytes: 1 << 20,
             is_read_only: false,
             files: Arc::new(RealFiles),

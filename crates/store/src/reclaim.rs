@@ -3,30 +3,73 @@
 //! a full disk, the reserve makes room for the necessary writes.
 //!
 //! Invariants: a crash at any step leaves either the old or the new segment in the manifest, and whole; the
-//! next start removes the other one. The record of a deletion is kept as long as an older segment may hold
+//! next start removes the other one. Neither is ever in memory as a whole. The record of a deletion is kept as long as an older segment may hold
 //! frames of the deleted session. A segment that is damaged in any way is left unchanged.
 
 use std::sync::Arc;
 
+use crate::bytes::to_u64;
 use crate::error::StoreError;
-use crate::files::{OpenMode, read_all, replace, write_all_at};
+use crate::files::{File, OpenMode, replace, write_all_at};
 use crate::index::{Location, SegmentRow};
 use crate::indexer::Effect;
+use crate::journal::frames::Frames;
 use crate::journal::manifest::{Listed, SegmentState};
 use crate::journal::segments::random_seed;
+use crate::journal::stream::{FrameStream, WINDOW_BYTES, whole_end, write_footer};
 use crate::journal::{
-    Frame, FrameKind, NewFrame, SEGMENT_HEADER_BYTES, SegmentHeader, are_contiguous, first_chain, footer,
-    is_whole, parse, scan,
+    Frame, FrameKind, NewFrame, Parsed, SEGMENT_HEADER_BYTES, SegmentHeader, are_contiguous,
 };
 use crate::record;
-use crate::writer::{EraseAgain, Rotation, Writer};
+use crate::writer::{EraseAgain, Rotation, STAGED_BYTES_MAX, Writer};
 
-/// A frame that is still needed.
-struct Needed {
-    /// The frame's location in the old segment.
-    old: Location,
-    frame: NewFrame,
-    effect: Effect,
+/// A copy of a segment's needed frames that is being written.
+struct Copy {
+    header: SegmentHeader,
+    /// `None` before the first frame.
+    file: Option<Arc<dyn File>>,
+    /// The frames that are not yet in the file, and where they begin.
+    buffer: Vec<u8>,
+    start: u64,
+    /// The chain that the next frame must have.
+    chain: u32,
+    /// The frames where they were, and where they are now.
+    old: Frames,
+    new: Frames,
+}
+
+impl Copy {
+    fn new(header: SegmentHeader) -> Self {
+        let (old, new) = (Frames::default(), Frames::default());
+        let (start, chain) = (SEGMENT_HEADER_BYTES, header.chain());
+        Self { header, file: None, buffer: Vec::new(), start, chain, old, new }
+    }
+
+    /// Returns where the frames end so far.
+    fn end(&self) -> u64 {
+        self.start + to_u64(self.buffer.len())
+    }
+
+    fn add(&mut self, Parsed { frame, payload, .. }: Parsed<'_>) {
+        self.old.push(&frame);
+        let Frame { kind, session, sequence, count, .. } = frame;
+        let copied = NewFrame { kind, session, sequence, count, payload: payload.to_vec() };
+        let (frame, next) = copied.encode(&mut self.buffer, self.start, self.header.seed, self.chain);
+        self.new.push(&frame);
+        self.chain = next;
+    }
+}
+
+/// A segment that takes the place of another one.
+struct Replacement {
+    listed: Listed,
+    file: Arc<dyn File>,
+    /// Its frames in order, where they were in the other segment.
+    old: Frames,
+    /// Where its frames end.
+    end: u64,
+    /// The chain after the last frame.
+    digest: u32,
 }
 
 impl Writer {
@@ -111,50 +154,35 @@ impl Writer {
         }
     }
 
-    /// Rewrites one segment. Returns the number of bytes freed.
+    /// Rewrites one segment, piece by piece. Returns the number of bytes freed.
     fn rewrite(&mut self, listed: &Listed) -> Result<u64, StoreError> {
         let path = self.segments.path(listed.id);
-        let file = self.segments.files.open(&path, OpenMode::Read);
-        let bytes = file.and_then(|file| read_all(file.as_ref()));
-        let bytes = bytes.map_err(|error| StoreError::io("read", &path, error))?;
-        let scanned = scan(&bytes, listed.id, listed.seed, None);
-        if !is_whole(&bytes, &scanned) {
-            // A damaged segment is kept for inspection.
-            return Ok(0);
-        }
-        let is_oldest = self.manifest.segments.iter().all(|other| other.order >= listed.order);
-        let mut needed = Vec::new();
-        for (frame, _) in &scanned.frames {
-            if let Some(kept) = self.keep(&bytes, listed, frame, is_oldest)? {
-                needed.push(kept);
-            }
-        }
+        let open = || {
+            let file = self.segments.files.open(&path, OpenMode::Read)?;
+            let length = file.length()?;
+            let end = whole_end(file.as_ref(), listed.id, listed.seed)?;
+            Ok((file, length, end))
+        };
+        let (file, length, end) = open().map_err(|error| StoreError::io("read", &path, error))?;
+        // A damaged segment is kept for inspection.
+        let Some(end) = end else { return Ok(0) };
+        let replacement = self.copy_needed(listed, file.as_ref(), end)?;
         let before = self.manifest.clone();
-        let (replacement, moved) =
-            if needed.is_empty() { (None, Vec::new()) } else { self.copy(listed, &needed)? };
         self.manifest.segments.retain(|other| other.id != listed.id);
-        self.manifest.segments.extend(replacement);
+        self.manifest.segments.extend(replacement.as_ref().map(|new| new.listed));
         self.manifest.segments.sort_by_key(|listed| listed.order);
         if let Err(error) = self.manifest.store(self.segments.files.as_ref(), &self.segments.dir) {
             self.manifest = before;
             self.is_manifest_dirty = true;
             return Err(error);
         }
-        let mut kept_bytes = 0;
-        for (needed, frame) in needed.iter().zip(&moved) {
-            let segment = replacement.map_or(0, |listed| listed.id);
-            let new = Location { segment, offset: frame.offset, length: frame.length };
-            self.indexer.relocate(frame, needed.old, new, &needed.effect)?;
-            kept_bytes += u64::from(frame.length);
-        }
-        if let Some(Listed { id, order, seed, state: SegmentState::Sealed { frames, digest, .. } }) =
-            replacement
-        {
-            self.segments.add(id, seed, None);
-            let row =
-                SegmentRow { order, seed, frames, digest, bytes: kept_bytes, dead: 0, holds_deleted: false };
-            self.indexer.put_segment(id, row);
-        }
+        let kept_bytes = match replacement {
+            None => 0,
+            Some(new) => self.relocate(listed.id, &new).inspect_err(|error| {
+                // The old segment can still be read until the next start.
+                self.index.mark_suspect(&error.to_string());
+            })?,
+        };
         self.indexer.drop_segment(listed.id);
         self.indexer.publish();
         self.segments.remove(listed.id);
@@ -163,73 +191,119 @@ impl Writer {
         if let Err(error) = removed.and_then(|()| self.segments.files.sync_dir(&self.segments.dir)) {
             tracing::warn!(%error, "a reclaimed segment is still there; the next start removes it");
         }
-        Ok((bytes.len() as u64).saturating_sub(kept_bytes))
+        Ok(length.saturating_sub(kept_bytes))
     }
 
-    /// Returns the frame with its payload, if it is still needed.
-    fn keep(
-        &self,
-        bytes: &[u8],
-        listed: &Listed,
-        frame: &Frame,
-        is_oldest: bool,
-    ) -> Result<Option<Needed>, StoreError> {
-        let at = usize::try_from(frame.offset).expect("an offset into a buffer in memory");
-        let parsed = parse(bytes, at, 0, listed.seed).expect("the scan found a frame here");
-        let effect = Effect::of(frame, record::decode(parsed.payload)?)?;
-        let old = Location { segment: listed.id, offset: frame.offset, length: frame.length };
-        let is_needed = match frame.kind {
-            FrameKind::Deleted => !is_oldest,
-            FrameKind::Append
-            | FrameKind::Part
-            | FrameKind::Commit
-            | FrameKind::Learned
-            | FrameKind::Quarantined
-            | FrameKind::LossAccepted => self.indexer.is_needed(frame, old, &effect)?,
-        };
-        let copy = || NewFrame {
-            kind: frame.kind,
-            session: Arc::clone(&frame.session),
-            sequence: frame.sequence,
-            count: frame.count,
-            payload: parsed.payload.to_vec(),
-        };
-        Ok(is_needed.then(|| Needed { old, frame: copy(), effect }))
-    }
-
-    /// Writes the needed frames to a new segment with a footer, and syncs it. The manifest does not list it yet.
-    fn copy(
+    /// Copies the frames before `end` that are still needed to a new segment with a footer, and syncs it. The manifest
+    /// does not list it yet. Returns `None` if no frame is needed.
+    fn copy_needed(
         &mut self,
         listed: &Listed,
-        needed: &[Needed],
-    ) -> Result<(Option<Listed>, Vec<Frame>), StoreError> {
+        file: &dyn File,
+        end: u64,
+    ) -> Result<Option<Replacement>, StoreError> {
         let header = SegmentHeader { id: self.manifest.next_id, order: listed.order, seed: random_seed() };
         self.manifest.next_id += 1;
-        let mut buffer = Vec::new();
-        let mut chain = first_chain(header.id, header.seed);
-        let mut frames = Vec::new();
-        for needed in needed {
-            let (frame, next) = needed.frame.encode(&mut buffer, SEGMENT_HEADER_BYTES, header.seed, chain);
-            frames.push(frame);
-            chain = next;
-        }
-        let length = SEGMENT_HEADER_BYTES + buffer.len() as u64;
-        let is_contiguous = are_contiguous(&frames, length);
-        StoreError::ensure(is_contiguous, "the frames of a rewritten segment lie one after another")?;
-        buffer.extend(footer(&frames, length, chain));
         let path = self.segments.path(header.id);
-        let written = self.segments.create(&header).and_then(|file| {
-            let written =
-                write_all_at(file.as_ref(), &buffer, SEGMENT_HEADER_BYTES).and_then(|()| file.sync());
+        let mut copy = Copy::new(header);
+        let written = self.fill(&mut copy, listed, file, end).and_then(|()| {
+            let Some(new) = &copy.file else { return Ok(()) };
+            let written = write_all_at(new.as_ref(), &copy.buffer, copy.start)
+                .and_then(|()| write_footer(new.as_ref(), &copy.new, copy.end(), copy.chain))
+                .and_then(|()| new.sync());
             written.map_err(|error| StoreError::io("write", &path, error))
         });
         if let Err(error) = written {
             drop(self.segments.files.remove(&path));
             return Err(error);
         }
-        self.note_sessions(header, &frames);
-        let state = SegmentState::Sealed { length, frames: frames.len() as u64, digest: chain };
-        Ok((Some(Listed { id: header.id, order: header.order, seed: header.seed, state }), frames))
+        let (length, digest) = (copy.end(), copy.chain);
+        let Copy { file: Some(file), old, new, .. } = copy else { return Ok(None) };
+        self.note_sessions(header, new.iter());
+        let state = SegmentState::Sealed { length, frames: to_u64(new.len()), digest };
+        let listed = Listed { id: header.id, order: header.order, seed: header.seed, state };
+        Ok(Some(Replacement { listed, file, old, end: length, digest }))
+    }
+
+    /// Writes the needed frames to the copy's file, which is created before the first one.
+    fn fill(
+        &mut self,
+        copy: &mut Copy,
+        listed: &Listed,
+        file: &dyn File,
+        end: u64,
+    ) -> Result<(), StoreError> {
+        let is_oldest = self.manifest.segments.iter().all(|other| other.order >= listed.order);
+        let mut stream = FrameStream::new(file, listed.seed, end);
+        let path = self.segments.path(listed.id);
+        while let Some(parsed) = stream.next().map_err(|error| StoreError::io("read", &path, error))? {
+            if !self.is_needed(listed.id, &parsed, is_oldest)? {
+                continue;
+            }
+            let new = match &copy.file {
+                Some(file) => Arc::clone(file),
+                None => Arc::clone(copy.file.insert(self.segments.create(&copy.header)?)),
+            };
+            copy.add(parsed);
+            if copy.buffer.len() >= WINDOW_BYTES {
+                let written = write_all_at(new.as_ref(), &copy.buffer, copy.start);
+                written
+                    .map_err(|error| StoreError::io("write", &self.segments.path(copy.header.id), error))?;
+                copy.start = copy.end();
+                copy.buffer = Vec::new();
+            }
+        }
+        StoreError::ensure(stream.is_at_end(), "a segment that is rewritten does not change")?;
+        let is_contiguous = are_contiguous(copy.new.iter(), copy.end());
+        StoreError::ensure(is_contiguous, "the frames of a rewritten segment lie one after another")
+    }
+
+    /// Whether the frame is still needed.
+    fn is_needed(&self, segment: u64, parsed: &Parsed<'_>, is_oldest: bool) -> Result<bool, StoreError> {
+        let Parsed { frame, payload, .. } = parsed;
+        let effect = Effect::of(frame, record::decode(payload)?)?;
+        let at = Location { segment, offset: frame.offset, length: frame.length };
+        match frame.kind {
+            FrameKind::Deleted => Ok(!is_oldest),
+            FrameKind::Append
+            | FrameKind::Part
+            | FrameKind::Commit
+            | FrameKind::Learned
+            | FrameKind::Quarantined
+            | FrameKind::LossAccepted => self.indexer.is_needed(frame, at, &effect),
+        }
+    }
+
+    /// Makes the index refer to the frames of the new segment instead of those of the old one, piece by piece. Until the
+    /// last piece both can be read. Returns the length of the frames.
+    fn relocate(&mut self, old_id: u64, new: &Replacement) -> Result<u64, StoreError> {
+        let Replacement { listed: Listed { id, order, seed, .. }, file, old, end, digest } = new;
+        self.segments.add(*id, *seed, Some(Arc::clone(file)));
+        let path = self.segments.path(*id);
+        let mut stream = FrameStream::new(file.as_ref(), *seed, *end);
+        let mut unpublished = 0;
+        for old in old.iter() {
+            let parsed = stream.next().map_err(|error| StoreError::io("read", &path, error))?;
+            let Some(Parsed { frame, payload, .. }) = parsed else { break };
+            let from = Location { segment: old_id, offset: old.offset, length: old.length };
+            let to = Location { segment: *id, offset: frame.offset, length: frame.length };
+            let effect = Effect::of(&frame, record::decode(payload)?)?;
+            self.indexer.relocate(&frame, from, to, &effect)?;
+            unpublished += payload.len();
+            if unpublished >= WINDOW_BYTES {
+                unpublished = 0;
+                self.indexer.publish();
+                if cfg!(test) || self.index.staged_size().bytes > STAGED_BYTES_MAX {
+                    self.flush_index();
+                }
+            }
+        }
+        StoreError::ensure(stream.is_at_end(), "a rewritten segment holds the frames that were copied")?;
+        let bytes = end - SEGMENT_HEADER_BYTES;
+        let (order, seed, frames, digest) = (*order, *seed, to_u64(old.len()), *digest);
+        let row = SegmentRow { order, seed, frames, digest, bytes, dead: 0, holds_deleted: false };
+        self.indexer.put_segment(*id, row);
+        Ok(bytes)
     }
 }
 

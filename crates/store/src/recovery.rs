@@ -169,6 +169,7 @@ pub(crate) fn recover(
         list: None,
         listed_end,
         unindexed_bytes: 0,
+        unindexed_frames: 0,
         mover: Mover::new(Arc::clone(&index)),
         index,
         indexer,

@@ -40,6 +40,7 @@ use crate::{Appended, reader};
 
 mod checks;
 mod erase_again;
+mod indexing;
 mod lists;
 mod mover;
 mod rotation;
@@ -49,6 +50,7 @@ mod snapshot;
 mod tests;
 
 pub(crate) use erase_again::EraseAgain;
+pub(crate) use indexing::STAGED_BYTES_MAX;
 pub(crate) use mover::Mover;
 pub(crate) use snapshot::{Copied, OPENED_FIRST, OPENED_MAX, OpenedFile, OpenedSegment, Snapshot};
 
@@ -60,22 +62,14 @@ const GROUP_COMMANDS_MAX: usize = 4_096;
 /// the [list](crate::journal::list) and behind the index's checkpoint, the loss is not detected, so the
 /// amount must be small.
 pub(crate) const UNLISTED_BYTES_MAX: u64 = if cfg!(test) { 2 << 10 } else { 512 << 10 };
-/// After this many bytes in the journal, the staged index changes begin to move to sled: few and large
-/// writes, in which a head that changed often is written once.
-const INDEXED_EVERY_BYTES: u64 = 1 << 20;
-/// The maximum lag of the index on the disk behind the journal when a group is acknowledged, in bytes. A
-/// start reads at most this much, and one group, of the journal again.
-const UNINDEXED_BYTES_MAX: u64 = 2 * INDEXED_EVERY_BYTES;
-/// Staged index changes of this many bytes are moved to sled in any case.
-const STAGED_BYTES_MAX: usize = 8 << 20;
 /// With staged index changes of this many bytes, sled evidently does not work, and nothing more is written.
 const STAGED_BYTES_LIMIT: usize = 512 << 20;
 
 /// After a group with fewer callers than this, the next group starts without a pause.
 const PAUSE_CALLERS_MIN: usize = 16;
-/// How long the writer pauses for more commands, and the most pauses. One pause is shorter than a sync.
-const PAUSE: Duration = Duration::from_micros(200);
-const PAUSES_MAX: u32 = 5;
+/// How long the writer pauses for more commands, and the most pauses. A few pauses are shorter than a sync.
+const PAUSE: Duration = Duration::from_micros(50);
+const PAUSES_MAX: u32 = 20;
 /// The largest buffer that is kept from one group to the next, in bytes.
 const BUFFER_BYTES_MAX: usize = 2 << 20;
 
@@ -228,6 +222,8 @@ pub(crate) struct Writer {
     pub(crate) listed_end: u64,
     /// The number of bytes written to the journal since staged index changes last began to move to sled.
     pub(crate) unindexed_bytes: u64,
+    /// The number of frames among them.
+    pub(crate) unindexed_frames: u64,
     pub(crate) mover: Mover,
     pub(crate) active: Active,
     /// The size at which a segment is sealed, in bytes.
@@ -299,43 +295,6 @@ impl Writer {
             tracing::warn!(%error, "cannot reclaim the space of deleted sessions now");
         }
         self.flush_index();
-    }
-
-    /// Begins to move the staged index changes to sled, if there are many and no move is in progress.
-    fn index_if_due(&mut self) {
-        let is_due =
-            self.unindexed_bytes >= INDEXED_EVERY_BYTES || self.index.staged_bytes() > STAGED_BYTES_MAX;
-        if is_due && self.mover.under_way() == 0 {
-            self.begin_flush();
-        }
-    }
-
-    /// Begins to move the staged index changes to sled.
-    fn begin_flush(&mut self) {
-        let bytes = std::mem::take(&mut self.unindexed_bytes);
-        if let Err(error) = self.mover.begin(bytes) {
-            tracing::error!(%error, "the index cannot be written; the journal continues without it");
-        }
-    }
-
-    /// Waits until the index on the disk is close enough to the journal to acknowledge more.
-    fn await_index(&mut self) {
-        if self.mover.under_way() + self.unindexed_bytes >= UNINDEXED_BYTES_MAX {
-            self.mover.wait();
-        }
-        if self.unindexed_bytes >= UNINDEXED_BYTES_MAX {
-            self.begin_flush();
-            self.mover.wait();
-        }
-    }
-
-    /// Moves the staged index changes to sled.
-    fn flush_index(&mut self) {
-        self.mover.wait();
-        self.unindexed_bytes = 0;
-        if let Err(error) = self.index.flush_staged().and_then(|()| self.index.sync()) {
-            tracing::error!(%error, "the index cannot be written; the journal continues without it");
-        }
     }
 
     /// Records in the manifest how far everything is durable, and closes the index.
@@ -522,7 +481,7 @@ impl Writer {
         let frame = NewFrame { kind, session, sequence: *sequence, count: *count, payload };
         let mut group = Group::default();
         group.push(frame, effect, Caller::Nobody);
-        self.write(group.pending, group.bytes)?;
+        self.write_alone(group)?;
         Ok(Appended::Written { first: EntryId(*sequence), next: EntryId(sequence + u64::from(*count)) })
     }
 
@@ -565,7 +524,14 @@ impl Writer {
         let frame = encode_frame(session, sequence, &record)?;
         let mut group = Group::default();
         group.push(frame, record.into(), Caller::Nobody);
-        self.write(group.pending, group.bytes)
+        self.write_alone(group)
+    }
+
+    /// Writes a group that nobody is told of yet.
+    fn write_alone(&mut self, group: Group) -> Result<(), StoreError> {
+        let written = self.write(group.pending, group.bytes);
+        self.list_if_due();
+        written
     }
 
     fn commit(&mut self, group: Group) {
@@ -576,12 +542,13 @@ impl Writer {
         for caller in group.callers {
             caller.answer(&outcome);
         }
+        self.list_if_due();
     }
 
     /// Makes the frames durable and visible: all of them, or none after an error. `bytes` is their length.
     fn write(&mut self, pending: Vec<Pending>, bytes: u64) -> Result<(), StoreError> {
         self.lock.check_in_place()?;
-        if self.index.staged_bytes() > STAGED_BYTES_LIMIT {
+        if self.index.staged_size().bytes > STAGED_BYTES_LIMIT {
             self.mover.wait();
             self.index.flush_staged()?;
         }
@@ -629,6 +596,7 @@ impl Writer {
         self.active.end = start + bytes;
         self.active.chain = chain;
         self.unindexed_bytes += bytes;
+        self.unindexed_frames += to_u64(placed.len());
         for EncodedFrame { frame, next_chain, effect } in placed {
             if let Err(error) = self.indexer.apply(self.active.id, &frame, next_chain, effect) {
                 // The frame is durable, so it is acknowledged. The next start rebuilds the index.
@@ -637,9 +605,6 @@ impl Writer {
             self.active.frames.push(&frame);
         }
         self.indexer.publish();
-        if self.active.end - self.listed_end >= UNLISTED_BYTES_MAX {
-            self.list_frames();
-        }
         Ok(())
     }
 }
@@ -652,9 +617,9 @@ impl Group {
     }
 }
 
-/// After a group with many callers, pauses as long as more commands arrive: one sync for all is cheaper than
-/// several, and callers that were just answered are likely to send again. `waiting` returns the number of
-/// commands in the queue.
+/// After a group with many callers, pauses as long as more commands arrive, or until as many are waiting: one
+/// sync for all is cheaper than several, and callers that were just answered are likely to send again.
+/// `waiting` returns the number of commands in the queue.
 fn await_more_commands(callers_before: usize, waiting: impl Fn() -> usize, mut pause: impl FnMut()) {
     if callers_before < PAUSE_CALLERS_MIN {
         return;
@@ -663,7 +628,7 @@ fn await_more_commands(callers_before: usize, waiting: impl Fn() -> usize, mut p
     for _ in 0..PAUSES_MAX {
         pause();
         let now = waiting();
-        if now <= known || now >= GROUP_COMMANDS_MAX {
+        if now <= known || now >= callers_before {
             break;
         }
         known = now;

@@ -30,7 +30,7 @@ pub(crate) async fn run(global: &Global, args: &ImportArgs) -> Result<u8> {
         let progress = Progress::start(global.color, move || what.clone());
         let taken = one(global, &mut target, file).await;
         progress.end().await;
-        let (id, imported) = match taken {
+        let (id, Counted { entries, imported }) = match taken {
             Ok(one) => one,
             // The other files are imported anyway; the command reports the last failure.
             Err(error) => {
@@ -42,7 +42,7 @@ pub(crate) async fn run(global: &Global, args: &ImportArgs) -> Result<u8> {
         };
         if args.json {
             let line = json!({
-                "session_id": id, "format": imported.format.as_str(), "entries": imported.entries.len(),
+                "session_id": id, "format": imported.format.as_str(), "entries": entries,
                 "messages": imported.messages, "skipped": imported.skipped, "repaired": imported.repaired,
                 "warnings": imported.warnings,
             });
@@ -65,30 +65,33 @@ pub(crate) async fn run(global: &Global, args: &ImportArgs) -> Result<u8> {
     failed.map_or(Ok(0), Err)
 }
 
-/// Imports a file. If the import was requested before with an unknown result, an existing session is the
-/// result.
-async fn take(client: &Client, id: &str, bytes: &[u8], has_asked: &mut bool) -> Result<Taken> {
+/// Imports a file with this text, which is read again if the import was requested before, with an unknown result. Then an
+/// existing session is that result.
+async fn take(client: &Client, id: &str, file: &Path, text: &mut Option<String>) -> Result<Taken> {
     match client.call(GetSession { session_id: id.to_owned() }).await {
-        Ok(_) => return Ok(if *has_asked { Taken::Here } else { Taken::Before }),
+        Ok(_) => return Ok(if text.is_none() { Taken::Here } else { Taken::Before }),
         Err(error) if error.kind() == Some(ProblemKind::NoSession) => {}
         Err(error) => return Err(error.into()),
     }
-    let text = String::from_utf8_lossy(bytes).into_owned();
-    *has_asked = true;
+    let text = match text.take() {
+        Some(text) => text,
+        None => read_text(file)?,
+    };
     client.call(ImportSession { session_id: id.to_owned(), text }).await?;
     Ok(Taken::Here)
 }
 
 /// Imports one file; into another host, or into the store, if the host dies in the meantime.
-async fn one(global: &Global, target: &mut Changes, file: &Path) -> Result<(String, Imported)> {
-    let bytes = read(file)?;
-    let imported = import(&String::from_utf8_lossy(&bytes), ImportOptions::default())
+async fn one(global: &Global, target: &mut Changes, file: &Path) -> Result<(String, Counted)> {
+    let text = read_text(file)?;
+    let imported = import(&text, ImportOptions::default())
         .map_err(|error| error::usage(format!("{}: {error}", file.display())))?;
     let id = session_id(file, &imported);
-    let mut has_asked = false;
+    let counted = Counted::of(imported);
+    let mut text = Some(text);
     loop {
-        match take(&target.client, &id, &bytes, &mut has_asked).await {
-            Ok(Taken::Here) => return Ok((id, imported)),
+        match take(&target.client, &id, file, &mut text).await {
+            Ok(Taken::Here) => return Ok((id, counted)),
             Ok(Taken::Before) => {
                 return Err(error::usage(format!(
                     "{}: there is a session {id} already, and it is not changed; `greenroom delete {id}` deletes that \
@@ -99,6 +102,20 @@ async fn one(global: &Global, target: &mut Changes, file: &Path) -> Result<(Stri
             Err(error) if host::is_gone(&error) => *target = Changes::open(global).await?,
             Err(error) => return Err(error.context(file.display().to_string())),
         }
+    }
+}
+
+/// An imported file without its entries, which take several times its size in memory.
+struct Counted {
+    entries: usize,
+    /// Everything else.
+    imported: Imported,
+}
+
+impl Counted {
+    fn of(mut imported: Imported) -> Self {
+        let entries = std::mem::take(&mut imported.entries).len();
+        Self { entries, imported }
     }
 }
 
@@ -114,6 +131,13 @@ enum Taken {
 pub(crate) fn read(file: &Path) -> Result<Vec<u8>> {
     let bytes_max = u64::try_from(FILE_BYTES_MAX).unwrap_or(u64::MAX);
     files::read(file, bytes_max).map_err(|error| error::usage(format!("read {}: {error}", file.display())))
+}
+
+/// Reads the text of a session file. What is not UTF-8 is replaced.
+fn read_text(file: &Path) -> Result<String> {
+    let bytes = read(file)?;
+    Ok(String::from_utf8(bytes)
+        .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()))
 }
 
 /// Returns the session's own id if it is valid here, or else the file's name.

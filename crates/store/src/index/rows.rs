@@ -268,6 +268,8 @@ pub(crate) fn decode_learned(bytes: &[u8]) -> Option<(Location, Vec<u8>)> {
 
 /// The keys of the rows. The first byte tells the kind; numbers are big-endian, so that they sort.
 pub(crate) mod key {
+    /// The first byte of a session's row.
+    pub(crate) const ROW: u8 = b'h';
     /// The one [`super::Checkpoint`].
     pub(crate) const CHECKPOINT: &[u8] = b"m";
 
@@ -299,7 +301,7 @@ pub(crate) mod key {
 
     /// Returns the key of a session's [`super::Row`].
     pub(crate) fn row(id: &str) -> Vec<u8> {
-        session(b'h', id, &[])
+        session(ROW, id, &[])
     }
 
     /// Returns the key of an idempotency key that the session has used.

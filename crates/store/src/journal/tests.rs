@@ -3,7 +3,7 @@
 
 use super::manifest::{Listed, Manifest, SegmentState, UnknownLoss};
 use super::{
-    FORMAT_VERSION, Frame, FrameKind, NewFrame, SEGMENT_HEADER_BYTES, SegmentHeader, Trailer, footer,
+    FORMAT_VERSION, Footer, Frame, FrameKind, NewFrame, SEGMENT_HEADER_BYTES, SegmentHeader, Trailer,
     read_footer, scan,
 };
 use crate::error::StoreError;
@@ -31,6 +31,13 @@ fn segment(groups: &[&[usize]]) -> (Vec<u8>, Vec<Frame>, u32) {
         bytes.extend(buffer);
     }
     (bytes, frames, chain)
+}
+
+fn footer(frames: &[Frame], end: u64, digest: u32) -> Vec<u8> {
+    let (mut footer, mut bytes) = (Footer::default(), Vec::new());
+    frames.iter().for_each(|frame| footer.add(frame, &mut bytes));
+    footer.end(end, digest, &mut bytes);
+    bytes
 }
 
 fn found(bytes: &[u8]) -> Vec<u64> {

@@ -152,7 +152,7 @@ impl Recovery<'_> {
                 self.blame_gap(listed.id, frame);
             }
             indexer.publish();
-            if indexer.index().staged_bytes() > STAGED_BYTES_MAX {
+            if indexer.index().staged_size().bytes > STAGED_BYTES_MAX {
                 // If sled fails now, the changes stay in memory.
                 if let Err(error) = indexer.index().flush_staged() {
                     tracing::error!(%error, "the index cannot be written");

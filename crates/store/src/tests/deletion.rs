@@ -5,6 +5,7 @@ use std::sync::Arc;
 use greenroom_kernel::EntryId;
 
 use crate::faults::{EIO, Fault};
+use crate::journal::stream::WINDOW_BYTES;
 use crate::journal::{FrameKind, SegmentHeader, scan};
 use crate::{Appended, Notice, Store, StoreError};
 
@@ -137,6 +138,29 @@ fn a_crash_at_any_step_of_a_reclaim_loses_nothing_and_brings_nothing_back() {
             drop(store);
             check_live(&world.open_quiet());
         }
+    }
+}
+
+/// A segment that is rewritten is never in memory as a whole, however long it is.
+#[test]
+fn a_segment_is_rewritten_in_pieces() {
+    for entries in [40, 400] {
+        let world = World { segment_bytes: 1 << 20, ..World::new() };
+        let store = world.open_quiet();
+        for session in ["dead", "live"] {
+            for id in 0..entries {
+                append(&store, session, batch(id, &[&text(session, id)])).unwrap();
+            }
+        }
+        let before = bytes(&world);
+        wait(store.delete("dead")).unwrap();
+        world.files.set(Fault::None);
+        wait(store.reclaim()).unwrap();
+        assert!(bytes(&world) < before * 6 / 10, "{} of {before} bytes are left", bytes(&world));
+        let (largest, frame) = (world.files.largest(), 600);
+        assert!(largest < WINDOW_BYTES + frame, "{entries} entries: {largest} bytes at once");
+        let expected: Vec<String> = (0..entries).map(|id| text("live", id)).collect();
+        assert_eq!(texts(&store, "live", 0).unwrap(), expected);
     }
 }
 

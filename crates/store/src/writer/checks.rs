@@ -4,6 +4,7 @@
 //! wrong, so that the next group goes to a new segment.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 
 use super::{EncodedFrame, Tail, Writer};
 use crate::error::StoreError;
@@ -13,19 +14,21 @@ impl Writer {
     /// Checks, before the write, that every frame of the group continues its session. Each append was checked
     /// when it joined the group; this is the same check for the group as a whole.
     pub(super) fn check_group(&mut self, placed: &[EncodedFrame]) -> Result<(), StoreError> {
-        let mut entries: HashMap<&str, u64> = HashMap::new();
+        let mut entries: HashMap<&str, u64> = HashMap::with_capacity(placed.len());
         for EncodedFrame { frame, effect, .. } in placed {
             let session = frame.session.as_ref();
             match effect {
                 Effect::Append { head, .. } => {
-                    let known = match entries.get(session) {
-                        Some(entries) => *entries,
-                        None => self.indexer.known(session)?.map_or(0, |known| known.entries),
+                    let known = match entries.entry(session) {
+                        Entry::Occupied(known) => known.into_mut(),
+                        Entry::Vacant(unknown) => {
+                            let known = self.indexer.known(session)?;
+                            unknown.insert(known.map_or(0, |known| known.entries))
+                        }
                     };
-                    StoreError::ensure(frame.sequence == known, "a batch follows its session's last entry")?;
-                    let end = frame.sequence + u64::from(frame.count);
-                    StoreError::ensure(head.entries == end, "a head counts the entries of its batch")?;
-                    entries.insert(session, end);
+                    StoreError::ensure(frame.sequence == *known, "a batch follows its session's last entry")?;
+                    *known += u64::from(frame.count);
+                    StoreError::ensure(head.entries == *known, "a head counts the entries of its batch")?;
                 }
                 Effect::Quarantined { head } | Effect::LossAccepted { head } => {
                     let is_counted = frame.sequence == head.entries && frame.count == 0;

@@ -6,13 +6,21 @@
 
 use std::borrow::Borrow;
 
-use super::Writer;
+use super::{UNLISTED_BYTES_MAX, Writer};
 use crate::journal::list::OpenList;
 use crate::journal::manifest::Listed;
 use crate::journal::sessions::SegmentSessions;
 use crate::journal::{Frame, SegmentHeader};
 
 impl Writer {
+    /// Lists the frames of the active segment if many are not listed yet. The callers of the last group have
+    /// been answered, and nothing more is acknowledged before this is done.
+    pub(super) fn list_if_due(&mut self) {
+        if self.active.end - self.listed_end >= UNLISTED_BYTES_MAX {
+            self.list_frames();
+        }
+    }
+
     /// Lists the active segment's frames that are not listed yet.
     pub(super) fn list_frames(&mut self) {
         let end = self.active.end;

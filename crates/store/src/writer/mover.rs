@@ -10,8 +10,11 @@ use std::thread::JoinHandle;
 use crate::error::StoreError;
 use crate::index::Index;
 
-/// How often freed memory is collected after a move; each time up to 512 pieces of it.
-const COLLECTIONS: usize = 64;
+/// How often freed memory is collected after a move; each time up to 512 pieces of it. Most attempts collect nothing:
+/// one does only if no reader has been in sled since before the last.
+const COLLECTIONS: usize = 512;
+/// After this many attempts, readers get a turn.
+const COLLECTIONS_AT_ONCE: usize = 64;
 
 /// Moves staged changes to the database, and syncs it.
 #[derive(Debug)]
@@ -133,7 +136,10 @@ fn move_and_sync(index: &Index) {
 /// Frees memory that sled replaced. sled does so itself if a thread calls it often; this thread calls it
 /// seldom, with much at a time.
 fn collect_garbage() {
-    for _ in 0..COLLECTIONS {
+    for attempt in 1..=COLLECTIONS {
         crossbeam_epoch::pin().flush();
+        if attempt % COLLECTIONS_AT_ONCE == 0 {
+            std::thread::yield_now();
+        }
     }
 }

@@ -7,11 +7,12 @@ use std::sync::Arc;
 use super::{Active, Rotation, Tail, Writer};
 use crate::bytes::to_u64;
 use crate::error::StoreError;
-use crate::files::{File, write_all_at};
+use crate::files::File;
 use crate::journal::frames::Frames;
 use crate::journal::manifest::{Listed, SegmentState};
 use crate::journal::segments::random_seed;
-use crate::journal::{SEGMENT_HEADER_BYTES, SegmentHeader, are_contiguous, first_chain, footer};
+use crate::journal::stream::write_footer;
+use crate::journal::{SEGMENT_HEADER_BYTES, SegmentHeader, are_contiguous, first_chain};
 
 impl Writer {
     /// After a failure: makes the files match the writer's view, or begins a new segment.
@@ -105,8 +106,7 @@ impl Writer {
             return Err(error);
         }
         let state = SegmentState::Sealed { length, frames: to_u64(frames.len()), digest };
-        let bytes = footer(frames.iter(), length, digest);
-        let written = write_all_at(self.active.file.as_ref(), &bytes, length);
+        let written = write_footer(self.active.file.as_ref(), frames, length, digest);
         if let Err(error) = written.and_then(|()| self.active.file.sync()) {
             self.tail = Tail::Unknown;
             return Err(StoreError::io("seal", &self.segments.path(self.active.id), error));

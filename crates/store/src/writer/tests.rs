@@ -8,10 +8,8 @@ use std::time::Instant;
 
 use tokio::sync::oneshot;
 
-use super::{
-    AppendCommand, Group, INDEXED_EVERY_BYTES, Tail, UNINDEXED_BYTES_MAX, UNLISTED_BYTES_MAX, Writer,
-    await_more_commands,
-};
+use super::indexing::{INDEXED_EVERY_BYTES, INDEXED_EVERY_BYTES_MAX, SESSIONS_MAX, UNINDEXED_BYTES_MAX};
+use super::{AppendCommand, Group, Tail, UNLISTED_BYTES_MAX, Writer, await_more_commands};
 use crate::error::StoreError;
 use crate::faults::{EIO, Fault};
 use crate::files::{Files, RealFiles};
@@ -373,8 +371,9 @@ fn pauses(callers_before: usize, queue: &[usize]) -> usize {
 fn a_group_waits_for_others_only_where_many_append() {
     assert_eq!([0, 1, 15].map(|callers| pauses(callers, &[0, 1, 2, 3])), [0; 3]);
     assert_eq!(pauses(16, &[0, 0]), 1, "nobody comes");
-    assert_eq!(pauses(64, &[3, 20, 63, 63]), 3, "all have come");
-    assert_eq!(pauses(64, &[0, 1, 2, 3, 4, 5, 6, 7, 8]), 5, "more than it waits for");
+    assert_eq!(pauses(64, &[3, 20, 63, 63]), 3, "no more come");
+    assert_eq!(pauses(64, &[3, 20, 64, 70]), 2, "all have come");
+    assert_eq!(pauses(64, &(0..60).collect::<Vec<_>>()), 20, "more than it waits for");
     assert_eq!(pauses(1_000, &[5, 4_096, 5_000]), 1, "the group is full");
 }
 
@@ -402,6 +401,42 @@ fn the_index_on_the_disk_is_a_few_mebibytes_behind_the_journal() {
     }
     assert!(behind_most > 1_000_000, "the index is written in batches");
     writer.finish();
+}
+
+/// Appends texts of this length to this many sessions in turn, until the index begins to move. Returns the bytes in the
+/// journal by then.
+fn moved_after(sessions: u64, length: usize) -> u64 {
+    let world = World { segment_bytes: 64 << 20, ..World::new() };
+    let mut writer = open(&world.options());
+    let text = "x".repeat(length);
+    for number in 0..10_000 {
+        let (id, session) = (number / sessions, number % sessions);
+        append_one(&mut writer, &format!("s{session}"), batch(id, &[&text])).unwrap();
+        writer.index_if_due();
+        if writer.unindexed_bytes == 0 {
+            let end = writer.active.end;
+            writer.finish();
+            return end;
+        }
+    }
+    panic!("the index never moves");
+}
+
+/// A row in sled costs more than an append, so several appends are waited for, but not for ever.
+#[test]
+fn the_index_moves_once_each_of_its_rows_stands_for_several_appends() {
+    let group = 200_000;
+    for (sessions, length, from) in [
+        (1, 100_000, INDEXED_EVERY_BYTES),
+        (2, 100_000, INDEXED_EVERY_BYTES),
+        // Four times all sessions.
+        (6, 100_000, 24 * 100_000),
+        (100, 100_000, INDEXED_EVERY_BYTES_MAX),
+        (SESSIONS_MAX + 500, 2_000, SESSIONS_MAX * 2_100),
+    ] {
+        let moved = moved_after(sessions, length);
+        assert!((from..from + group).contains(&moved), "{sessions} sessions: after {moved} bytes");
+    }
 }
 
 /// The data that a kill and a disk that cuts off the end could lose undetected: the acknowledged frames that
