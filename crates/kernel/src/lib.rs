@@ -27,6 +27,7 @@ pub mod image;
 pub mod ledger;
 pub mod log;
 pub mod message;
+pub mod messages;
 #[cfg(test)]
 mod notation;
 pub mod path;
@@ -56,6 +57,7 @@ pub use entry::{Compaction, Entry, EntryId, EntryKind, RunId, RunOutcome};
 pub use failure::{Failure, FailureClass};
 pub use files::{FileOps, Touch, Touched};
 pub use head::Head;
+pub use messages::Messages;
 pub use message::{
     AssistantMessage, Block, Image, ImageError, Message, Native, Part, StopReason, ToolCall, ToolResult,
     ToolSpec, ToolStatus, Usage,

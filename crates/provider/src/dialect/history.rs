@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use greenroom_kernel::Message;
+use greenroom_kernel::messages::Beginning;
 use serde::Serialize;
 
 use super::size_hint;
@@ -28,6 +29,8 @@ const BLOCK_BYTES: usize = 32 * 1024;
 pub(crate) struct History {
     form: Option<Form>,
     blocks: Vec<Block>,
+    /// The conversation that begins with the blocks.
+    of: Beginning,
 }
 
 /// The settings that decide how messages are written, besides those of the server.
@@ -138,6 +141,12 @@ impl History {
             self.blocks.clear();
             let (model, resend_reasoning) = (request.model.clone(), request.settings.resend_reasoning);
             self.form = Some(Form { model, resend_reasoning });
+        }
+        let of = std::mem::replace(&mut self.of, request.messages.beginning());
+        let is_beginning = messages.as_ptr() == request.messages.as_ptr();
+        let written: usize = self.blocks.iter().map(|block| block.messages.len()).sum();
+        if is_beginning && request.messages.continues(&of) && written <= messages.len() {
+            return;
         }
         let (mut rest, mut count) = (messages, 0);
         for block in &mut self.blocks {

@@ -17,7 +17,7 @@ pub(crate) fn request(messages: Vec<Arc<Message>>) -> Request {
     Request {
         model: "m".to_owned(),
         system: None,
-        messages,
+        messages: messages.into(),
         tools: Arc::from([]),
         settings: ModelSettings::default(),
         output_schema: None,

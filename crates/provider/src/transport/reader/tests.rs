@@ -16,7 +16,7 @@ const FIRST: Duration = Duration::from_secs(20);
 const IDLE: Duration = Duration::from_secs(3);
 
 fn no_call() -> Call {
-    Call { model: String::new(), messages: Vec::new(), purpose: Purpose::Step }
+    Call { model: String::new(), messages: Vec::new().into(), purpose: Purpose::Step }
 }
 
 fn reader(chunks: impl Stream<Item = reqwest::Result<Bytes>> + Send + 'static, first: Duration) -> Reader {
