@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use crate::message::Message;
 use crate::path::media_bytes;
+use crate::size::text_tokens_max;
 
 #[cfg(test)]
 mod tests;
@@ -23,6 +24,7 @@ pub struct Messages {
     /// The same for all lists that began as this one and were only extended.
     line: Line,
     media_bytes: u64,
+    text_tokens_max: u64,
 }
 
 /// The beginning of a conversation, without its messages.
@@ -46,6 +48,7 @@ impl Messages {
     /// Adds a message at the end.
     pub fn push(&mut self, message: Arc<Message>) {
         self.media_bytes += media_bytes(&message);
+        self.text_tokens_max += text_tokens_max(&message);
         if Arc::get_mut(&mut self.list).is_none() {
             // Whoever holds the old list may extend it otherwise.
             self.line = Line::default();
@@ -56,7 +59,9 @@ impl Messages {
     /// Removes all messages from this position on.
     pub fn truncate(&mut self, len: usize) {
         if len < self.list.len() {
-            self.media_bytes -= self.list[len..].iter().map(|message| media_bytes(message)).sum::<u64>();
+            let removed = &self.list[len..];
+            self.media_bytes -= removed.iter().map(|message| media_bytes(message)).sum::<u64>();
+            self.text_tokens_max -= removed.iter().map(|message| text_tokens_max(message)).sum::<u64>();
             self.line = Line::default();
             match Arc::get_mut(&mut self.list) {
                 Some(list) => list.truncate(len),
@@ -77,6 +82,11 @@ impl Messages {
     /// Returns the size of all images, in bytes.
     pub fn media_bytes(&self) -> u64 {
         self.media_bytes
+    }
+
+    /// Returns a bound of the estimated tokens without images, which is known without reading the messages.
+    pub fn text_tokens_max(&self) -> u64 {
+        self.text_tokens_max
     }
 
     /// Returns what identifies this conversation as the beginning of longer ones.
@@ -119,7 +129,8 @@ impl Deref for Messages {
 impl From<Vec<Arc<Message>>> for Messages {
     fn from(list: Vec<Arc<Message>>) -> Self {
         let media_bytes = list.iter().map(|message| media_bytes(message)).sum();
-        Self { list: Arc::new(list), line: Line::default(), media_bytes }
+        let text_tokens_max = list.iter().map(|message| text_tokens_max(message)).sum();
+        Self { list: Arc::new(list), line: Line::default(), media_bytes, text_tokens_max }
     }
 }
 

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::future::poll_fn;
 use futures_util::stream::{self, Stream};
-use greenroom_kernel::{Part, StopReason, ToolCall};
+use greenroom_kernel::{Message, Part, StopReason, ToolCall};
 use tokio::time::{Instant, sleep};
 
 use super::*;
