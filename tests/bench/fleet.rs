@@ -16,6 +16,7 @@ mod mock_server;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bare::{BareAnswer, BareClient, Conversation, Keeps, Said};
 use futures_util::future::join_all;
 use greenroom::prelude::*;
 use greenroom::provider::{HttpProvider, ServerOptions};
@@ -27,7 +28,6 @@ use greenroom_kernel::{
 use greenroom_tests::measure::{
     argument, cpu_s, figure, in_own_process, middle, ratio, rss_mib, scaled, title,
 };
-use bare::{BareAnswer, BareClient, Conversation, Keeps, Said};
 use mock_server::{Ids, MockServer};
 use serde_json::value::RawValue;
 use tokio::sync::Semaphore;
@@ -71,8 +71,8 @@ const BESIDE_PEERS: [(&str, usize); 10] = [
 const WHOLE: &str = "_whole";
 
 /// The figures of a variant: runs per second, CPU time per run in µs, memory in MiB with all sessions alive,
-/// memory per agent in KiB.
-type Figures = [f64; 4];
+/// memory per agent in KiB, disk space per run in KiB.
+type Figures = [f64; 5];
 
 fn main() {
     mock_server::serve_if_asked();
@@ -134,6 +134,9 @@ fn main() {
         figure(&format!("{name}/rate"), of(0), "runs/s", Some(faster));
         figure(&format!("{name}/cpu"), of(1), "µs/run", Some(dearer));
         figure(&format!("{name}/memory"), of(3), "KiB/agent", Some(against(3, 0)));
+        if way == "disk" {
+            figure(&format!("{name}/disk"), of(4), "KiB/run", None);
+        }
         if in_flight == 1_000 {
             // The same variant with 64 in flight is three rows above; the bare loop is the first of each
             // three.
@@ -240,7 +243,8 @@ fn peer(way: &str, in_flight: usize, agents: usize, dir: &str) -> Figures {
     let said = String::from_utf8_lossy(&output.stdout);
     let last = said.lines().last().unwrap_or_default();
     let figures: Vec<f64> = last.split(' ').map(|figure| figure.parse().expect("a number")).collect();
-    figures.try_into().expect("four figures")
+    let [rate, cpu, memory, of_agent] = figures[..] else { panic!("four figures, and not {figures:?}") };
+    [rate, cpu, memory, of_agent, 0.0]
 }
 
 async fn measured(way: &str, in_flight: usize, agents: usize, messages: usize) -> Figures {
@@ -251,7 +255,7 @@ async fn measured(way: &str, in_flight: usize, agents: usize, messages: usize) -
         None => (way, true),
     };
     let asked = Asked { in_flight, agents, messages, streams };
-    let (clock, rss_mib) = match way {
+    let (clock, rss_mib, disk) = match way {
         "bare" => bare_fleet(&server, asked, Keeps::Structs).await,
         "values" => bare_fleet(&server, asked, Keeps::Values).await,
         "text" => bare_fleet(&server, asked, Keeps::Text).await,
@@ -260,7 +264,7 @@ async fn measured(way: &str, in_flight: usize, agents: usize, messages: usize) -
     let (took, cpu) = clock;
     #[expect(clippy::cast_precision_loss, reason = "a few thousand")]
     let (runs, agents) = ((agents * RUNS) as f64, agents as f64);
-    [runs / took, cpu * 1e6 / runs, rss_mib, (rss_mib - rss) * 1024.0 / agents]
+    [runs / took, cpu * 1e6 / runs, rss_mib, (rss_mib - rss) * 1024.0 / agents, disk / 1024.0 / runs]
 }
 
 /// What a fleet does.
@@ -276,8 +280,8 @@ struct Asked {
 /// The time of the work, and its CPU time, in seconds.
 type Clock = (f64, f64);
 
-/// Runs the fleet through the runtime; returns the memory with all sessions alive.
-async fn fleet(server: &MockServer, asked: Asked, on_disk: bool) -> (Clock, f64) {
+/// Runs the fleet through the runtime; returns the memory with all sessions alive, and the bytes on disk.
+async fn fleet(server: &MockServer, asked: Asked, on_disk: bool) -> (Clock, f64, f64) {
     let Asked { in_flight, agents, messages, streams } = asked;
     let dir = tempfile::tempdir().expect("a folder");
     let options = ServerOptions {
@@ -311,6 +315,7 @@ async fn fleet(server: &MockServer, asked: Asked, on_disk: bool) -> (Clock, f64)
         let sessions = join_all(sent_before).await;
         assert!(sessions.iter().all(Result::is_ok), "no agent panics");
     }
+    let before = size_of_folder(dir.path());
     let (began, cpu) = (Instant::now(), cpu_s());
     let each = (0..agents).map(|number| {
         let (runtime, agent) = (runtime.clone(), Arc::clone(&agent));
@@ -327,11 +332,22 @@ async fn fleet(server: &MockServer, asked: Asked, on_disk: bool) -> (Clock, f64)
     }
     let (clock, rss) = ((began.elapsed().as_secs_f64(), cpu_s() - cpu), rss_mib());
     runtime.shutdown().await.expect("an orderly end");
-    (clock, rss)
+    (clock, rss, size_of_folder(dir.path()) - before)
+}
+
+/// Returns the space that the files of a folder take, in bytes.
+fn size_of_folder(dir: &std::path::Path) -> f64 {
+    let entries = std::fs::read_dir(dir).expect("a folder").map(|entry| entry.expect("an entry"));
+    let size = |entry: std::fs::DirEntry| match entry.metadata().expect("it exists") {
+        folder if folder.is_dir() => size_of_folder(&entry.path()),
+        #[expect(clippy::cast_precision_loss, reason = "less than a petabyte")]
+        file => std::os::unix::fs::MetadataExt::blocks(&file) as f64 * 512.0,
+    };
+    entries.map(size).sum()
 }
 
 /// Makes the same calls without a runtime; returns the memory at the end.
-async fn bare_fleet(server: &MockServer, asked: Asked, keeps: Keeps) -> (Clock, f64) {
+async fn bare_fleet(server: &MockServer, asked: Asked, keeps: Keeps) -> (Clock, f64, f64) {
     let Asked { in_flight, agents, messages, streams } = asked;
     let bare = Bare {
         client: bare::client(in_flight, &server.base_url),
@@ -366,7 +382,7 @@ async fn bare_fleet(server: &MockServer, asked: Asked, keeps: Keeps) -> (Clock, 
     });
     let conversations = join_all(each).await;
     assert!(conversations.iter().all(Result::is_ok), "no agent panics");
-    ((began.elapsed().as_secs_f64(), cpu_s() - cpu), rss_mib())
+    ((began.elapsed().as_secs_f64(), cpu_s() - cpu), rss_mib(), 0.0)
 }
 
 /// A loop without a runtime.
@@ -466,7 +482,15 @@ fn entries(messages: usize) -> Vec<Arc<Entry>> {
         let id = EntryId(number as u64);
         let parent = id.0.checked_sub(1).map(EntryId);
         let tokens = entry_tokens(&kind, Estimator::Classes);
-        Arc::new(Entry { id, parent, at_ms: 1_700_000_000_000, tokens, reasoning_tokens: 0, origin: None, kind })
+        Arc::new(Entry {
+            id,
+            parent,
+            at_ms: 1_700_000_000_000,
+            tokens,
+            reasoning_tokens: 0,
+            origin: None,
+            kind,
+        })
     };
     (0..messages / 4 * 4).map(entry).collect()
 }

@@ -57,8 +57,8 @@ pub use entry::{Compaction, Entry, EntryId, EntryKind, RunId, RunOutcome};
 pub use failure::{Failure, FailureClass};
 pub use files::{FileOps, Touch, Touched};
 pub use head::Head;
-pub use messages::Messages;
 pub use message::{
     AssistantMessage, Block, Image, ImageError, Message, Native, Part, StopReason, ToolCall, ToolResult,
     ToolSpec, ToolStatus, Usage,
 };
+pub use messages::Messages;

@@ -6,12 +6,12 @@
 //! if no way of counting makes it true, so a true report is never increased; additions are marked as
 //! estimated.
 
-
 use crate::message::{AssistantMessage, Block, Message, Part, ToolSpec, Usage};
 use crate::messages::Messages;
 use crate::reasoning::ResentReasoning;
 use crate::size::{
-    Estimator, IMAGE_TOKENS, bytes_max, message_tokens, opaque_tokens, reasoning_tokens, text_tokens, tools_tokens,
+    Estimator, IMAGE_TOKENS, bytes_max, message_tokens, opaque_tokens, reasoning_tokens, text_tokens,
+    tools_tokens,
 };
 use crate::usage::Ratio;
 

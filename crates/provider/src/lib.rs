@@ -47,8 +47,8 @@ pub use self::transport::{
 };
 use futures_util::future::{BoxFuture, FutureExt};
 use futures_util::stream::BoxStream;
-pub use greenroom_kernel::reasoning::ResentReasoning;
 pub use greenroom_kernel::Messages;
+pub use greenroom_kernel::reasoning::ResentReasoning;
 use greenroom_kernel::{AssistantMessage, Failure, ToolSpec, Usage};
 
 /// One model call.

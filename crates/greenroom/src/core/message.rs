@@ -639,11 +639,7 @@ pub(crate) enum TrackerMessage {
     /// From the session: an entry changed the bill.
     Billed(Bill),
     /// From the session, for the agent: measure the context. The answer includes the context.
-    Measure {
-        stamp: RunAttempt,
-        context: Option<Messages>,
-        reply_to: ractor::ActorRef<Mail<AgentMessage>>,
-    },
+    Measure { stamp: RunAttempt, context: Option<Messages>, reply_to: ractor::ActorRef<Mail<AgentMessage>> },
     /// From the agent: the provider's count of a request that had this size by our count, in tokens; `None` if there is
     /// none.
     Counted { counted: u64, tokens: Option<u64> },

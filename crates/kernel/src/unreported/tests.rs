@@ -93,7 +93,8 @@ fn the_least_has_neither_tools_nor_images_nor_reasoning() {
 /// What a report is checked against is known without reading the conversation where the report is true in any case.
 #[test]
 fn a_report_is_judged_alike_whether_or_not_the_conversation_is_counted() {
-    let letters = ["a", "Z", "word", " ", "\n", "!", "?)", "é", "漢", "🦀", "\u{301}", "\t", "0", "-", "\u{200b}", "="];
+    let letters =
+        ["a", "Z", "word", " ", "\n", "!", "?)", "é", "漢", "🦀", "\u{301}", "\t", "0", "-", "\u{200b}", "="];
     let (mut random, mut uncounted, mut missed) = (Random::new(1), 0, 0);
     for number in 0..5_000 {
         let mut text = || -> String {

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use greenroom_kernel::{
-    AssistantMessage, Block, Image, Message, Messages, Native, Part, StopReason, ToolCall, ToolResult, ToolStatus,
+    AssistantMessage, Block, Image, Message, Messages, Native, Part, StopReason, ToolCall, ToolResult,
+    ToolStatus,
 };
 
 use super::{BLOCK_BYTES, Elements, History, Needs};
