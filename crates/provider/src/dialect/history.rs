@@ -4,8 +4,8 @@
 //! that requests share.
 //!
 //! Invariants: the bytes are those of writing the whole conversation anew (a test compares them); a block is used only for
-//! equal messages in the same place, written in the same form; and a block ends only where no message that follows
-//! changes what was written before.
+//! equal messages in the same place, written in the same form; no message is read for that if its list was only extended;
+//! and a block ends only where no message that follows changes what was written before.
 
 use std::sync::Arc;
 
@@ -142,8 +142,9 @@ impl History {
             let (model, resend_reasoning) = (request.model.clone(), request.settings.resend_reasoning);
             self.form = Some(Form { model, resend_reasoning });
         }
-        let of = std::mem::replace(&mut self.of, request.messages.beginning());
         let is_beginning = messages.as_ptr() == request.messages.as_ptr();
+        let now = if is_beginning { request.messages.beginning() } else { Beginning::default() };
+        let of = std::mem::replace(&mut self.of, now);
         let written: usize = self.blocks.iter().map(|block| block.messages.len()).sum();
         if is_beginning && request.messages.continues(&of) && written <= messages.len() {
             return;
