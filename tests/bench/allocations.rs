@@ -65,8 +65,7 @@ async fn row(messages: usize) {
     let base_url = server.base_url.parse().expect("a URL");
     let provider =
         HttpProvider::new(ServerOptions { base_url, ..ServerOptions::default() }).expect("a provider");
-    let client = bare::client(1);
-    let url = format!("{}/chat/completions", server.base_url);
+    let client = bare::client(1, &server.base_url);
     let conversation = conversation(messages);
     let calls = scaled(100);
     let mut counts = [(0, 0); 2];
@@ -74,7 +73,7 @@ async fn row(messages: usize) {
     for call in 0..=calls {
         let body = "x".repeat(messages * 1_000);
         let region = Region::new(COUNTED);
-        std::hint::black_box(bare::answer(&client, &url, body).await);
+        std::hint::black_box(bare::answer(&client, body).await);
         add(&mut counts[0], call, &region);
         let messages = conversation.clone();
         let region = Region::new(COUNTED);
@@ -103,12 +102,12 @@ async fn run(way: &str) -> (usize, usize) {
     let runs = scaled(200);
     let mut counts = (0, 0);
     if way == "bare" {
-        let (client, url) = (bare::client(1), format!("{}/chat/completions", server.base_url));
+        let client = bare::client(1, &server.base_url);
         for run in 0..=runs {
             let region = Region::new(COUNTED);
             for body in [r#"{"messages":[{"role":"user"}],"tools":[]}"#, r#"{"messages":[{"role":"tool"}]}"#]
             {
-                std::hint::black_box(bare::answer(&client, &url, body.to_owned()).await);
+                std::hint::black_box(bare::answer(&client, body).await);
             }
             add(&mut counts, run, &region);
         }
@@ -188,7 +187,7 @@ async fn answer(provider: &HttpProvider, messages: Vec<Arc<Message>>) {
     let request = Request {
         model: "bench".to_owned(),
         system: None,
-        messages,
+        messages: messages.into(),
         tools: Arc::from([]),
         settings: ModelSettings::default(),
         output_schema: None,

@@ -5,6 +5,10 @@
 //! and is in no row. Each row is a separate process too, and the rows take turns. A row whose name ends with
 //! `_whole` requests whole answers, as other frameworks do by default, and each of them is compared with the
 //! row of ours that requests answers in the same way.
+//!
+//! A second table has conversations of about 100,000 tokens, of few and of many messages, with calls. They are there, and
+//! were sent once, before anything is measured. Its baselines are a loop that keeps its messages as JSON values and
+//! serialises them for each call, and one that keeps each message as serialised text.
 
 mod bare;
 mod mock_server;
@@ -12,20 +16,32 @@ mod mock_server;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bare::{BareAnswer, BareClient, Conversation, Keeps, Said};
 use futures_util::future::join_all;
 use greenroom::prelude::*;
 use greenroom::provider::{HttpProvider, ServerOptions};
+use greenroom_kernel::size::{Estimator, entry_tokens};
+use greenroom_kernel::{
+    AssistantMessage, Block, Entry, EntryId, EntryKind, Message, Part, StopReason, ToolCall, ToolResult,
+    ToolStatus,
+};
 use greenroom_tests::measure::{
     argument, cpu_s, figure, in_own_process, middle, ratio, rss_mib, scaled, title,
 };
 use mock_server::{Ids, MockServer};
-use serde_json::{Value, json};
+use serde_json::value::RawValue;
 use tokio::sync::Semaphore;
 
 const RUNS: usize = 5;
 /// The pieces of an answer's text.
 const PIECES: usize = 22;
-const ROUNDS: usize = 3;
+const ROUNDS: usize = 5;
+/// The number of messages in a large conversation.
+const LARGE: [usize; 2] = [50, 2_000];
+/// The size of a large conversation's texts, in bytes: about 100,000 tokens.
+const LARGE_BYTES: usize = 400_000;
+/// The variants of the fleet with large conversations.
+const LARGE_WAYS: [&str; 4] = ["values", "text", "memory", "disk"];
 
 /// Looks something up.
 #[derive(Deserialize, JsonSchema)]
@@ -55,21 +71,23 @@ const BESIDE_PEERS: [(&str, usize); 10] = [
 const WHOLE: &str = "_whole";
 
 /// The figures of a variant: runs per second, CPU time per run in µs, memory in MiB with all sessions alive,
-/// memory per agent in KiB.
-type Figures = [f64; 4];
+/// memory per agent in KiB, disk space per run in KiB.
+type Figures = [f64; 5];
 
 fn main() {
     mock_server::serve_if_asked();
     let agents = scaled(1_000);
     if let Some(way) = argument("way") {
         let in_flight = argument("in_flight").and_then(|number| number.parse().ok()).expect("a number");
-        let is_ours = matches!(way.strip_suffix(WHOLE).unwrap_or(&way), "bare" | "memory" | "disk");
+        let is_ours = !matches!(way.strip_suffix("_streaming").unwrap_or(&way), "rig" | "autoagents");
         if let (false, Some(dir)) = (is_ours, argument("peers")) {
             println!("{}", peer(&way, in_flight, agents, &dir).map(|figure| figure.to_string()).join(" "));
             return;
         }
         let runtime = tokio::runtime::Runtime::new().expect("threads");
-        let figures = runtime.block_on(measured(&way, in_flight, agents));
+        let messages = argument("messages").and_then(|number| number.parse().ok()).unwrap_or(0);
+        let agents = if messages > 0 { scaled(100) } else { agents };
+        let figures = runtime.block_on(measured(&way, in_flight, agents, messages));
         println!("{}", figures.map(|figure| figure.to_string()).join(" "));
         return;
     }
@@ -116,6 +134,9 @@ fn main() {
         figure(&format!("{name}/rate"), of(0), "runs/s", Some(faster));
         figure(&format!("{name}/cpu"), of(1), "µs/run", Some(dearer));
         figure(&format!("{name}/memory"), of(3), "KiB/agent", Some(against(3, 0)));
+        if way == "disk" {
+            figure(&format!("{name}/disk"), of(4), "KiB/run", None);
+        }
         if in_flight == 1_000 {
             // The same variant with 64 in flight is three rows above; the bare loop is the first of each
             // three.
@@ -125,6 +146,58 @@ fn main() {
                 against(1, ways.iter().position(|way| *way == ("bare", 1_000)).unwrap_or(0));
             figure(&format!("{name}/cpu_against_bare"), of(1), "µs/run", Some(cpu_against_bare));
         }
+    }
+    if !is_beside_peers {
+        large();
+    }
+}
+
+/// Measures the fleet with large conversations.
+fn large() {
+    println!("\n{} agents with about 100,000 tokens each, 64 in flight:", scaled(100));
+    let mut rounds = Vec::new();
+    for _ in 0..ROUNDS {
+        let mut round = Vec::new();
+        for messages in LARGE {
+            for way in LARGE_WAYS {
+                let (way, messages) = (format!("way={way}"), format!("messages={messages}"));
+                let figures = in_own_process(&[&way, "in_flight=64", &messages]);
+                round.push(Figures::try_from(figures).expect("as many figures as were given"));
+            }
+        }
+        rounds.push(round);
+    }
+    println!(
+        "| messages |        | runs/s | to values | to text | CPU µs/run | to values | to text | KiB/agent |"
+    );
+    println!(
+        "|----------|--------|--------|-----------|---------|------------|-----------|---------|-----------|"
+    );
+    for (index, (messages, way)) in
+        LARGE.iter().flat_map(|messages| LARGE_WAYS.map(|way| (messages, way))).enumerate()
+    {
+        let of = |column: usize| middle(&rounds.iter().map(|round| round[index][column]).collect::<Vec<_>>());
+        let against = |column: usize, other: usize| {
+            let other = index / LARGE_WAYS.len() * LARGE_WAYS.len() + other;
+            let ratios: Vec<_> =
+                rounds.iter().map(|round| ratio(round[index][column], round[other][column])).collect();
+            middle(&ratios)
+        };
+        println!(
+            "| {messages:>8} | {way:<6} | {:>6.0} | {:>9.2} | {:>7.2} | {:>10.0} | {:>9.2} | {:>7.2} | {:>9.1} |",
+            of(0),
+            against(0, 0),
+            against(0, 1),
+            of(1),
+            against(1, 0),
+            against(1, 1),
+            of(3)
+        );
+        let name = format!("fleet/large_{messages}/{way}");
+        figure(&format!("{name}/rate"), of(0), "runs/s", Some(against(0, 0)));
+        figure(&format!("{name}/cpu"), of(1), "µs/run", Some(against(1, 0)));
+        figure(&format!("{name}/rate_against_text"), of(0), "runs/s", Some(against(0, 1)));
+        figure(&format!("{name}/cpu_against_text"), of(1), "µs/run", Some(against(1, 1)));
     }
 }
 
@@ -170,37 +243,51 @@ fn peer(way: &str, in_flight: usize, agents: usize, dir: &str) -> Figures {
     let said = String::from_utf8_lossy(&output.stdout);
     let last = said.lines().last().unwrap_or_default();
     let figures: Vec<f64> = last.split(' ').map(|figure| figure.parse().expect("a number")).collect();
-    figures.try_into().expect("four figures")
+    let [rate, cpu, memory, of_agent] = figures[..] else { panic!("four figures, and not {figures:?}") };
+    [rate, cpu, memory, of_agent, 0.0]
 }
 
-async fn measured(way: &str, in_flight: usize, agents: usize) -> Figures {
+async fn measured(way: &str, in_flight: usize, agents: usize, messages: usize) -> Figures {
     let server = MockServer::start(PIECES, Duration::ZERO, Ids::One);
-    let (began, cpu, rss) = (Instant::now(), cpu_s(), rss_mib());
+    let rss = rss_mib();
     let (way, streams) = match way.strip_suffix(WHOLE) {
         Some(way) => (way, false),
         None => (way, true),
     };
-    let rss_mib = match way {
-        "bare" => bare_fleet(&server, in_flight, agents, streams).await,
-        _ => fleet(&server, in_flight, agents, way == "disk", streams).await,
+    let asked = Asked { in_flight, agents, messages, streams };
+    let (clock, rss_mib, disk) = match way {
+        "bare" => bare_fleet(&server, asked, Keeps::Structs).await,
+        "values" => bare_fleet(&server, asked, Keeps::Values).await,
+        "text" => bare_fleet(&server, asked, Keeps::Text).await,
+        _ => fleet(&server, asked, way == "disk").await,
     };
+    let (took, cpu) = clock;
     #[expect(clippy::cast_precision_loss, reason = "a few thousand")]
     let (runs, agents) = ((agents * RUNS) as f64, agents as f64);
-    [
-        runs / began.elapsed().as_secs_f64(),
-        (cpu_s() - cpu) * 1e6 / runs,
-        rss_mib,
-        (rss_mib - rss) * 1024.0 / agents,
-    ]
+    [runs / took, cpu * 1e6 / runs, rss_mib, (rss_mib - rss) * 1024.0 / agents, disk / 1024.0 / runs]
 }
 
-/// Runs the fleet through the runtime; returns the memory with all sessions alive.
-async fn fleet(server: &MockServer, in_flight: usize, agents: usize, on_disk: bool, stream: bool) -> f64 {
+/// What a fleet does.
+#[derive(Clone, Copy)]
+struct Asked {
+    in_flight: usize,
+    agents: usize,
+    /// The number of messages in each conversation at the beginning; 0 for none.
+    messages: usize,
+    streams: bool,
+}
+
+/// The time of the work, and its CPU time, in seconds.
+type Clock = (f64, f64);
+
+/// Runs the fleet through the runtime; returns the memory with all sessions alive, and the bytes on disk.
+async fn fleet(server: &MockServer, asked: Asked, on_disk: bool) -> (Clock, f64, f64) {
+    let Asked { in_flight, agents, messages, streams } = asked;
     let dir = tempfile::tempdir().expect("a folder");
     let options = ServerOptions {
         base_url: server.base_url.parse().expect("a URL"),
         prompt_cache_key: Some(true),
-        stream,
+        stream: streams,
         ..ServerOptions::default()
     };
     let provider = Arc::new(HttpProvider::new(options).expect("a provider"));
@@ -209,9 +296,27 @@ async fn fleet(server: &MockServer, in_flight: usize, agents: usize, on_disk: bo
     let runtime = builder.start().await.expect("a runtime");
     let agent = Agent::new("simulated")
         .instructions("Look things up.")
-        .context_window(128_000)
+        // Nothing is compacted.
+        .context_window(if messages == 0 { 128_000 } else { 1_000_000 })
         .tool("look", |look: Look| async move { Ok(format!("{} is on page 7", look.up)) });
     let agent = Arc::new(agent);
+    if messages > 0 {
+        let sent_before = (0..agents).map(|number| {
+            let (runtime, agent) = (runtime.clone(), Arc::clone(&agent));
+            tokio::spawn(async move {
+                let session = runtime.open(&format!("agent-{number}"), agent).await.expect("a session");
+                let entries = entries(messages);
+                let leaf = entries.last().map(|entry| entry.id);
+                session.import(entries, leaf).await.expect("a session without entries");
+                session.prompt("Where is the word?").await.expect("an answer");
+                session
+            })
+        });
+        let sessions = join_all(sent_before).await;
+        assert!(sessions.iter().all(Result::is_ok), "no agent panics");
+    }
+    let before = size_of_folder(dir.path());
+    let (began, cpu) = (Instant::now(), cpu_s());
     let each = (0..agents).map(|number| {
         let (runtime, agent) = (runtime.clone(), Arc::clone(&agent));
         tokio::spawn(async move {
@@ -225,64 +330,167 @@ async fn fleet(server: &MockServer, in_flight: usize, agents: usize, on_disk: bo
     for agent in join_all(each).await {
         agent.expect("no agent panics");
     }
-    let rss = rss_mib();
+    let (clock, rss) = ((began.elapsed().as_secs_f64(), cpu_s() - cpu), rss_mib());
     runtime.shutdown().await.expect("an orderly end");
-    rss
+    (clock, rss, size_of_folder(dir.path()) - before)
+}
+
+/// Returns the space that the files of a folder take, in bytes.
+fn size_of_folder(dir: &std::path::Path) -> f64 {
+    let entries = std::fs::read_dir(dir).expect("a folder").map(|entry| entry.expect("an entry"));
+    let size = |entry: std::fs::DirEntry| match entry.metadata().expect("it exists") {
+        folder if folder.is_dir() => size_of_folder(&entry.path()),
+        #[expect(clippy::cast_precision_loss, reason = "less than a petabyte")]
+        file => std::os::unix::fs::MetadataExt::blocks(&file) as f64 * 512.0,
+    };
+    entries.map(size).sum()
 }
 
 /// Makes the same calls without a runtime; returns the memory at the end.
-async fn bare_fleet(server: &MockServer, in_flight: usize, agents: usize, streams: bool) -> f64 {
-    let client = bare::client(in_flight);
-    let places = Arc::new(Semaphore::new(in_flight));
-    let url: Arc<str> = format!("{}/chat/completions", server.base_url).into();
-    let each = (0..agents).map(|number| {
-        let (client, places, url) = (client.clone(), Arc::clone(&places), Arc::clone(&url));
+async fn bare_fleet(server: &MockServer, asked: Asked, keeps: Keeps) -> (Clock, f64, f64) {
+    let Asked { in_flight, agents, messages, streams } = asked;
+    let bare = Bare {
+        client: bare::client(in_flight, &server.base_url),
+        places: Semaphore::new(in_flight),
+        tools: bare::tools(),
+        streams,
+    };
+    let bare = Arc::new(bare);
+    let begun = (0..agents).map(|number| {
+        let bare = Arc::clone(&bare);
         tokio::spawn(async move {
-            let mut messages = vec![json!({ "role": "system", "content": "Look things up." })];
-            for run in 0..RUNS {
-                messages.push(json!({ "role": "user", "content": "Where is the word?" }));
-                let called = bare_call(&client, &places, &url, (number, streams), &messages).await;
-                let look: Look = serde_json::from_str(&called.arguments).expect("arguments");
-                let id = format!("call_{run}");
-                let call = json!({
-                    "id": id, "type": "function",
-                    "function": { "name": "look", "arguments": called.arguments },
-                });
-                messages.push(json!({ "role": "assistant", "content": null, "tool_calls": [call] }));
-                let result = format!("{} is on page 7", look.up);
-                messages.push(json!({ "role": "tool", "tool_call_id": id, "content": result }));
-                let answer = bare_call(&client, &places, &url, (number, streams), &messages).await;
-                assert_eq!(answer.pieces, if streams { PIECES } else { 1 });
-                messages.push(json!({ "role": "assistant", "content": answer.text }));
+            let mut conversation = Conversation::new(keeps);
+            conversation.push(Said::text("system", "Look things up."));
+            if messages > 0 {
+                said(messages).into_iter().for_each(|said| conversation.push(said));
+                bare.run(&mut conversation, &format!("bare-{number}"), RUNS).await;
             }
-            messages
+            conversation
+        })
+    });
+    let begun = join_all(begun).await;
+    let (began, cpu) = (Instant::now(), cpu_s());
+    let each = begun.into_iter().enumerate().map(|(number, conversation)| {
+        let bare = Arc::clone(&bare);
+        tokio::spawn(async move {
+            let mut conversation = conversation.expect("no agent panics");
+            for run in 0..RUNS {
+                bare.run(&mut conversation, &format!("bare-{number}"), run).await;
+            }
+            conversation
         })
     });
     let conversations = join_all(each).await;
     assert!(conversations.iter().all(Result::is_ok), "no agent panics");
-    rss_mib()
+    ((began.elapsed().as_secs_f64(), cpu_s() - cpu), rss_mib(), 0.0)
 }
 
-async fn bare_call(
-    client: &reqwest::Client,
-    places: &Semaphore,
-    url: &str,
-    (number, streams): (usize, bool),
-    messages: &[Value],
-) -> bare::BareAnswer {
-    let _place = places.acquire().await.expect("never closed");
-    let tool = json!({
-        "type": "function",
-        "function": { "name": "look", "description": "Looks something up.", "parameters": {
-            "type": "object", "properties": { "up": { "type": "string" } }, "required": ["up"],
-        } },
-    });
-    let mut body = json!({
-        "model": "simulated", "messages": messages, "tools": [tool], "stream": streams,
-        "prompt_cache_key": format!("bare-{number}"),
-    });
-    if streams {
-        body["stream_options"] = json!({ "include_usage": true });
+/// A loop without a runtime.
+struct Bare {
+    client: BareClient,
+    places: Semaphore,
+    tools: Vec<Box<RawValue>>,
+    streams: bool,
+}
+
+impl Bare {
+    /// Makes the calls of one run.
+    async fn run(&self, conversation: &mut Conversation, key: &str, run: usize) {
+        conversation.push(Said::text("user", "Where is the word?"));
+        let called = self.call(conversation, key).await;
+        let look: Look = serde_json::from_str(&called.arguments).expect("arguments");
+        let id = format!("call_{run}");
+        conversation.push(Said::call(&id, called.arguments));
+        conversation.push(Said::result(id, format!("{} is on page 7", look.up)));
+        let answer = self.call(conversation, key).await;
+        assert_eq!(answer.pieces, if self.streams { PIECES } else { 1 });
+        conversation.push(Said::text("assistant", answer.text));
     }
-    bare::answer(client, url, body.to_string()).await
+
+    async fn call(&self, conversation: &Conversation, key: &str) -> BareAnswer {
+        let _place = self.places.acquire().await.expect("never closed");
+        bare::answer(&self.client, conversation.body(&self.tools, self.streams, key)).await
+    }
+}
+
+/// The text of a message of a large conversation.
+fn words(number: usize, bytes: usize) -> String {
+    const WORDS: [&str; 8] = ["the", "parser", "reads", "each", "\"line\"", "once,", "and\n", "ends"];
+    let mut text = format!("{number}:");
+    for word in (0..).map(|word| WORDS[(word * 5 + number) % WORDS.len()]) {
+        if text.len() >= bytes {
+            return text;
+        }
+        text.push(' ');
+        text.push_str(word);
+    }
+    text
+}
+
+/// The arguments of a call with about so many bytes.
+fn arguments(number: usize, bytes: usize) -> String {
+    serde_json::json!({ "up": words(number, bytes) }).to_string()
+}
+
+/// A large conversation as a loop keeps it: a prompt, a call, its result and an answer in turn.
+fn said(messages: usize) -> Vec<Said> {
+    let bytes = LARGE_BYTES / messages;
+    let message = |number: usize| match number % 4 {
+        0 => Said::text("user", words(number, bytes)),
+        1 => Said::call(&format!("call_of_{number}"), arguments(number, bytes)),
+        2 => Said::result(format!("call_of_{}", number - 1), words(number, bytes)),
+        _ => Said::text("assistant", words(number, bytes)),
+    };
+    (0..messages / 4 * 4).map(message).collect()
+}
+
+/// The same conversation as the entries of a log.
+fn entries(messages: usize) -> Vec<Arc<Entry>> {
+    let bytes = LARGE_BYTES / messages;
+    let answer = |part: Part, stop: StopReason| {
+        Message::Assistant(AssistantMessage {
+            content: vec![part],
+            provider: "openai".to_owned(),
+            model: "simulated".to_owned(),
+            usage: None,
+            stop,
+            stop_raw: None,
+            error: None,
+        })
+    };
+    let message = |number: usize| match number % 4 {
+        0 => Message::user(words(number, bytes)),
+        1 => {
+            let call = ToolCall {
+                id: format!("call_of_{number}"),
+                name: "look".to_owned(),
+                arguments: arguments(number, bytes),
+            };
+            answer(Part::ToolCall(call), StopReason::ToolCalls)
+        }
+        2 => Message::ToolResult(ToolResult {
+            call_id: format!("call_of_{}", number - 1),
+            tool_name: "look".to_owned(),
+            content: vec![Block::Text(words(number, bytes))],
+            status: ToolStatus::Ok,
+            touched: Vec::new(),
+        }),
+        _ => answer(Part::Text(words(number, bytes)), StopReason::Stop),
+    };
+    let entry = |number: usize| {
+        let kind = EntryKind::message(message(number));
+        let id = EntryId(number as u64);
+        let parent = id.0.checked_sub(1).map(EntryId);
+        let tokens = entry_tokens(&kind, Estimator::Classes);
+        Arc::new(Entry {
+            id,
+            parent,
+            at_ms: 1_700_000_000_000,
+            tokens,
+            reasoning_tokens: 0,
+            origin: None,
+            kind,
+        })
+    };
+    (0..messages / 4 * 4).map(entry).collect()
 }

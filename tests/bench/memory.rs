@@ -1,9 +1,10 @@
-//! Memory cost of sessions: idle live ones, and sleeping ones.
+//! Memory cost of sessions: live ones that are idle or have worked, and sleeping ones.
 //!
 //! The baseline of live sessions is four bare actors each, which have no state. Each row is a separate
 //! process.
 
 mod canned;
+mod mock_server;
 
 use std::alloc::System;
 use std::sync::Arc;
@@ -12,8 +13,10 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::stream;
 use greenroom::prelude::*;
+use greenroom::provider::{HttpProvider, ServerOptions};
 use greenroom_simulator::{Answer as Said, CallInfo, Function, SeenRequest, Simulator, SimulatorOptions};
 use greenroom_tests::measure::{argument, figure, in_own_process, ratio, rss_mib, scaled, title};
+use mock_server::{Ids, MockServer};
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
 
@@ -22,11 +25,15 @@ static COUNTED: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
 /// How many are opened at a time.
 const AT_ONCE: usize = 64;
+/// The runs of a session that has worked, and how many of them are there before others are measured.
+const RUNS: usize = 5;
+const WORKED_BEFORE: usize = 200;
 /// The number of sessions opened and closed before sleeping sessions are measured, so that caches are full.
 const WARM: usize = 2_000;
 
 #[tokio::main]
 async fn main() {
+    mock_server::serve_if_asked();
     if let Some(way) = argument("way") {
         let count = argument("count").and_then(|count| count.parse().ok()).expect("a number");
         let before = Memory::now();
@@ -34,6 +41,8 @@ async fn main() {
             "actors" => (before, actors(count).await),
             "idle" => (before, idle(count).await),
             "waiting" => waiting(count, true).await,
+            "worked" => worked(count, ServerOptions::default().histories_bytes_max).await,
+            "worked-unkept" => worked(count, 0).await,
             "not-waiting" => waiting(count, false).await,
             _ => sleeping(count).await,
         };
@@ -54,6 +63,14 @@ async fn main() {
         let idle = row("live, nothing to do", "idle", count, Some(actors[0]));
         figure(&format!("memory/idle_{count}"), idle[0], "bytes", Some(ratio(idle[0], actors[0])));
     }
+    // What the provider keeps of the newest request is a part of it, which the second row does without.
+    let count = scaled(1_000);
+    let [rss, heap] = row("live, five runs", "worked", count, None);
+    figure("memory/worked/rss", rss / 1024.0, "KiB", None);
+    figure("memory/worked/allocated", heap / 1024.0, "KiB", None);
+    let [rss, heap] = row("… no request is kept", "worked-unkept", count, None);
+    figure("memory/worked_unkept/rss", rss / 1024.0, "KiB", None);
+    figure("memory/worked_unkept/allocated", heap / 1024.0, "KiB", None);
     // A question's tool stays in memory: its cost is reported next to sessions that sleep and are held in the
     // same way.
     let count = scaled(1_000);
@@ -203,4 +220,45 @@ async fn waiting(count: usize, waits: bool) -> (Memory, Held) {
     let asked = runtime.questions().await.expect("they are listed").len();
     assert_eq!(asked, if waits { WARM + count } else { 0 }, "each waits for an answer");
     (before, Box::new((runtime, warm, sessions)))
+}
+
+/// Looks something up.
+#[derive(Deserialize, JsonSchema)]
+struct Look {
+    /// The text to work on.
+    up: String,
+}
+
+/// Opens sessions that make some runs of two model calls over HTTP, and stay live; also returns the memory before them.
+async fn worked(count: usize, histories_bytes_max: usize) -> (Memory, Held) {
+    let server = MockServer::start(22, Duration::ZERO, Ids::One);
+    let base_url = server.base_url.parse().expect("a URL");
+    let options = ServerOptions { base_url, histories_bytes_max, ..ServerOptions::default() };
+    let provider = Arc::new(HttpProvider::new(options).expect("a provider"));
+    let builder = Runtime::builder().provider_with(provider, AT_ONCE).in_memory();
+    let runtime = builder.idle_after(Duration::ZERO).start().await.expect("a runtime");
+    let agent = Agent::new("simulated")
+        .instructions("Look things up.")
+        .context_window(128_000)
+        .tool("look", |look: Look| async move { Ok(format!("{} is on page 7", look.up)) });
+    let agent = Arc::new(agent);
+    let work = async |numbers: std::ops::Range<usize>| {
+        stream::iter(numbers)
+            .for_each_concurrent(AT_ONCE, |number| {
+                let (runtime, agent) = (runtime.clone(), Arc::clone(&agent));
+                async move {
+                    let session =
+                        runtime.open(&format!("session-{number:06}"), agent).await.expect("a session");
+                    for _ in 0..RUNS {
+                        session.prompt("Where is the word?").await.expect("an answer");
+                    }
+                }
+            })
+            .await;
+    };
+    work(0..WORKED_BEFORE).await;
+    let before = Memory::now();
+    work(WORKED_BEFORE..WORKED_BEFORE + count).await;
+    assert_eq!(runtime.live().await.expect("it lives").len(), WORKED_BEFORE + count, "all stay live");
+    (before, Box::new((runtime, server)))
 }

@@ -2,6 +2,7 @@
 //! sends them whole if the request does not ask for a stream. It first calls a tool if the request offers one
 //! and there is no result yet, and it summarises on request.
 
+use std::borrow::Cow;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -129,8 +130,9 @@ async fn serve(mut socket: TcpStream, answers: &Answers, pause: Duration) {
     socket.set_nodelay(true).expect("a socket has the option");
     let mut request = Vec::new();
     while read_request(&mut socket, &mut request).await {
-        if !request.windows(STREAMS.len()).any(|bytes| bytes == STREAMS) {
-            let answer = if wants_a_call(&request) { &answers.whole_call } else { &answers.whole_text };
+        let ends = ends(&request);
+        if !ends.windows(STREAMS.len()).any(|bytes| bytes == STREAMS) {
+            let answer = if wants_a_call(&ends) { &answers.whole_call } else { &answers.whole_text };
             if socket.write_all(answer.as_bytes()).await.is_err() {
                 return;
             }
@@ -141,8 +143,8 @@ async fn serve(mut socket: TcpStream, answers: &Answers, pause: Duration) {
             return;
         }
         let chunks = match () {
-            () if wants_a_call(&request) => &answers.call,
-            () if request.windows(SUMMARISE.len()).any(|bytes| bytes == SUMMARISE) => &answers.summary,
+            () if wants_a_call(&ends) => &answers.call,
+            () if ends.windows(SUMMARISE.len()).any(|bytes| bytes == SUMMARISE) => &answers.summary,
             () => &answers.text,
         };
         for (number, chunk) in chunks.iter().enumerate() {
@@ -154,6 +156,17 @@ async fn serve(mut socket: TcpStream, answers: &Answers, pause: Duration) {
             }
         }
     }
+}
+
+/// Returns the beginning and the end of a request, which have all that an answer depends on: the time for reading a large
+/// request is no merit of the client.
+fn ends(request: &[u8]) -> Cow<'_, [u8]> {
+    const READ: usize = 4 * 1024;
+    if request.len() <= 4 * READ {
+        return Cow::Borrowed(request);
+    }
+    let (_, end) = request.split_at(request.len() - READ);
+    Cow::Owned([&request[..READ], end].concat())
 }
 
 /// Whether the request offers the tool, and its last message is not a result.
@@ -194,14 +207,19 @@ fn last(finish_reason: &str) -> String {
 /// Reads one request with its body; `false` when the client has disconnected.
 async fn read_request(socket: &mut TcpStream, request: &mut Vec<u8>) -> bool {
     request.clear();
+    let mut size = None;
     loop {
-        if let Some(head) = request.windows(4).position(|bytes| bytes == b"\r\n\r\n") {
+        if size.is_none()
+            && let Some(head) = request.windows(4).position(|bytes| bytes == b"\r\n\r\n")
+        {
             let text = String::from_utf8_lossy(&request[..head]).to_ascii_lowercase();
             let length = text.lines().find_map(|line| line.strip_prefix("content-length: "));
             let length = length.map_or(0, |length| length.parse::<usize>().expect("a length"));
-            if request.len() >= head + 4 + length {
-                return true;
-            }
+            size = Some(head + 4 + length);
+            request.reserve((head + 4 + length).saturating_sub(request.len()));
+        }
+        if size.is_some_and(|size| request.len() >= size) {
+            return true;
         }
         if socket.read_buf(request).await.unwrap_or(0) == 0 {
             return false;

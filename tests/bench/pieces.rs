@@ -53,7 +53,7 @@ fn main() {
 async fn table(row: &str, pause: Duration, ids: Ids, answers: usize) {
     const ROUNDS: usize = 5;
     let server = MockServer::start(PIECES, pause, ids);
-    let client = bare::client(IN_FLIGHT);
+    let client = bare::client(IN_FLIGHT, &server.base_url);
     let base_url = server.base_url.parse().expect("a URL");
     let provider =
         HttpProvider::new(ServerOptions { base_url, ..ServerOptions::default() }).expect("a provider");
@@ -81,11 +81,11 @@ async fn table(row: &str, pause: Duration, ids: Ids, answers: usize) {
             let before = cpu_s();
             let each = (0..IN_FLIGHT).map(|place| {
                 let (client, provider, session) = (client.clone(), provider.clone(), sessions[place].clone());
-                let (url, way) = (format!("{}/chat/completions", server.base_url), *way);
+                let way = *way;
                 tokio::spawn(async move {
                     for _ in 0..answers.div_ceil(IN_FLIGHT) {
                         match way {
-                            Way::Bare => bare_answer(&client, &url).await,
+                            Way::Bare => bare_answer(&client).await,
                             Way::Provider => provider_answer(&provider).await,
                             Way::Session => drop(session.prompt("go on").await.expect("an answer")),
                         }
@@ -124,9 +124,9 @@ async fn table(row: &str, pause: Duration, ids: Ids, answers: usize) {
     subscriber.await.expect("the subscriber does not panic");
 }
 
-async fn bare_answer(client: &reqwest::Client, url: &str) {
+async fn bare_answer(client: &bare::BareClient) {
     let body = r#"{"model":"bench","messages":[{"role":"user","content":"go on"}],"stream":true}"#;
-    let answer = bare::answer(client, url, body.to_owned()).await;
+    let answer = bare::answer(client, body).await;
     assert_eq!(answer.pieces, PIECES);
     std::hint::black_box(answer);
 }
@@ -135,7 +135,7 @@ async fn provider_answer(provider: &HttpProvider) {
     let request = Request {
         model: "bench".to_owned(),
         system: None,
-        messages: vec![Arc::new(Message::user("go on"))],
+        messages: vec![Arc::new(Message::user("go on"))].into(),
         tools: Arc::from([]),
         settings: ModelSettings::default(),
         output_schema: None,

@@ -57,7 +57,7 @@ async fn what_breaks_the_prefix_is_told_with_its_reason() {
         (
             "a hook that rewrites the first message",
             agent(100_000).before_model(|call| async move {
-                let mut messages = call.request.messages;
+                let mut messages = call.request.messages.into_vec();
                 let said = format!("There are {} messages.", messages.len());
                 messages[0] = Arc::new(greenroom::Message::user(said));
                 BeforeModel::Messages(messages)

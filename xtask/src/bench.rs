@@ -174,7 +174,12 @@ fn cargo(name: &str, asked: &Options) -> Cargo {
     if name == "growth" {
         line.push(&minutes);
     }
-    Cargo::new(&line).without_keys()
+    as_users_build(Cargo::new(&line)).without_keys()
+}
+
+/// Builds as a user's program is built: with the release profile of a new package, not with ours.
+fn as_users_build(cargo: Cargo) -> Cargo {
+    cargo.env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16").env("CARGO_PROFILE_RELEASE_LTO", "false")
 }
 
 fn docs() -> PathBuf {

@@ -27,6 +27,7 @@ pub mod image;
 pub mod ledger;
 pub mod log;
 pub mod message;
+pub mod messages;
 #[cfg(test)]
 mod notation;
 pub mod path;
@@ -60,3 +61,4 @@ pub use message::{
     AssistantMessage, Block, Image, ImageError, Message, Native, Part, StopReason, ToolCall, ToolResult,
     ToolSpec, ToolStatus, Usage,
 };
+pub use messages::Messages;

@@ -15,6 +15,7 @@ use crate::bill::{Bill, CallCost};
 use crate::entry::{ChildRecord, CompactionEnded, CompactionStarted, Delivery, Entry, EntryId, EntryKind};
 use crate::head::Head;
 use crate::message::{Block, Message, ToolCall, ToolResult};
+use crate::messages::Messages;
 use crate::path::{ActivePath, is_message, is_rewrite_undone, open_calls, project};
 use crate::question::Questions;
 use crate::redact::Redactor;
@@ -22,6 +23,7 @@ use crate::terms::Terms;
 use crate::usage::{Window, WindowSource};
 
 mod amend;
+mod context;
 mod draft;
 mod follow;
 mod install;
@@ -29,6 +31,8 @@ mod recovery;
 #[cfg(test)]
 mod tests;
 mod untold;
+
+use context::SentContext;
 
 pub use amend::{AmendError, Amendment, LABELS_MAX};
 pub use draft::Draft;
@@ -64,6 +68,8 @@ pub struct Log {
     run_terms: Option<Arc<Terms>>,
     /// The window in which the newest run ended, if that entry was loaded.
     ran_in: Option<Window>,
+    /// The context as it was sent last; `None` if it has to be made anew.
+    sent: Option<SentContext>,
 }
 
 /// Input that waits in the inbox.
@@ -195,14 +201,19 @@ impl Log {
         self.head.entries == 0
     }
 
-    /// Returns the messages that are sent to the model.
-    pub fn context(&self) -> Vec<Arc<Message>> {
-        project(&self.path, &self.pinned)
+    /// Returns the messages that are sent to the model. Those of the call before are kept and extended, unless something
+    /// changed them.
+    pub fn context(&mut self) -> Messages {
+        let sent = self.sent.get_or_insert_with(|| SentContext::new(&self.path, &self.pinned));
+        sent.extend(&self.path);
+        let messages = sent.messages();
+        debug_assert_eq!(*messages, *project(&self.path, &self.pinned), "extending is projecting");
+        messages
     }
 
     /// Returns the context as people and programs see it: a call that waits for a person has no result yet.
     pub fn shown_context(&self) -> Vec<Arc<Message>> {
-        let mut messages = self.context();
+        let mut messages = project(&self.path, &self.pinned);
         let waiting = self.asking_calls();
         if waiting.is_empty() {
             return messages;
@@ -226,6 +237,9 @@ impl Log {
 
     /// The size of the pinned messages before the live part if this were the path, in estimated tokens.
     pub fn pinned_tokens_before(&self, path: &[Arc<Entry>]) -> u64 {
+        if self.pinned.is_empty() {
+            return 0;
+        }
         ActivePath::of(path).pinned_before(&self.pinned).map(|entry| entry.tokens).sum()
     }
 
@@ -275,6 +289,7 @@ impl Log {
     /// Replaces the path after it was read again, because the leaf moved or a compaction was undone.
     pub fn replace_path(&mut self, path: Vec<Arc<Entry>>) {
         self.path = path;
+        self.sent = None;
         self.forget_history();
     }
 
@@ -284,7 +299,10 @@ impl Log {
         // The newest compaction comes after the entries it kept, unless it kept none. It stays in either
         // case.
         let first = active.compaction.map_or(0, |compaction| compaction.min(active.start));
-        self.path.drain(..first);
+        if first > 0 {
+            self.path.drain(..first);
+            self.sent = None;
+        }
     }
 
     /// Returns the calls without a result that have asked nobody, and whose sub-agents have asked nobody.

@@ -15,6 +15,7 @@ use std::sync::Arc;
 
 use crate::entry::{Compaction, Entry, EntryId, EntryKind, PrunedResult};
 use crate::message::{Block, Message, Part, ToolCall, ToolResult};
+use crate::messages::Messages;
 use crate::render::{branch_summary_text, compaction_message, shell_text};
 
 #[cfg(test)]
@@ -244,6 +245,11 @@ pub fn entry_message(kind: &EntryKind) -> Option<Cow<'_, Arc<Message>>> {
 ///
 /// `pinned` are the entries pinned before the active part, in order.
 pub fn project(path: &[Arc<Entry>], pinned: &[Arc<Entry>]) -> Vec<Arc<Message>> {
+    pair(&unpaired(path, pinned))
+}
+
+/// Returns the messages to send for `path`, before pairing.
+pub(crate) fn unpaired(path: &[Arc<Entry>], pinned: &[Arc<Entry>]) -> Vec<Arc<Message>> {
     let path = as_sent(path);
     let active = ActivePath::of(&path);
     let mut messages: Vec<Arc<Message>> = Vec::new();
@@ -257,7 +263,7 @@ pub fn project(path: &[Arc<Entry>], pinned: &[Arc<Entry>]) -> Vec<Arc<Message>> 
     }
     messages
         .extend(active.entries().iter().filter_map(|entry| entry_message(&entry.kind).map(Cow::into_owned)));
-    pair(&messages)
+    messages
 }
 
 /// Converts pinned messages, which may have lost their neighbours: a result without its call becomes a user
@@ -404,7 +410,10 @@ pub enum Media {
 
 /// Returns what to send after a request with these messages was too large: the first choice that leaves out a
 /// sent image. `None` if no image was sent.
-pub fn fewer_images(sent: &[Arc<Message>]) -> Option<Media> {
+pub fn fewer_images(sent: &Messages) -> Option<Media> {
+    if sent.media_bytes() == 0 {
+        return None;
+    }
     let is_new = is_new_in(sent);
     let mut with_images = sent.iter().enumerate().filter(|(_, message)| media_bytes(message) > 0).peekable();
     with_images.peek()?;
@@ -429,14 +438,14 @@ const NEW_IMAGE: &str = "[An image belongs here, but it was too large to be sent
 /// Replaces images with placeholders: those that `media` excludes, and then the oldest ones until the rest
 /// has at most `bytes_max` bytes together. Returns the messages, and the number of missing images that the
 /// next answer is about. Messages without images are not copied.
-pub fn limit_media(
-    mut messages: Vec<Arc<Message>>,
-    media: Media,
-    bytes_max: u64,
-) -> (Vec<Arc<Message>>, usize) {
+pub fn limit_media(messages: Messages, media: Media, bytes_max: u64) -> (Messages, usize) {
+    let mut bytes = messages.media_bytes();
+    let are_all_sent = media == Media::All && bytes <= bytes_max;
+    if bytes == 0 || are_all_sent {
+        return (messages, 0);
+    }
     let is_new = is_new_in(&messages);
-    let mut bytes: u64 = messages.iter().map(|message| media_bytes(message)).sum();
-    let mut missing = 0;
+    let (mut messages, mut missing) = (messages.into_vec(), 0);
     for (index, message) in messages.iter_mut().enumerate() {
         let own = media_bytes(message);
         let is_new = is_new(index);
@@ -458,10 +467,11 @@ pub fn limit_media(
         }
         *message = Arc::new(copy);
     }
-    (messages, missing)
+    (messages.into(), missing)
 }
 
-fn media_bytes(message: &Message) -> u64 {
+/// Returns the size of a message's images, in bytes.
+pub(crate) fn media_bytes(message: &Message) -> u64 {
     let blocks: &[Block] = match message {
         Message::User(blocks) => blocks,
         Message::ToolResult(result) => &result.content,

@@ -76,6 +76,35 @@ pub fn message_tokens(message: &Message, estimator: Estimator) -> u64 {
     count.total()
 }
 
+/// Returns a bound of a message's estimated tokens without its images, from the lengths of its texts alone: twice their
+/// bytes. No text has more tokens.
+pub(crate) fn text_tokens_max(message: &Message) -> u64 {
+    let of_blocks = |blocks: &[Block]| -> u64 {
+        let of_block = |block: &Block| match block {
+            Block::Text(text) => bytes_max(text),
+            Block::Image(_) | Block::Native(_) => 0,
+        };
+        blocks.iter().map(of_block).sum()
+    };
+    let of_part = |part: &Part| match part {
+        Part::Text(text) => bytes_max(text),
+        Part::Reasoning(_) | Part::OpaqueReasoning { .. } => 0,
+        Part::OpaqueBlock { data, .. } => opaque_tokens(data),
+        Part::ToolCall(call) => bytes_max(&call.name) + bytes_max(&call.arguments) + CALL_TOKENS,
+    };
+    MESSAGE_TOKENS
+        + match message {
+            Message::User(blocks) => of_blocks(blocks),
+            Message::ToolResult(result) => of_blocks(&result.content),
+            Message::Assistant(answer) => answer.content.iter().map(of_part).sum(),
+        }
+}
+
+/// Returns a bound of a text's estimated tokens, from its length alone.
+pub(crate) fn bytes_max(text: &str) -> u64 {
+    text.len() as u64 * 2
+}
+
 /// Returns the estimated tokens of an answer's readable reasoning, if a request carries it; 0 for all other
 /// messages.
 pub fn reasoning_tokens(message: &Message) -> u64 {

@@ -6,12 +6,12 @@
 //! if no way of counting makes it true, so a true report is never increased; additions are marked as
 //! estimated.
 
-use std::sync::Arc;
-
 use crate::message::{AssistantMessage, Block, Message, Part, ToolSpec, Usage};
+use crate::messages::Messages;
 use crate::reasoning::ResentReasoning;
 use crate::size::{
-    Estimator, IMAGE_TOKENS, message_tokens, opaque_tokens, reasoning_tokens, text_tokens, tools_tokens,
+    Estimator, IMAGE_TOKENS, bytes_max, message_tokens, opaque_tokens, reasoning_tokens, text_tokens,
+    tools_tokens,
 };
 use crate::usage::Ratio;
 
@@ -32,7 +32,7 @@ pub struct Sent<'a> {
     /// The tools that the model may call.
     pub tools: &'a [ToolSpec],
     /// The conversation.
-    pub messages: &'a [Arc<Message>],
+    pub messages: &'a Messages,
     /// Which reasoning of earlier answers is sent with it.
     pub resent: &'a ResentReasoning,
     /// The number of the server's tokens for one of ours.
@@ -49,6 +49,15 @@ pub struct Counted {
 }
 
 impl Sent<'_> {
+    /// Returns our own count of the request for a check of this report, as [`missing`] takes it. A report that is true
+    /// whatever the count is needs none, and the conversation is not read.
+    pub fn count_for(&self, report: &Usage) -> Counted {
+        let least_max = self.messages.text_tokens_max().saturating_add(bytes_max(self.system));
+        let reported = all_input(report);
+        let is_true = reported > 0 && can_be(reported, least_max);
+        if is_true { Counted::default() } else { self.count() }
+    }
+
     /// Returns our own count of the request.
     pub fn count(&self) -> Counted {
         let mut counted = Counted::default();
@@ -95,12 +104,10 @@ pub fn count_streamed(text: &str) -> Counted {
 
 /// Returns the usage of a call that is missing in its report: nothing if the report can be true.
 ///
-/// Input and output are checked separately. Cached tokens count as input here, since some servers count them
-/// separately.
+/// Input and output are checked separately.
 pub fn missing(report: Option<&Usage>, input: Counted, output: Counted) -> Usage {
     let report = report.copied().unwrap_or_default();
-    let all_input = report.input_tokens.max(report.cached_tokens.saturating_add(report.cache_write_tokens));
-    let input_tokens = missing_of(all_input, input);
+    let input_tokens = missing_of(all_input(&report), input);
     let output_tokens = missing_of(report.output_tokens, output);
     Usage {
         input_tokens,
@@ -110,10 +117,20 @@ pub fn missing(report: Option<&Usage>, input: Counted, output: Counted) -> Usage
     }
 }
 
+/// Returns the input of a report. Cached tokens count as input here, since some servers count them separately.
+fn all_input(report: &Usage) -> u64 {
+    report.input_tokens.max(report.cached_tokens.saturating_add(report.cache_write_tokens))
+}
+
+/// Whether so many tokens can be a true report of what has at least `least`.
+fn can_be(reported: u64, least: u64) -> bool {
+    reported.saturating_mul(LEAST_DIVISOR) >= least
+}
+
 fn missing_of(reported: u64, counted: Counted) -> u64 {
     let can_be = match reported {
         0 => counted.likely == 0,
-        _ => reported.saturating_mul(LEAST_DIVISOR) >= counted.least,
+        _ => can_be(reported, counted.least),
     };
     if can_be { 0 } else { counted.likely.saturating_sub(reported) }
 }

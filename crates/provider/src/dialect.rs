@@ -15,7 +15,7 @@ pub(crate) mod history;
 pub(crate) mod ids;
 mod responses;
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
 
@@ -187,13 +187,6 @@ pub(crate) struct Asked<'a> {
     pub(crate) purpose: Purpose,
     /// The conversation that is answered.
     pub(crate) messages: &'a [Arc<Message>],
-}
-
-impl<'a> Asked<'a> {
-    /// Returns the ids of all calls in the conversation.
-    pub(crate) fn call_ids(&self) -> HashSet<&'a str> {
-        self.messages.iter().flat_map(|message| message.tool_calls()).map(|call| call.id.as_str()).collect()
-    }
 }
 
 /// The decoder of one answer, streamed or whole.

@@ -47,8 +47,9 @@ pub use self::transport::{
 };
 use futures_util::future::{BoxFuture, FutureExt};
 use futures_util::stream::BoxStream;
+pub use greenroom_kernel::Messages;
 pub use greenroom_kernel::reasoning::ResentReasoning;
-use greenroom_kernel::{AssistantMessage, Failure, Message, ToolSpec, Usage};
+use greenroom_kernel::{AssistantMessage, Failure, ToolSpec, Usage};
 
 /// One model call.
 #[derive(Debug, Clone)]
@@ -58,8 +59,8 @@ pub struct Request {
     /// The system prompt.
     pub system: Option<String>,
     /// The conversation. Every tool call in it has exactly one result, after it and before the next message of
-    /// another kind.
-    pub messages: Vec<Arc<Message>>,
+    /// another kind. It is shared, not copied, and reads as a slice.
+    pub messages: Messages,
     /// The tools the model may call.
     pub tools: Arc<[ToolSpec]>,
     /// How the model should answer.

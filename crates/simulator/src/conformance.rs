@@ -408,7 +408,7 @@ async fn image(provider: &Arc<dyn Provider>, model: &str) -> Result<(), Broken> 
     let mut asked = request(model, &History::new());
     let picture = Image { media_type: "image/png".into(), data: PIXEL.into() };
     let blocks = vec![Block::Text("Which colour is this?".into()), Block::Image(picture)];
-    asked.messages = vec![Arc::new(Message::User(blocks))];
+    asked.messages = vec![Arc::new(Message::User(blocks))].into();
     taken_or_refused(provider, asked).await.map(drop)
 }
 

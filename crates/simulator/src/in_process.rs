@@ -113,12 +113,13 @@ impl Provider for InProcess {
     }
 }
 
-fn seen(mut request: Request, resent: &ResentReasoning) -> SeenRequest {
+fn seen(request: Request, resent: &ResentReasoning) -> SeenRequest {
+    let mut messages = request.messages.into_vec();
     if request.purpose == Purpose::Compaction {
         // The instruction.
-        request.messages.pop();
+        messages.pop();
     }
-    for message in &mut request.messages {
+    for message in &mut messages {
         *message = resent.strip(message).into_owned();
         send_whole_arguments(message);
         open_seals(message);
@@ -133,8 +134,7 @@ fn seen(mut request: Request, resent: &ResentReasoning) -> SeenRequest {
             })
             .sum()
     };
-    let bytes: usize = request
-        .messages
+    let bytes: usize = messages
         .iter()
         .map(|message| match &**message {
             Message::User(blocks) => text_bytes(blocks),
@@ -159,7 +159,7 @@ fn seen(mut request: Request, resent: &ResentReasoning) -> SeenRequest {
     SeenRequest {
         model: request.model,
         system: request.system,
-        messages: request.messages,
+        messages,
         tools: request.tools,
         settings,
         output_schema: request.output_schema,

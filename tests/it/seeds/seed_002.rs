@@ -358,7 +358,7 @@ async fn without_a_session_the_overflow_is_the_caller_s() {
     let request = greenroom::provider::Request {
         model: "simulated".into(),
         system: None,
-        messages: vec![Arc::new(user(text("much", 500)))],
+        messages: vec![Arc::new(user(text("much", 500)))].into(),
         tools: Arc::from([]),
         settings: greenroom::ModelSettings::default(),
         output_schema: None,

@@ -68,7 +68,9 @@ impl Goal {
 
 use Bound::{RatioMax, RatioMin, ValueMax, ValueMin};
 
-const BARE: &str = "a loop over a bare HTTP client that parses its streams";
+const BARE: &str = "a lean loop over a bare HTTP client";
+const VALUES: &str = "a loop that keeps JSON values and serialises them for each call";
+const TEXT: &str = "a loop that keeps each message as serialised text";
 const BARE_1000: &str = "the same loop with 1,000 in flight";
 const CHAT: &str = "the same run over chat completions";
 const FIRST: &str = "the shortest history";
@@ -77,15 +79,16 @@ const INSERT: &str = "a plain `INSERT` of the same bytes, grouped alike";
 const NONE: &str = "–";
 
 const GOALS: &[Goal] = &[
-    Goal::new("agents at work, log on disk, 64 in flight: runs/s", BARE, "fleet/disk_64/rate", RatioMin(0.5)),
-    Goal::new("… CPU a run", BARE, "fleet/disk_64/cpu", RatioMax(2.3)),
+    Goal::new("agents at work, log on disk, 64 in flight: runs/s", BARE, "fleet/disk_64/rate", RatioMin(0.6)),
+    Goal::new("… CPU a run", BARE, "fleet/disk_64/cpu", RatioMax(2.2)),
     Goal::new(
         "agents at work, log in memory, 64 in flight: runs/s",
         BARE,
         "fleet/memory_64/rate",
-        RatioMin(0.6),
+        RatioMin(0.75),
     ),
-    Goal::new("… CPU a run", BARE, "fleet/memory_64/cpu", RatioMax(1.9)),
+    Goal::new("… CPU a run", BARE, "fleet/memory_64/cpu", RatioMax(1.7)),
+    Goal::new("… memory of each, after five runs", NONE, "fleet/memory_64/memory", ValueMax(45.0)),
     Goal::new(
         "1,000 in flight, log on disk: runs/s",
         "64 in flight",
@@ -105,6 +108,36 @@ const GOALS: &[Goal] = &[
         "fleet/bare_1000/rate_against_64",
         RatioMin(0.9),
     ),
+    Goal::new(
+        "100,000 tokens in 50 messages, log in memory: runs/s",
+        VALUES,
+        "fleet/large_50/memory/rate",
+        RatioMin(1.2),
+    ),
+    Goal::new("… CPU a run", VALUES, "fleet/large_50/memory/cpu", RatioMax(0.8)),
+    Goal::new("… runs/s", TEXT, "fleet/large_50/memory/rate_against_text", RatioMin(0.85)),
+    Goal::new(
+        "100,000 tokens in 50 messages, log on disk: runs/s",
+        VALUES,
+        "fleet/large_50/disk/rate",
+        RatioMin(1.0),
+    ),
+    Goal::new("… CPU a run", VALUES, "fleet/large_50/disk/cpu", RatioMax(0.95)),
+    Goal::new(
+        "100,000 tokens in 2,000 messages, log in memory: runs/s",
+        VALUES,
+        "fleet/large_2000/memory/rate",
+        RatioMin(1.2),
+    ),
+    Goal::new("… CPU a run", VALUES, "fleet/large_2000/memory/cpu", RatioMax(0.8)),
+    Goal::new("… runs/s", TEXT, "fleet/large_2000/memory/rate_against_text", RatioMin(0.85)),
+    Goal::new(
+        "100,000 tokens in 2,000 messages, log on disk: runs/s",
+        VALUES,
+        "fleet/large_2000/disk/rate",
+        RatioMin(1.0),
+    ),
+    Goal::new("… CPU a run", VALUES, "fleet/large_2000/disk/cpu", RatioMax(0.95)),
     Goal::new("a streamed piece, as fast as they come: CPU", BARE, "pieces/at_once/session", RatioMax(1.5)),
     Goal::new("a streamed piece, one a millisecond: CPU", BARE, "pieces/each_ms/session", RatioMax(1.5)),
     Goal::new("… where its chunk has an id of its own", BARE, "pieces/each_ms_other/session", RatioMax(1.5)),
@@ -189,10 +222,23 @@ const GOALS: &[Goal] = &[
         RatioMax(1.1),
     ),
     Goal::new("… in memory", FIRST, "run_cost/older_entries_10000/memory", RatioMax(1.1)),
+    Goal::new(
+        "a run behind 10,000 live messages, on disk",
+        "100 live messages",
+        "run_cost/live_messages_10000/disk",
+        RatioMax(2.0),
+    ),
+    Goal::new("… in memory", "100 live messages", "run_cost/live_messages_10000/memory", RatioMax(2.0)),
     Goal::new("estimating the tokens of prose", "tiktoken-rs", "peers/estimate/prose", RatioMin(5.0)),
     Goal::new("… speed", NONE, "estimate/prose/classes", ValueMin(200.0)),
     Goal::new("1,000 live idle sessions: memory", "4 bare actors each", "memory/idle_1000", RatioMax(1.3)),
     Goal::new("20,000 live idle sessions: memory", "4 bare actors each", "memory/idle_20000", RatioMax(1.3)),
+    Goal::new(
+        "1,000 live sessions after five runs: allocated",
+        NONE,
+        "memory/worked/allocated",
+        ValueMax(45.0),
+    ),
     Goal::new("100,000 sleeping sessions: memory of each", NONE, "memory/asleep/rss", ValueMax(300.0)),
     Goal::new("… allocated", NONE, "memory/asleep/allocated", ValueMax(300.0)),
     Goal::new(

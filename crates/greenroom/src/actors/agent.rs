@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use greenroom_kernel::failure::Failure;
 use greenroom_kernel::run::{AbortCause, Effect, Input, Run};
-use greenroom_kernel::{Message, cost};
+use greenroom_kernel::{Messages, cost};
 use greenroom_provider::ModelSettings;
 use greenroom_tools::Pauses;
 use parking_lot::Mutex;
@@ -460,7 +460,7 @@ impl AgentState {
     }
 
     /// Handles the arrival of the context: asks the model.
-    fn ask(&mut self, myself: &ActorRef<Mail<AgentMessage>>, stamp: RunAttempt, messages: Vec<Arc<Message>>) {
+    fn ask(&mut self, myself: &ActorRef<Mail<AgentMessage>>, stamp: RunAttempt, messages: Messages) {
         let (deps, shared) = (Arc::clone(&self.deps), Arc::clone(&self.shared));
         let session = self.session.clone();
         let Some(running) = self.current(stamp) else { return };

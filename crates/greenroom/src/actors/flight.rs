@@ -8,7 +8,7 @@
 
 use std::sync::Arc;
 
-use greenroom_kernel::unreported::{Counted, Sent, count_answer, count_streamed, missing};
+use greenroom_kernel::unreported::{Sent, count_answer, count_streamed, missing};
 use greenroom_kernel::usage::Ratio;
 use greenroom_kernel::{AssistantMessage, Usage};
 use greenroom_provider::{ModelInfo, ReplyEvent, Request, ResentReasoning};
@@ -114,13 +114,13 @@ impl Flight {
         self.is_over = true;
         let mut reported = self.passes;
         reported.add(&answer.usage.unwrap_or_default());
-        missing(Some(&reported), self.count(), count_answer(answer))
+        missing(Some(&reported), self.sent().count_for(&reported), count_answer(answer))
     }
 
-    fn count(&self) -> Counted {
+    fn sent(&self) -> Sent<'_> {
         let Self { request, resent, ratio, .. } = self;
         let Request { system, tools, messages, .. } = request;
-        Sent { system: system.as_deref().unwrap_or_default(), tools, messages, resent, ratio: *ratio }.count()
+        Sent { system: system.as_deref().unwrap_or_default(), tools, messages, resent, ratio: *ratio }
     }
 
     fn tell(&self, usage: Usage) {
@@ -135,7 +135,7 @@ impl Flight {
 impl Drop for Flight {
     fn drop(&mut self) {
         if !std::mem::replace(&mut self.is_over, true) {
-            self.tell(missing(None, self.count(), count_streamed(&self.streamed)));
+            self.tell(missing(None, self.sent().count(), count_streamed(&self.streamed)));
         }
     }
 }

@@ -173,7 +173,7 @@ fn with_messages(mut request: Request, messages: Vec<Arc<Message>>) -> Result<Re
             "a before_model hook changed more than the text of message {place}: its kind, its calls, or what it answers"
         )),
         None => {
-            request.messages = messages;
+            request.messages = messages.into();
             Ok(request)
         }
     }

@@ -34,7 +34,7 @@ pub(crate) fn summary_request(summariser: &Summariser, text: String, output_toke
     Request {
         model: model.clone(),
         system: Some(summary::SYSTEM.to_owned()),
-        messages: vec![Arc::new(Message::user(text))],
+        messages: vec![Arc::new(Message::user(text))].into(),
         tools: Arc::from([]),
         settings: ModelSettings { output_tokens_max: Some(output_tokens_max), ..settings.clone() },
         output_schema: None,
@@ -57,7 +57,7 @@ pub(crate) fn compaction_request(
     Request {
         model: summariser.model.clone(),
         system: Some(head.system.to_string()).filter(|text| !text.is_empty()),
-        messages,
+        messages: messages.into(),
         tools: Arc::clone(&head.tools),
         // What concerns an answer to the user.
         settings: ModelSettings { output_tokens_max, tool_choice: None, stop: None, ..head.settings.clone() },
@@ -82,7 +82,9 @@ pub(crate) async fn ask(
     let mut request = Request { session: id.to_owned(), ..request };
     let purpose = request.purpose;
     if purpose == Purpose::Summary && !deps.redactor.is_off() {
-        request.messages.iter_mut().for_each(|message| redact_all(&deps.redactor, Arc::make_mut(message)));
+        let mut messages = request.messages.into_vec();
+        messages.iter_mut().for_each(|message| redact_all(&deps.redactor, Arc::make_mut(message)));
+        request.messages = messages.into();
     }
     // The compaction waits for the hooks, and the session's next run waits for the compaction.
     let waiting = Chain::default().and(&shared.id);

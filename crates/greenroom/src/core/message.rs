@@ -19,7 +19,7 @@ use greenroom_kernel::question::{Asker, GivenAnswer, KnownQuestion, Question, Qu
 use greenroom_kernel::run::{AbortCause, Boundary, Size, Verdict};
 use greenroom_kernel::settings::{CompactOptions, CompactionSettings};
 use greenroom_kernel::usage::{ContextUsage, Ratio, RequestFrame};
-use greenroom_kernel::{Entry, Failure, Usage};
+use greenroom_kernel::{Entry, Failure, Messages, Usage};
 use greenroom_provider::{ModelSettings, ProviderError, ResentReasoning};
 use greenroom_tools::AskError;
 use tokio::sync::{OwnedSemaphorePermit, SetOnce, oneshot};
@@ -532,7 +532,7 @@ pub(crate) enum AgentMessage {
     /// the tracker was already asked for the size that the next step starts with.
     Recorded { stamp: RunAttempt, delivered: u32, answer: Option<EntryId>, is_measuring: bool },
     /// From the session: the context to send to the model.
-    Context { stamp: RunAttempt, messages: Vec<Arc<Message>> },
+    Context { stamp: RunAttempt, messages: Messages },
     /// From the session: a compaction for which the run waits is over.
     Compacted { stamp: RunAttempt, installed: bool, floor: Option<Box<Failure>>, why: Option<String> },
     /// From the session: the run continues with this model of this provider, because the previous one failed.
@@ -548,7 +548,7 @@ pub(crate) enum AgentMessage {
     /// From the session: it is about to end; confirm when everything before this was published.
     FlushEvents,
     /// From the usage tracker: the size, and the context to send to the model if no compaction is needed.
-    Sized { stamp: RunAttempt, measured: Box<Measurement>, context: Option<Vec<Arc<Message>>> },
+    Sized { stamp: RunAttempt, measured: Box<Measurement>, context: Option<Messages> },
     /// From the session: the usage tracker is a new one; ask it again.
     TrackerRestarted { tracker: ractor::ActorRef<Mail<TrackerMessage>> },
     /// From the run's watcher: the run is cancelled, or its time is up.
@@ -639,11 +639,7 @@ pub(crate) enum TrackerMessage {
     /// From the session: an entry changed the bill.
     Billed(Bill),
     /// From the session, for the agent: measure the context. The answer includes the context.
-    Measure {
-        stamp: RunAttempt,
-        context: Option<Vec<Arc<Message>>>,
-        reply_to: ractor::ActorRef<Mail<AgentMessage>>,
-    },
+    Measure { stamp: RunAttempt, context: Option<Messages>, reply_to: ractor::ActorRef<Mail<AgentMessage>> },
     /// From the agent: the provider's count of a request that had this size by our count, in tokens; `None` if there is
     /// none.
     Counted { counted: u64, tokens: Option<u64> },

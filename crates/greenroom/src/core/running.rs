@@ -3,11 +3,9 @@
 //! Invariants: one agent at a time has it, or the session while that sleeps; its tasks end when it is
 //! dropped.
 
-use std::sync::Arc;
-
 use greenroom_kernel::path::Media;
 use greenroom_kernel::run::{AbortCause, Run};
-use greenroom_kernel::{AssistantMessage, Message};
+use greenroom_kernel::{AssistantMessage, Messages};
 use greenroom_tools::Pauses;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tracing::Span;
@@ -38,7 +36,7 @@ pub(crate) struct Running {
     /// The newest measurement.
     pub(crate) measured: Option<Box<Measurement>>,
     /// The context that came with it, until the run has decided about the size.
-    pub(crate) context: Option<Vec<Arc<Message>>>,
+    pub(crate) context: Option<Messages>,
     /// What stops the run's time limit.
     pub(crate) pauses: Pauses,
     /// Cancels the task of the model call in progress.

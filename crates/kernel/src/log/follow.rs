@@ -77,6 +77,7 @@ impl Log {
             untold,
             run_terms,
             ran_in,
+            sent: None,
         }
     }
 
@@ -128,8 +129,14 @@ impl Log {
             self.follow(entry, draft.is_import());
         }
         self.head = head;
+        let is_shorter = |entry: &Arc<Entry>| {
+            matches!(entry.kind, EntryKind::Compaction(_) | EntryKind::CompactionUndone { .. })
+        };
+        // Looking for the live part reads the whole path.
+        if draft.entries().iter().any(is_shorter) {
+            self.forget_history();
+        }
         self.questions = draft.into_questions();
-        self.forget_history();
     }
 
     /// Applies an entry that has become durable.
@@ -151,18 +158,20 @@ impl Log {
                 self.pinned.retain(|entry| entry.id != *target);
                 let found = self.path.iter().find(|entry| entry.id == *target).filter(|_| *pinned);
                 self.pinned.extend(found.cloned());
+                self.sent = None;
+            }
+            // They change how earlier entries are sent.
+            EntryKind::Compaction(_) | EntryKind::CompactionUndone { .. } | EntryKind::Prune(_) => {
+                self.sent = None;
             }
             EntryKind::Shell(_)
             | EntryKind::Custom(_)
             | EntryKind::BranchSummary { .. }
-            | EntryKind::Compaction(_)
-            | EntryKind::CompactionUndone { .. }
             | EntryKind::ModelChange { .. }
             | EntryKind::Label { .. }
             | EntryKind::Note { .. }
             | EntryKind::LeafMoved { .. }
             | EntryKind::Spent(_)
-            | EntryKind::Prune(_)
             | EntryKind::WholeResult { .. }
             | EntryKind::Metadata(_)
             | EntryKind::HandOff(_)

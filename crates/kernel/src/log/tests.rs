@@ -8,7 +8,7 @@
 //! the call asks a person, and `answer` answers the oldest question; `child=k` starts a sub-agent for the
 //! call, and `back` ends the oldest; `title=x`, `label=x` and `unlabel=x` name the session; `to=x` hands it
 //! to another agent and `narrow=x` hides the messages before; `spent` bills another session's spending;
-//! `model` changes the model; `move@N` moves the leaf.
+//! `model` changes the model; `move@N` moves the leaf; `prune@N` shortens the result N.
 
 use serde_json::{Value, json};
 
@@ -136,6 +136,10 @@ impl Life {
                 let to = name[5..].parse().map(EntryId).expect("a number");
                 self.append(|_, draft| _ = draft.push(EntryKind::LeafMoved { to: Some(to) }));
             }
+            _ if name.starts_with("prune@") => {
+                let id = name[6..].parse().expect("a number");
+                self.push(EntryKind::Prune(Box::new(prune_segment(None, &[id]).prune)));
+            }
             _ => {
                 self.sketch.add_all(word);
                 let kind = self.sketch.path.pop().expect("it was drawn").kind.clone();
@@ -198,8 +202,8 @@ impl Life {
     /// Asserts that the log agrees with its head, and so does the log opened from the store, and that both
     /// are equal.
     #[track_caller]
-    fn assert_same_when_opened(&self, told: &str) {
-        let opened = self.opened();
+    fn assert_same_when_opened(&mut self, told: &str) {
+        let mut opened = self.opened();
         assert_eq!(self.log.check(), Ok(()), "{told}");
         assert_eq!(opened.check(), Ok(()), "opened, {told}");
         let ids = |entries: &[Arc<Entry>]| entries.iter().map(|entry| entry.id.0).collect::<Vec<_>>();
@@ -272,7 +276,7 @@ fn described(head: &Head) -> String {
 
 #[track_caller]
 fn check(drawing: &str, head: &str) {
-    let life = Life::of(drawing);
+    let mut life = Life::of(drawing);
     assert_eq!(described(life.log.head()), head, "of {drawing}");
     life.assert_same_when_opened(drawing);
 }
@@ -922,6 +926,10 @@ fn random_word(random: &mut Random, life: &Life) -> String {
                 .id;
                 format!("C@{kept}")
             }
+            30 => match log.path().iter().rfind(|entry| is_result(&entry.kind)) {
+                Some(entry) if random.one_in(4) => format!("prune@{}", entry.id),
+                _ => continue,
+            },
             29 if is_free => (*random.pick(&["s", "m", "l", "n"])).into(),
             _ => continue,
         };
@@ -929,21 +937,36 @@ fn random_word(random: &mut Random, life: &Life) -> String {
     }
 }
 
+fn is_result(kind: &EntryKind) -> bool {
+    kind.as_message().is_some_and(|message| matches!(**message, Message::ToolResult(_)))
+}
+
 #[test]
 fn a_log_that_is_opened_is_the_one_that_its_entries_were_committed_to() {
     let mut words = 0;
     let mut compactions = 0;
+    let (mut extended, mut rewritten) = (0, 0);
     for seed in 0..400 {
         let mut random = Random::new(seed);
         let (mut life, mut drawing) = (Life::new(), String::new());
         for _ in 0..60 {
             let word = random_word(&mut random, &life);
             drawing = format!("{drawing} {word}");
+            let before = life.log.context();
+            let (beginning, before) = (before.beginning(), before.into_vec());
             life.add(&word);
             life.assert_same_when_opened(&format!("seed {seed}:{drawing}"));
+            let now = life.log.context();
+            if now.continues(&beginning) {
+                assert!(now.starts_with(&before), "seed {seed}:{drawing}");
+                extended += usize::from(now.len() > before.len());
+            } else {
+                rewritten += 1;
+            }
             words += 1;
         }
         compactions += life.log.head().compactions;
     }
     assert!(words > 20_000 && compactions > 300, "{words} words and {compactions} compactions were tried");
+    assert!(extended > 5_000 && rewritten > 1_000, "{extended} were extended, {rewritten} changed");
 }

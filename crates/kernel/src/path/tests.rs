@@ -241,7 +241,7 @@ fn whatever_was_recorded_each_call_in_a_request_has_exactly_one_result() {
 }
 
 /// Messages made of words: `u` and `r` (a tool's result) with `i` for each image of 4 bytes, `a` for an answer.
-fn with_images(words: &str) -> Vec<Arc<Message>> {
+fn with_images(words: &str) -> Messages {
     let image = || Block::Image(Image { media_type: "image/png".into(), data: "AAAA".into() });
     let blocks = |word: &str| {
         let images = word.matches('i').map(|_| image());

@@ -1,7 +1,10 @@
 //! Which reports are accepted, and the count that replaces the others.
 
+use std::sync::Arc;
+
 use super::*;
-use crate::message::{StopReason, ToolCall};
+use crate::message::{Image, StopReason, ToolCall};
+use crate::notation::Random;
 
 fn usage(input_tokens: u64, output_tokens: u64) -> Usage {
     Usage { input_tokens, output_tokens, ..Usage::default() }
@@ -62,7 +65,8 @@ fn the_least_has_neither_tools_nor_images_nor_reasoning() {
     let thought = Part::Reasoning("thinking about it ".repeat(100));
     let opaque = Part::OpaqueReasoning { dialect: "d".to_owned(), data: "x".repeat(400) };
     let said = answer(vec![thought, opaque, Part::Text("a short answer".to_owned())]);
-    let messages = [Arc::new(Message::user("hello")), Arc::new(Message::Assistant(said.clone()))];
+    let messages =
+        Messages::from(vec![Arc::new(Message::user("hello")), Arc::new(Message::Assistant(said.clone()))]);
     let none = ResentReasoning::default();
     let all =
         ResentReasoning { readable_of: Some("p".to_owned()), dialect: Some("d".to_owned()), opaque_of: None };
@@ -84,4 +88,41 @@ fn the_least_has_neither_tools_nor_images_nor_reasoning() {
     let call =
         ToolCall { id: "1".to_owned(), name: "count".to_owned(), arguments: "{\"number\": 1}".to_owned() };
     assert!(count_answer(&answer(vec![Part::ToolCall(call)])).least > 0);
+}
+
+/// What a report is checked against is known without reading the conversation where the report is true in any case.
+#[test]
+fn a_report_is_judged_alike_whether_or_not_the_conversation_is_counted() {
+    let letters =
+        ["a", "Z", "word", " ", "\n", "!", "?)", "é", "漢", "🦀", "\u{301}", "\t", "0", "-", "\u{200b}", "="];
+    let (mut random, mut uncounted, mut missed) = (Random::new(1), 0, 0);
+    for number in 0..5_000 {
+        let mut text = || -> String {
+            let count = random.below(200);
+            let some = 1 + random.below(letters.len() as u64);
+            (0..count).map(|_| letters[usize::try_from(random.below(some)).expect("small")]).collect()
+        };
+        let image = Block::Image(Image { media_type: "image/png".into(), data: "QUJD".into() });
+        let call = ToolCall { id: "1".into(), name: text(), arguments: text() };
+        let opaque = Part::OpaqueBlock { dialect: "d".into(), data: text() };
+        let said = answer(vec![Part::Text(text()), Part::Reasoning(text()), opaque, Part::ToolCall(call)]);
+        let user = Message::User(vec![Block::Text(text()), image]);
+        let (system, resent) = (text(), ResentReasoning::default());
+        let messages: Messages = [user, Message::Assistant(said)].into_iter().map(Arc::new).collect();
+        let sent = Sent {
+            system: &system,
+            tools: &[],
+            messages: &messages,
+            resent: &resent,
+            ratio: Ratio::default(),
+        };
+        let counted = sent.count();
+        assert!(counted.least <= messages.text_tokens_max() + bytes_max(&system), "{number}: {counted:?}");
+        let report = usage(random.below(counted.least), 0);
+        let check = |input: Counted| missing(Some(&report), input, Counted::default());
+        assert_eq!(check(sent.count_for(&report)), check(counted), "{number}: {report:?}");
+        uncounted += usize::from(sent.count_for(&report) == Counted::default());
+        missed += usize::from(check(counted).input_tokens > 0);
+    }
+    assert!(uncounted > 1_000 && missed > 100, "{uncounted} were not counted, {missed} were missing");
 }

@@ -9,7 +9,7 @@ mod template;
 mod think;
 mod wire;
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use greenroom_kernel::{AssistantMessage, Failure, FailureClass, StopReason};
@@ -135,8 +135,7 @@ impl Decoder for ChatDecoder {
         let assembler = self.assembler;
         let stop_raw = assembler.finish_reason().map(str::to_owned);
         let stop = stop_reason(stop_raw.as_deref().unwrap_or_default(), assembler.has_output())?;
-        let used_ids = if assembler.has_calls() { asked.call_ids() } else { HashSet::new() };
-        let answer = assembler.finish(stop, asked.provider, asked.model, used_ids, events);
+        let answer = assembler.finish(stop, asked.provider, asked.model, asked.messages, events);
         Ok(AssistantMessage { stop_raw, ..answer })
     }
 }

@@ -4,13 +4,14 @@
 //! that requests share.
 //!
 //! Invariants: the bytes are those of writing the whole conversation anew (a test compares them); a block is used only for
-//! equal messages in the same place, written in the same form; and a block ends only where no message that follows
-//! changes what was written before.
+//! equal messages in the same place, written in the same form; no message is read for that if its list was only extended;
+//! and a block ends only where no message that follows changes what was written before.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
 use greenroom_kernel::Message;
+use greenroom_kernel::messages::Beginning;
 use serde::Serialize;
 
 use super::size_hint;
@@ -28,6 +29,8 @@ const BLOCK_BYTES: usize = 32 * 1024;
 pub(crate) struct History {
     form: Option<Form>,
     blocks: Vec<Block>,
+    /// The conversation that begins with the blocks.
+    of: Beginning,
 }
 
 /// The settings that decide how messages are written, besides those of the server.
@@ -138,6 +141,13 @@ impl History {
             self.blocks.clear();
             let (model, resend_reasoning) = (request.model.clone(), request.settings.resend_reasoning);
             self.form = Some(Form { model, resend_reasoning });
+        }
+        let is_beginning = messages.as_ptr() == request.messages.as_ptr();
+        let now = if is_beginning { request.messages.beginning() } else { Beginning::default() };
+        let of = std::mem::replace(&mut self.of, now);
+        let written: usize = self.blocks.iter().map(|block| block.messages.len()).sum();
+        if is_beginning && request.messages.continues(&of) && written <= messages.len() {
+            return;
         }
         let (mut rest, mut count) = (messages, 0);
         for block in &mut self.blocks {

@@ -12,7 +12,7 @@ use std::task::{Context, Poll};
 use std::time::{Duration, SystemTime};
 
 use futures_util::stream::{Stream, StreamExt};
-use greenroom_kernel::{AssistantMessage, Failure, FailureClass, Message, ToolCall};
+use greenroom_kernel::{AssistantMessage, Failure, FailureClass, Messages, ToolCall};
 use tokio::time::{Instant, Sleep, sleep_until, timeout_at};
 
 use super::body::{Body, Interruption, more_than};
@@ -123,7 +123,7 @@ struct Reader {
 struct Call {
     model: String,
     /// The conversation that is answered: its calls have ids that the answer's must not have.
-    messages: Vec<Arc<Message>>,
+    messages: Messages,
     purpose: Purpose,
 }
 

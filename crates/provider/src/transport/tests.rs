@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::StreamExt;
-use greenroom_kernel::{AssistantMessage, FailureClass, Message, Part, StopReason};
+use greenroom_kernel::{AssistantMessage, FailureClass, Message, Messages, Part, StopReason};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -167,7 +167,7 @@ fn request() -> Request {
     Request {
         model: "m".to_owned(),
         system: None,
-        messages: vec![Arc::new(Message::user("hi"))],
+        messages: vec![Arc::new(Message::user("hi"))].into(),
         tools: Arc::from([]),
         settings: crate::ModelSettings::default(),
         output_schema: None,
@@ -707,7 +707,7 @@ async fn refusals_keep_status_body_and_wait() {
 async fn a_large_request_has_its_size_and_is_what_a_new_one_would_be() {
     let server = serve(Play::Close(stream_of(&lines(&["[DONE]"])))).await;
     let provider = HttpProvider::new(options(&server.base_url)).expect("good options");
-    let mut messages: Vec<Arc<Message>> =
+    let mut messages: Messages =
         (0..40).map(|number| Arc::new(Message::user(format!("{number} {}", "x".repeat(5_000))))).collect();
     for _ in 0..3 {
         let request = Request { messages: messages.clone(), ..request() };

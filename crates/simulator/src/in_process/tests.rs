@@ -17,7 +17,7 @@ fn request(session: &str, text: &str) -> Request {
     Request {
         model: "m".to_owned(),
         system: Some("Be brief.".to_owned()),
-        messages: vec![Arc::new(Message::user(text))],
+        messages: vec![Arc::new(Message::user(text))].into(),
         tools: Arc::new([]),
         settings: greenroom_provider::ModelSettings::default(),
         output_schema: None,

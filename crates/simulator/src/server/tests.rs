@@ -487,7 +487,7 @@ async fn check_same(api: Api, name: &str, options: impl Fn() -> SimulatorOptions
             // A Gemini that requires signatures.
             model: if api == Api::Gemini { "gemini-3-flash" } else { "m" }.to_owned(),
             system: Some("Be brief.".to_owned()),
-            messages: messages.clone(),
+            messages: messages.clone().into(),
             tools: Arc::new([ToolSpec {
                 name: "read".to_owned(),
                 description: "Reads a file.".to_owned(),

@@ -1,10 +1,11 @@
 //! Whether each request of a session extends the one before it, as providers' prompt caches need it.
 //!
 //! Invariants: requests before and after a rewrite of the context (a compaction, an undo, a branch, a hand-off) are not
-//! compared; messages are compared by their identity first, so that a comparison costs little.
+//! compared; a list that was only extended is not compared at all, and other messages by their identity first.
 
 use std::sync::Arc;
 
+use greenroom_kernel::messages::Beginning;
 use greenroom_kernel::{Block, Message, ToolSpec};
 use greenroom_provider::Request;
 
@@ -25,7 +26,9 @@ struct Sent {
     model: String,
     system: Option<String>,
     tools: Arc<[ToolSpec]>,
+    /// The messages, and the identity of their list: if the next request continues it, no message is read.
     messages: Vec<Arc<Message>>,
+    list: Beginning,
 }
 
 impl Prefix {
@@ -41,12 +44,25 @@ impl Prefix {
     }
 
     fn follow(&mut self, request: &Request, rewrites: u64, has_hook: bool) -> Option<(PrefixChange, u64)> {
-        let before = self.0.replace(Sent {
+        let mut before = self.0.take();
+        let continued = before.as_mut().filter(|before| request.messages.continues(&before.list));
+        let is_continued = continued.is_some();
+        // The list of the request itself is not kept: it could not be extended then.
+        let messages = match continued {
+            Some(before) => {
+                let mut messages = std::mem::take(&mut before.messages);
+                messages.extend_from_slice(&request.messages[messages.len()..]);
+                messages
+            }
+            None => request.messages.to_vec(),
+        };
+        self.0 = Some(Sent {
             rewrites,
             model: request.model.clone(),
             system: request.system.clone(),
             tools: Arc::clone(&request.tools),
-            messages: request.messages.clone(),
+            messages,
+            list: request.messages.beginning(),
         });
         let before = before.filter(|before| before.rewrites == rewrites)?;
         if before.model != request.model {
@@ -57,6 +73,9 @@ impl Prefix {
         }
         if !Arc::ptr_eq(&before.tools, &request.tools) && before.tools != request.tools {
             return Some((PrefixChange::Tools, 0));
+        }
+        if is_continued {
+            return None;
         }
         let is_same = |(one, other): (&Arc<Message>, &Arc<Message>)| Arc::ptr_eq(one, other) || one == other;
         let pairs = || before.messages.iter().zip(&request.messages);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use greenroom_kernel::Message;
+use greenroom_kernel::{Message, Messages};
 use greenroom_provider::{ModelSettings, Purpose, Request, ResentReasoning, ToolChoice};
 
 use crate::core::deps::Deps;
@@ -15,14 +15,13 @@ pub(super) fn of_step(
     running: &mut Running,
     deps: &Deps,
     shared: &SessionShared,
-    mut messages: Vec<Arc<Message>>,
+    mut messages: Messages,
     form: RequestForm,
 ) -> Request {
     // A partial answer of an aborted run is replaced by a new one; providers refuse requests that end
     // with an answer.
-    while messages.last().is_some_and(|message| is_cut_off(message)) {
-        messages.pop();
-    }
+    let whole = messages.iter().rposition(|message| !is_cut_off(message)).map_or(0, |last| last + 1);
+    messages.truncate(whole);
     let RequestForm { output_tokens_max, media, without_opaque } = form;
     let begin = &running.begin;
     let (messages, missing) = greenroom_kernel::path::limit_media(messages, media, begin.max_request_bytes);

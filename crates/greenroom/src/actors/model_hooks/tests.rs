@@ -46,7 +46,8 @@ fn request() -> Request {
             answer(vec![call("a", "look", r#"{"at":"5"}"#), call("b", "look", "{}")]),
             result("a", "5"),
             result("b", "6"),
-        ],
+        ]
+        .into(),
         tools: Arc::from([look]),
         settings: ModelSettings::new().temperature(0.5).output_tokens_max(1_000),
         output_schema: None,
@@ -65,8 +66,8 @@ fn texts_may_be_others_where_all_else_is_the_same() {
         result("b", "6"),
     ];
     let changed = with_messages(before.clone(), texts.clone()).expect("only texts changed");
-    assert_eq!(changed.messages, texts);
-    let same = with_messages(before.clone(), before.messages.clone()).expect("nothing changed");
+    assert_eq!(changed.messages[..], texts);
+    let same = with_messages(before.clone(), before.messages.to_vec()).expect("nothing changed");
     assert_eq!(same.messages, before.messages);
 }
 
@@ -74,7 +75,7 @@ fn texts_may_be_others_where_all_else_is_the_same() {
 fn nothing_may_be_moved_added_left_out_or_turned_into_something_else() {
     let before = request();
     let of = |change: &dyn Fn(&mut Vec<Arc<Message>>)| {
-        let mut messages = before.messages.clone();
+        let mut messages = before.messages.to_vec();
         change(&mut messages);
         with_messages(before.clone(), messages).err()
     };

@@ -3,7 +3,7 @@
 //! Invariants: kinds of block, delta and event that are unknown today are kept or ignored, and never fail an answer.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 use greenroom_kernel::{AssistantMessage, Part, StopReason, ToolCall, Usage};
 use serde::Deserialize;
@@ -461,8 +461,7 @@ impl Decoder for AnthropicDecoder {
             // `end_turn`, `stop_sequence`, and reasons that are unknown today.
             _ => StopReason::Stop,
         };
-        let used_ids = if self.calls > 0 { asked.call_ids() } else { HashSet::new() };
-        let mut ids = Ids::new(used_ids);
+        let mut ids = Ids::new(asked.messages);
         let is_compaction = asked.purpose == Purpose::Compaction;
         let parts = |block: Block| {
             // What the user reads is also in the block.

@@ -944,7 +944,8 @@ fn a_compaction_is_asked_for_and_sent_back_as_it_came() {
     };
     assert_eq!(beta(&asked).as_deref(), Some(COMPACTION));
     // An instruction that is too long for the API: its own serves.
-    *asked.messages.last_mut().expect("the instruction") = Arc::new(Message::user("x".repeat(16_385)));
+    let last = asked.messages.len() - 1;
+    asked.messages.replace_from(last, vec![Arc::new(Message::user("x".repeat(16_385)))]);
     assert_eq!(body(&asked)["compaction"], json!({ "type": "summarize" }));
 
     let block: Value = serde_json::from_str(COMPACTED).expect("JSON");

@@ -3,9 +3,10 @@
 //! Invariants: the finished answer holds exactly what was emitted as events, and every tool call in it has an id that
 //! no other call in the conversation has.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
+use std::sync::Arc;
 
-use greenroom_kernel::{AssistantMessage, Part, StopReason, ToolCall, Usage};
+use greenroom_kernel::{AssistantMessage, Message, Part, StopReason, ToolCall, Usage};
 
 use super::chunk::{CallDelta, Choice, Chunk, WireUsage};
 use super::think::{Split, Think};
@@ -215,11 +216,6 @@ impl Assembler {
         self.has_output() && self.calls.iter().all(CallInProgress::is_complete)
     }
 
-    /// Whether a call has arrived.
-    pub(super) fn has_calls(&self) -> bool {
-        !self.calls.is_empty()
-    }
-
     /// How much text, reasoning, ids and arguments have arrived, in bytes.
     pub(super) fn output_bytes(&self) -> usize {
         self.output_bytes
@@ -236,19 +232,18 @@ impl Assembler {
             .sum()
     }
 
-    /// The finished answer, whose last events are added to `events`. `stop` is what the server says; whether the answer calls tools overrules it. Its calls get
-    /// other ids than `used_ids`, which the calls of the conversation have, and which a server that counts from 0 in every
-    /// answer would repeat.
+    /// The finished answer, whose last events are added to `events`. `stop` is what the server says; whether the answer calls
+    /// tools overrules it. Its calls get other ids than those of the conversation.
     pub(super) fn finish(
         mut self,
         stop: StopReason,
         provider: &str,
         model: &str,
-        used_ids: HashSet<&str>,
+        conversation: &[Arc<Message>],
         events: &mut impl Extend<ReplyEvent>,
     ) -> AssistantMessage {
         self.end_of_text(events);
-        let mut ids = Ids::new(used_ids);
+        let mut ids = Ids::new(conversation);
         let mut content = Vec::with_capacity(self.pieces.len());
         for piece in std::mem::take(&mut self.pieces) {
             match piece {

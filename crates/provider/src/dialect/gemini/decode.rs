@@ -3,7 +3,7 @@
 //! Invariants: a part without a readable form, and a field of a kind that is unknown today, is kept or ignored and never
 //! fails an answer; text in pieces is joined only where no signature would move.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::VecDeque;
 
 use greenroom_kernel::{AssistantMessage, Failure, FailureClass, Part, StopReason, ToolCall, Usage};
 use serde::Deserialize;
@@ -337,8 +337,7 @@ impl Decoder for GeminiDecoder {
             // `STOP`, `OTHER`, and reasons that are unknown today.
             _ => StopReason::Stop,
         };
-        let used_ids = if self.calls > 0 { asked.call_ids() } else { HashSet::new() };
-        let mut ids = Ids::new(used_ids);
+        let mut ids = Ids::new(asked.messages);
         let content: Vec<Part> = self.pieces.into_iter().flat_map(|piece| piece.parts(&mut ids)).collect();
         Ok(AssistantMessage {
             stop: with_calls(stop, &content),

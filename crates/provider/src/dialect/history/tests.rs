@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use greenroom_kernel::{
-    AssistantMessage, Block, Image, Message, Native, Part, StopReason, ToolCall, ToolResult, ToolStatus,
+    AssistantMessage, Block, Image, Message, Messages, Native, Part, StopReason, ToolCall, ToolResult,
+    ToolStatus,
 };
 
 use super::{BLOCK_BYTES, Elements, History, Needs};
@@ -17,7 +18,7 @@ pub(crate) fn request(messages: Vec<Arc<Message>>) -> Request {
     Request {
         model: "m".to_owned(),
         system: None,
-        messages,
+        messages: messages.into(),
         tools: Arc::from([]),
         settings: ModelSettings::default(),
         output_schema: None,
@@ -77,10 +78,32 @@ fn what_is_repeated_is_not_written_again() {
     assert_eq!(written(&messages[..1]).0, 1);
 }
 
+/// What happens to a conversation besides growing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Change {
+    Undo,
+    Compaction,
+    /// A prune, an image that is left out, a hook: a message has another text.
+    Text,
+    Waking,
+    Model,
+    Reasoning,
+    /// A result without its call, or something that is missing: what pairing deals with.
+    Pairing,
+    /// Another server answers: the one before misses what comes, until it is asked again.
+    Fallback,
+}
+
+const CHANGES: usize = 8;
+
 /// A conversation that grows and changes as those of sessions do.
 struct Life {
     random: Random,
-    messages: Vec<Arc<Message>>,
+    /// The list that requests share: it is extended in place, and replaced by whatever else changes it.
+    messages: Messages,
+    changes: [usize; CHANGES],
+    /// The server that is asked.
+    server: usize,
     calls: usize,
     model: usize,
     resend: Option<ResendReasoning>,
@@ -175,19 +198,34 @@ impl Life {
         })));
     }
 
+    fn changed(&mut self, change: Change) {
+        self.changes[change as usize] += 1;
+    }
+
+    /// Changes the messages otherwise than at their end.
+    fn rewrite(&mut self, change: Change, rewrite: impl FnOnce(&mut Vec<Arc<Message>>)) {
+        self.changed(change);
+        let mut messages = self.messages.to_vec();
+        rewrite(&mut messages);
+        self.messages = messages.into();
+    }
+
     /// Lives on: usually by a turn, and sometimes by what changes the past.
     fn step(&mut self) {
         let len = self.messages.len();
-        match self.random.below(24) {
-            // An undo or a branch.
-            0 => self.messages.truncate(self.random.below(len + 1)),
-            // A compaction: a summary in place of the beginning.
+        match self.random.below(26) {
+            // Or a branch.
+            0 => {
+                let len = self.random.below(len + 1);
+                self.changed(Change::Undo);
+                self.messages.truncate(len);
+            }
+            // A summary in place of the beginning.
             1 if len > 4 => {
                 let from = 1 + self.random.below(len - 1);
                 let summary = Arc::new(Message::user("the summary"));
-                self.messages.splice(..from, [summary]);
+                self.rewrite(Change::Compaction, |messages| drop(messages.splice(..from, [summary])));
             }
-            // A prune, an image that is left out, a hook.
             2 | 3 if len > 0 => {
                 let at = self.random.below(len);
                 let short = match &*self.messages[at] {
@@ -201,23 +239,40 @@ impl Life {
                         ..answer.clone()
                     }),
                 };
-                self.messages[at] = Arc::new(short);
+                // Only the end is replaced, or a copy of everything is made.
+                if self.random.below(2) == 0 {
+                    self.changed(Change::Text);
+                    let mut end = self.messages[at..].to_vec();
+                    end[0] = Arc::new(short);
+                    self.messages.replace_from(at, end);
+                } else {
+                    self.rewrite(Change::Text, |messages| messages[at] = Arc::new(short));
+                }
             }
             // The session was woken: equal messages that are not the same ones.
-            4 => {
-                let copies = self.messages.iter().map(|message| Arc::new(Message::clone(message)));
-                self.messages = copies.collect();
+            4 => self.rewrite(Change::Waking, |messages| {
+                messages.iter_mut().for_each(|message| *message = Arc::new(Message::clone(message)));
+            }),
+            5 => {
+                self.changed(Change::Model);
+                self.model = self.random.below(3);
             }
-            5 => self.model = self.random.below(3),
             6 => {
+                self.changed(Change::Reasoning);
                 let ways = [None, Some(ResendReasoning::Never), Some(ResendReasoning::AsReasoning)];
                 self.resend = ways[self.random.below(3)];
             }
-            // A result without its call.
-            7 => self.result("c1".to_owned()),
-            // Something is missing in the middle.
+            7 => {
+                self.changed(Change::Pairing);
+                self.result("c1".to_owned());
+            }
             8 if len > 1 => {
-                self.messages.remove(self.random.below(len));
+                let at = self.random.below(len);
+                self.rewrite(Change::Pairing, |messages| drop(messages.remove(at)));
+            }
+            24 | 25 => {
+                self.changed(Change::Fallback);
+                self.server = self.random.below(SERVERS);
             }
             9..=12 => {
                 let blocks = self.blocks();
@@ -236,7 +291,7 @@ impl Life {
 
 #[test]
 fn the_bytes_are_those_of_writing_everything() {
-    check_lives(0..60);
+    check_lives(0..240);
 }
 
 /// Run it in release, after a change to an encoder.
@@ -246,13 +301,24 @@ fn the_bytes_of_20_000_conversations() {
     check_lives(0..20_000);
 }
 
+const SERVERS: usize = 4;
+const STEPS: usize = 40;
+
 /// Random conversations over every API, each request written with what is kept and anew.
 fn check_lives(seeds: Range<u64>) {
     let lives = usize::try_from(seeds.end).expect("it is small");
-    let (mut compared, mut repeated, mut in_pieces) = (0, [0; 4], 0);
+    let (mut compared, mut repeated, mut in_pieces, mut unread) = (0, [0; SERVERS], 0, 0);
+    let mut changes = [0; CHANGES];
     for seed in seeds {
-        let mut life =
-            Life { random: Random::of(seed), messages: Vec::new(), calls: 0, model: 0, resend: None };
+        let mut life = Life {
+            random: Random::of(seed),
+            messages: Messages::default(),
+            changes: [0; CHANGES],
+            server: usize::try_from(seed).expect("it is small") % SERVERS,
+            calls: 0,
+            model: 0,
+            resend: None,
+        };
         let servers = [
             (Api::Chat, "p", ["m", "n", "o"]),
             (Api::Responses, "openai", ["gpt-5", "gpt-5.2", "o3"]),
@@ -263,37 +329,42 @@ fn check_lives(seeds: Range<u64>) {
             let options = ServerOptions { name: name.to_owned(), api, ..ServerOptions::default() };
             (api.dialect(&options), options, models, History::default())
         });
-        for _ in 0..20 {
+        for _ in 0..STEPS {
             life.step();
-            for (index, (dialect, options, models, history)) in servers.iter_mut().enumerate() {
-                let mut request = request(life.messages.clone());
-                request.model = models[life.model].to_owned();
-                request.settings.resend_reasoning = life.resend;
-                request.system = Some("Be brief.".to_owned());
-                let encode = |history: &mut History| {
-                    let encoded = dialect.encode(&request, options, history);
-                    encoded.map(|encoded| encoded.body)
+            let index = life.server;
+            let (dialect, options, models, history) = &mut servers[index];
+            let mut request = request(Vec::new());
+            request.messages = life.messages.clone();
+            request.model = models[life.model].to_owned();
+            request.settings.resend_reasoning = life.resend;
+            request.system = Some("Be brief.".to_owned());
+            let encode = |history: &mut History| {
+                let encoded = dialect.encode(&request, options, history);
+                encoded.map(|encoded| encoded.body)
+            };
+            let anew = encode(&mut History::default()).expect("it can be written");
+            let blocks: Vec<Bytes> = history.blocks.iter().map(|block| block.bytes.clone()).collect();
+            unread += usize::from(!blocks.is_empty() && request.messages.continues(&history.of));
+            let kept = encode(history).expect("it can be written");
+            let (anew, kept_bytes) = (anew.concat(), kept.concat());
+            let differs = anew.iter().zip(&kept_bytes).position(|(one, other)| one != other);
+            if let Some(at) = differs.or((anew.len() != kept_bytes.len()).then_some(anew.len())) {
+                let near = |bytes: &[u8]| {
+                    let near = &bytes[at.saturating_sub(300).min(bytes.len())..bytes.len().min(at + 200)];
+                    String::from_utf8_lossy(near).into_owned()
                 };
-                let anew = encode(&mut History::default()).expect("it can be written");
-                let blocks: Vec<Bytes> = history.blocks.iter().map(|block| block.bytes.clone()).collect();
-                let kept = encode(history).expect("it can be written");
-                let (anew, kept_bytes) = (anew.concat(), kept.concat());
-                let differs = anew.iter().zip(&kept_bytes).position(|(one, other)| one != other);
-                if let Some(at) = differs.or((anew.len() != kept_bytes.len()).then_some(anew.len())) {
-                    let near = |bytes: &[u8]| {
-                        let near = &bytes[at.saturating_sub(300).min(bytes.len())..bytes.len().min(at + 200)];
-                        String::from_utf8_lossy(near).into_owned()
-                    };
-                    panic!("seed {seed}, {:?}:\n{}\n{}", options.api, near(&anew), near(&kept_bytes));
-                }
-                let now: Vec<Bytes> = history.blocks.iter().map(|block| block.bytes.clone()).collect();
-                repeated[index] += usize::from(!blocks.is_empty() && now.starts_with(&blocks));
-                in_pieces += usize::from(kept.len() > 3);
-                compared += 1;
+                panic!("seed {seed}, {:?}:\n{}\n{}", options.api, near(&anew), near(&kept_bytes));
             }
+            let now: Vec<Bytes> = history.blocks.iter().map(|block| block.bytes.clone()).collect();
+            repeated[index] += usize::from(!blocks.is_empty() && now.starts_with(&blocks));
+            in_pieces += usize::from(kept.len() > 3);
+            compared += 1;
         }
+        changes.iter_mut().zip(life.changes).for_each(|(all, own)| *all += own);
     }
-    assert_eq!(compared, lives * 20 * 4);
-    // In every API, what is kept is used again.
-    assert!(repeated.iter().all(|count| *count > lives) && in_pieces > lives, "{repeated:?} {in_pieces}");
+    assert_eq!(compared, lives * STEPS);
+    // In every API, what is kept is used again, also without reading the conversation; and everything changed the past.
+    let is_enough = |count: &usize| *count > lives / 2;
+    assert!(repeated.iter().all(is_enough) && in_pieces > lives, "{repeated:?} {in_pieces}");
+    assert!(changes.iter().all(is_enough) && unread > lives, "{changes:?} {unread}");
 }

@@ -4,7 +4,7 @@
 //! an item is known by its position alone, because some servers change its id between two events.
 
 use std::borrow::Cow;
-use std::collections::{HashSet, VecDeque};
+use std::collections::VecDeque;
 
 use greenroom_kernel::{AssistantMessage, Part, ToolCall, Usage};
 use serde::Deserialize;
@@ -521,8 +521,7 @@ impl Decoder for ResponsesDecoder {
             reason => reason.unwrap_or_default(),
         };
         let stop = stop_reason(reason, self.has_output())?;
-        let used_ids = if self.calls > 0 { asked.call_ids() } else { HashSet::new() };
-        let mut ids = Ids::new(used_ids);
+        let mut ids = Ids::new(asked.messages);
         let content: Vec<Part> = if asked.purpose == Purpose::Compaction {
             self.items.into_iter().filter_map(Item::whole).collect()
         } else {

@@ -803,7 +803,7 @@ fn a_request_begins_with_the_one_before_it() {
         let mut one = request("gpt-5", Vec::new());
         let mut before: Vec<Value> = Vec::new();
         for _ in 0..8 {
-            one.messages.extend(random_message(&mut random).into_iter().map(Arc::new));
+            random_message(&mut random).into_iter().for_each(|message| one.messages.push(Arc::new(message)));
             let items = body(&one)["input"].take();
             let items = items.as_array().unwrap();
             assert!(items.starts_with(&before), "seed {seed}: {before:?}\n{items:?}");

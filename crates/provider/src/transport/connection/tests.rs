@@ -61,7 +61,7 @@ async fn ask(provider: &HttpProvider) {
     let request = Request {
         model: "m".to_owned(),
         system: None,
-        messages: vec![Arc::new(Message::user("go on"))],
+        messages: vec![Arc::new(Message::user("go on"))].into(),
         tools: Arc::from([]),
         settings: ModelSettings::default(),
         output_schema: None,

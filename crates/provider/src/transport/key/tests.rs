@@ -101,7 +101,7 @@ async fn asked(provider: &HttpProvider) -> Result<(), ProviderError> {
     let request = Request {
         model: "m".to_owned(),
         system: None,
-        messages: vec![Arc::new(Message::user("Hi."))],
+        messages: vec![Arc::new(Message::user("Hi."))].into(),
         tools: Arc::from([]),
         settings: ModelSettings::default(),
         output_schema: None,

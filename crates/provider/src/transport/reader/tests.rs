@@ -6,7 +6,7 @@ use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::future::poll_fn;
 use futures_util::stream::{self, Stream};
-use greenroom_kernel::{Part, StopReason, ToolCall};
+use greenroom_kernel::{Message, Part, StopReason, ToolCall};
 use tokio::time::{Instant, sleep};
 
 use super::*;
@@ -16,7 +16,7 @@ const FIRST: Duration = Duration::from_secs(20);
 const IDLE: Duration = Duration::from_secs(3);
 
 fn no_call() -> Call {
-    Call { model: String::new(), messages: Vec::new(), purpose: Purpose::Step }
+    Call { model: String::new(), messages: Vec::new().into(), purpose: Purpose::Step }
 }
 
 fn reader(chunks: impl Stream<Item = reqwest::Result<Bytes>> + Send + 'static, first: Duration) -> Reader {

@@ -163,7 +163,7 @@ fn a_call_has_the_price_of_its_model_and_the_output_that_it_asks_for() {
         let request = Request {
             model: model.to_owned(),
             system: None,
-            messages: Vec::new(),
+            messages: Vec::new().into(),
             tools: Arc::default(),
             settings,
             output_schema: None,

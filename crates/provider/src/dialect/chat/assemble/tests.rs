@@ -1,8 +1,9 @@
 //! Chunks in all the shapes that servers send, and the answers that are assembled from them.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
-use greenroom_kernel::{AssistantMessage, Part, StopReason, Usage};
+use greenroom_kernel::{AssistantMessage, Message, Part, StopReason, ToolCall, Usage};
 use serde_json::{Value, json};
 
 use super::Assembler;
@@ -17,7 +18,18 @@ fn assemble(chunks: &[Value]) -> (AssistantMessage, Vec<ReplyEvent>) {
         let chunk: Chunk = serde_json::from_value(chunk.clone()).expect("a chunk is read leniently");
         assembler.take(chunk, &mut events);
     }
-    let message = assembler.finish(StopReason::Stop, "test", "m", HashSet::from(["used"]), &mut events);
+    let call = ToolCall { id: "used".into(), name: "read".into(), arguments: "{}".into() };
+    let earlier = AssistantMessage {
+        content: vec![Part::ToolCall(call)],
+        provider: "test".into(),
+        model: "m".into(),
+        usage: None,
+        stop: StopReason::ToolCalls,
+        stop_raw: None,
+        error: None,
+    };
+    let conversation = [Arc::new(Message::Assistant(earlier))];
+    let message = assembler.finish(StopReason::Stop, "test", "m", &conversation, &mut events);
     (message, events)
 }
 
@@ -113,7 +125,9 @@ fn calls_without_index() {
 
 #[test]
 fn ids_are_unique() {
+    // The first ids are looked for one by one, and those of further calls in a set.
     let (message, _) = assemble(&[delta(&json!({ "tool_calls": [
+        {"id": "used", "function": {"name": "z", "arguments": "{}"}},
         {"function": {"name": "x", "arguments": "{}"}},
         {"id": "", "function": {"name": "y", "arguments": "{}"}},
         {"id": "same", "function": {"name": "x", "arguments": "{}"}},
@@ -121,7 +135,7 @@ fn ids_are_unique() {
         {"id": "used", "function": {"name": "z", "arguments": "{}"}},
     ]}))]);
     let ids: HashSet<&str> = message.tool_calls().map(|call| call.id.as_str()).collect();
-    assert_eq!(ids.len(), 5, "{ids:?}");
+    assert_eq!(ids.len(), 6, "{ids:?}");
     assert!(ids.contains("same") && !ids.contains("used") && !ids.contains(""), "{ids:?}");
     assert_eq!(message.stop, StopReason::ToolCalls);
 }
