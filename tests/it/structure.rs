@@ -16,6 +16,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("greenroom-tools", &["greenroom-kernel"]),
     ("greenroom-formats", &["greenroom-kernel"]),
     ("greenroom-policy", &[]),
+    ("greenroom-files", &[]),
     ("greenroom-simulator", &["greenroom-kernel", "greenroom-provider"]),
     (
         "greenroom",
@@ -36,7 +37,14 @@ const EDGES: &[(&str, &[&str])] = &[
     // It accesses sessions only through the server's client: no store.
     (
         "greenroom-chat",
-        &["greenroom", "greenroom-kernel", "greenroom-server", "greenroom-terminal", "greenroom-tools"],
+        &[
+            "greenroom",
+            "greenroom-files",
+            "greenroom-kernel",
+            "greenroom-server",
+            "greenroom-terminal",
+            "greenroom-tools",
+        ],
     ),
     (
         "greenroom-cli",
@@ -44,6 +52,7 @@ const EDGES: &[(&str, &[&str])] = &[
             "greenroom",
             "greenroom-chat",
             "greenroom-server",
+            "greenroom-files",
             "greenroom-formats",
             "greenroom-simulator",
             "greenroom-kernel",

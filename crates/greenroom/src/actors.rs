@@ -24,4 +24,5 @@ pub(crate) mod sub_agent;
 pub(crate) mod summary_call;
 pub(crate) mod supervisor;
 pub(crate) mod tool_hooks;
+pub(crate) mod tools_of;
 pub(crate) mod usage_tracker;

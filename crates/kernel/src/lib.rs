@@ -6,8 +6,8 @@
 //! arguments.
 //!
 //! Reading order: [`message`] (the content of a conversation), [`entry`] (the records), [`path`] (the active
-//! records), [`size`], [`reasoning`] and [`usage`] (sizes), [`unreported`] and [`cost`] (costs), [`settings`]
-//! and [`due`] (when and how to compact), [`plan`] (where to cut), [`prune`] (which tool results are sent
+//! records), [`size`], [`reasoning`], [`window`] and [`usage`] (sizes), [`unreported`] and [`cost`] (costs), [`settings`]
+//! and [`due`] (when and how to compact), [`plan`] (where to cut), [`narrowing`] (what the next agent of a team sees), [`prune`] (which tool results are sent
 //! shorter), [`words`], [`skills`] and [`ledger`] (what is carried verbatim), [`summary`] (what to request and what to accept), [`compacting`] (a compaction from its plan to
 //! its end), [`compactions`] (what each one did), [`question`] (questions to people), [`log`] (a session's records in memory, and additions to
 //! them), [`failure`] (failures), [`run`] (what to do next).
@@ -27,6 +27,7 @@ pub mod image;
 pub mod ledger;
 pub mod log;
 pub mod message;
+pub mod narrowing;
 #[cfg(test)]
 mod notation;
 pub mod path;
@@ -49,6 +50,7 @@ pub mod terms;
 pub mod text;
 pub mod unreported;
 pub mod usage;
+pub mod window;
 pub mod words;
 
 pub use carried::{Carried, Fact, FactKind, FactRecall, Quote, SkillText};

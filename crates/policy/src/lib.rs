@@ -12,10 +12,10 @@ mod judge;
 mod mode;
 mod offer;
 mod path;
+mod pattern;
 mod policy;
 mod rule;
 mod shell;
-mod words;
 
 pub use judge::{Call, Question, Verdict};
 pub use mode::{Mode, UnknownMode};

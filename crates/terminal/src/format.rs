@@ -148,6 +148,7 @@ pub fn compacting(trigger: Trigger, tokens: u64) -> String {
         | Trigger::Manual
         | Trigger::ModelSwitch
         | Trigger::Hook
+        | Trigger::HandOff
         | Trigger::Unknown
         | _ => {
             format!("compacting {} tokens", tenths(tokens))

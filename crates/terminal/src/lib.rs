@@ -5,13 +5,11 @@
 //!
 //! Reading order: `row` (styled text), `screen` (the two output streams), `draw` (the bottom of a terminal),
 //! `input` and `keys` (the user's input), `theme` (colours), `format`, `text` and `time` (formatting), `compactions` (what
-//! they did), `approvals` (what a person is asked to approve), `interrupt` (signals),
-//! `files` (reading whole files).
+//! they did), `approvals` (what a person is asked to approve), `interrupt` (signals).
 
 pub mod approvals;
 pub mod compactions;
 pub mod draw;
-pub mod files;
 pub mod format;
 mod harmless;
 pub mod input;

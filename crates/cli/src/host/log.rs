@@ -5,7 +5,6 @@
 
 use std::fmt::{self, Write as _};
 use std::io::Write as _;
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::sync::Mutex;
 use std::time::Instant;
 
@@ -64,7 +63,7 @@ pub(crate) const PROCESS: &str = "--- process";
 /// Opens the file of a host's log. The file is emptied when it has reached half of its limit.
 fn host_log(global: &Global) -> Option<Bounded> {
     let path = crate::agent::data_dir(global).ok()?.join(crate::host::LOG_FILE);
-    let mut file = std::fs::OpenOptions::new().create(true).append(true).mode(0o600).open(path).ok()?;
+    let mut file = greenroom_files::private::append(&path).ok()?;
     let length = file.metadata().ok()?.len();
     if length > HOST_LOG_BYTES_MAX / 2 {
         file.set_len(0).ok()?;

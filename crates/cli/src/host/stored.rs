@@ -3,9 +3,8 @@
 //! Invariants: reading changes and creates nothing; losses and repairs are reported once, when the store is
 //! opened.
 
-use std::os::unix::fs::MetadataExt as _;
-
 use anyhow::Result;
+use greenroom_files::access::{self, Need};
 use greenroom_store::{Notice, Store, StoreError, StoreOptions};
 
 use crate::agent::{data_dir, warn};
@@ -115,7 +114,7 @@ pub(super) fn tell(global: &Global, notices: &[Notice]) -> Result<()> {
 /// Prints a warning if others could have changed the store.
 pub(crate) fn warn_of_others(global: &Global) -> Result<()> {
     let dir = data_dir(global)?;
-    if std::fs::metadata(&dir).is_ok_and(|metadata| metadata.mode() & 0o022 != 0) {
+    if std::fs::metadata(&dir).is_ok_and(|metadata| access::check(&metadata, Need::Closed).is_err()) {
         let dir = dir.display();
         warn(
             global,

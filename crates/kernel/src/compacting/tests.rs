@@ -6,12 +6,13 @@ use std::sync::Arc;
 use super::give_way::active_tokens;
 use super::summaries::CALLS_MAX;
 use super::*;
-use crate::entry::{EntryKind, EntryRange};
+use crate::entry::{EntryKind, EntryRange, Trigger};
 use crate::failure::FailureClass;
 
 use crate::message::{Message, Part, StopReason};
-use crate::notation::{Random, Sketch, assistant, calls, odd_path, path, says};
+use crate::notation::{Sketch, assistant, calls, odd_path, path, says};
 use crate::path::{ActivePath, project};
+use crate::random::Random;
 use crate::render::summary_text;
 use crate::retry::Retries;
 use crate::run::is_full;

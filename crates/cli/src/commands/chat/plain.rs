@@ -9,13 +9,13 @@ use greenroom::{Error, ModelSettings, RunItem, State};
 use greenroom::{EventKind, Record};
 use greenroom_chat::commands::{self, Command};
 use greenroom_chat::{Backend, HELD_COLUMNS, HowToCompact, NEXT_HOST, figures};
+use greenroom_files::{self as files, FileError};
 use greenroom_kernel::entry::Trigger;
 use greenroom_kernel::usage::ContextUsage;
 use greenroom_server::operations::{
     Abort, Accepted, ClientKind, Operation, PromptOutcome, PromptSession, ResumeSession,
 };
 use greenroom_server::{Events, ProblemKind};
-use greenroom_terminal::files::{self, FileError};
 use greenroom_terminal::screen::one_line;
 use greenroom_terminal::{Interrupts, Look, Screen, format, text};
 use tokio::sync::mpsc;

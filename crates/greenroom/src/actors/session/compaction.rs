@@ -163,7 +163,7 @@ impl SessionState {
             pinned: self.log.head().pins.clone(),
             tokens_before: size.tokens,
             ratio: measured.ratio,
-            at_window: request.at_window || (size.at_window && request.trigger != Trigger::Manual),
+            at_window: request.at_window || (size.at_window && !request.trigger.may_fail()),
             keep_recent: request.options.keep_recent,
             force: request.options.force,
             focus: request.options.focus.clone(),
@@ -237,6 +237,7 @@ impl SessionState {
             | Trigger::ModelSwitch
             | Trigger::Hook
             | Trigger::Branch
+            | Trigger::HandOff
             | Trigger::Unknown
             | _ => trigger,
         }

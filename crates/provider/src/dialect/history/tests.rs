@@ -4,13 +4,13 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use greenroom_kernel::random::Random;
 use greenroom_kernel::{
     AssistantMessage, Block, Image, Message, Native, Part, StopReason, ToolCall, ToolResult, ToolStatus,
 };
 
 use super::{BLOCK_BYTES, Elements, History, Needs};
 use crate::settings::ResendReasoning;
-use crate::transport::random::Random;
 use crate::{Api, ModelSettings, Purpose, Request, ServerOptions};
 
 pub(crate) fn request(messages: Vec<Arc<Message>>) -> Request {
@@ -88,8 +88,8 @@ struct Life {
 
 impl Life {
     fn text(&mut self) -> String {
-        let long = self.random.below(24) == 0;
-        ["so", "é \"quoted\"\n", " ", ""][self.random.below(if long { 2 } else { 4 })].repeat(if long {
+        let long = self.random.index(24) == 0;
+        ["so", "é \"quoted\"\n", " ", ""][self.random.index(if long { 2 } else { 4 })].repeat(if long {
             6_000
         } else {
             1
@@ -98,10 +98,10 @@ impl Life {
 
     fn blocks(&mut self) -> Vec<Block> {
         let mut blocks = vec![Block::Text(self.text())];
-        match self.random.below(10) {
+        match self.random.index(10) {
             0 => blocks.push(Block::Image(Image { media_type: "image/png".into(), data: "QUJD".into() })),
             1 => {
-                let dialect = ["anthropic", "responses"][self.random.below(2)].to_owned();
+                let dialect = ["anthropic", "responses"][self.random.index(2)].to_owned();
                 let block = r#"{"type":"compaction","content":"c","encrypted_content":"e"}"#.to_owned();
                 let native = Native { provider: dialect.clone(), dialect, blocks: vec![block] };
                 blocks.push(Block::Native(native));
@@ -116,8 +116,8 @@ impl Life {
             |dialect: &str, data: &str| Part::OpaqueReasoning { dialect: dialect.into(), data: data.into() };
         let mut content = Vec::new();
         let mut ids = Vec::new();
-        for _ in 0..self.random.below(5) {
-            match self.random.below(9) {
+        for _ in 0..self.random.index(5) {
+            match self.random.index(9) {
                 0 | 1 => content.push(Part::Text(self.text())),
                 2 => {
                     content.push(Part::Reasoning("hm".into()));
@@ -138,11 +138,11 @@ impl Life {
                 }),
                 _ => {
                     // Sometimes an id that an earlier call has.
-                    self.calls += usize::from(self.random.below(8) > 0);
+                    self.calls += usize::from(self.random.index(8) > 0);
                     let id = format!("c{}", self.calls);
-                    let arguments = ["{}", "", "no", "{\"a\": 1e3}"][self.random.below(4)].to_owned();
+                    let arguments = ["{}", "", "no", "{\"a\": 1e3}"][self.random.index(4)].to_owned();
                     content.push(Part::ToolCall(ToolCall { id: id.clone(), name: "read".into(), arguments }));
-                    if self.random.below(2) == 0 {
+                    if self.random.index(2) == 0 {
                         let data =
                             format!(r#"{{"functionCall":{{"id":"g{id}"}},"thoughtSignature":"QUJD"}}"#);
                         content.push(opaque("gemini", &data));
@@ -151,7 +151,7 @@ impl Life {
                 }
             }
         }
-        let provider = ["anthropic", "openai", "google", "p"][self.random.below(4)].to_owned();
+        let provider = ["anthropic", "openai", "google", "p"][self.random.index(4)].to_owned();
         self.messages.push(Arc::new(Message::Assistant(AssistantMessage {
             content,
             provider,
@@ -178,18 +178,18 @@ impl Life {
     /// Lives on: usually by a turn, and sometimes by what changes the past.
     fn step(&mut self) {
         let len = self.messages.len();
-        match self.random.below(24) {
+        match self.random.index(24) {
             // An undo or a branch.
-            0 => self.messages.truncate(self.random.below(len + 1)),
+            0 => self.messages.truncate(self.random.index(len + 1)),
             // A compaction: a summary in place of the beginning.
             1 if len > 4 => {
-                let from = 1 + self.random.below(len - 1);
+                let from = 1 + self.random.index(len - 1);
                 let summary = Arc::new(Message::user("the summary"));
                 self.messages.splice(..from, [summary]);
             }
             // A prune, an image that is left out, a hook.
             2 | 3 if len > 0 => {
-                let at = self.random.below(len);
+                let at = self.random.index(len);
                 let short = match &*self.messages[at] {
                     Message::ToolResult(result) => Message::ToolResult(ToolResult {
                         content: vec![Block::Text("[pruned]".into())],
@@ -208,16 +208,16 @@ impl Life {
                 let copies = self.messages.iter().map(|message| Arc::new(Message::clone(message)));
                 self.messages = copies.collect();
             }
-            5 => self.model = self.random.below(3),
+            5 => self.model = self.random.index(3),
             6 => {
                 let ways = [None, Some(ResendReasoning::Never), Some(ResendReasoning::AsReasoning)];
-                self.resend = ways[self.random.below(3)];
+                self.resend = ways[self.random.index(3)];
             }
             // A result without its call.
             7 => self.result("c1".to_owned()),
             // Something is missing in the middle.
             8 if len > 1 => {
-                self.messages.remove(self.random.below(len));
+                self.messages.remove(self.random.index(len));
             }
             9..=12 => {
                 let blocks = self.blocks();
@@ -225,7 +225,7 @@ impl Life {
             }
             _ => {
                 for id in self.answer() {
-                    if self.random.below(10) > 0 {
+                    if self.random.index(10) > 0 {
                         self.result(id);
                     }
                 }
@@ -252,7 +252,7 @@ fn check_lives(seeds: Range<u64>) {
     let (mut compared, mut repeated, mut in_pieces) = (0, [0; 4], 0);
     for seed in seeds {
         let mut life =
-            Life { random: Random::of(seed), messages: Vec::new(), calls: 0, model: 0, resend: None };
+            Life { random: Random::new(seed), messages: Vec::new(), calls: 0, model: 0, resend: None };
         let servers = [
             (Api::Chat, "p", ["m", "n", "o"]),
             (Api::Responses, "openai", ["gpt-5", "gpt-5.2", "o3"]),
