@@ -14,6 +14,7 @@
 
 pub(crate) mod agent;
 pub(crate) mod compact_tool;
+pub(crate) mod compaction_hooks;
 pub(crate) mod compaction_requests;
 pub(crate) mod compactor;
 pub(crate) mod flight;

@@ -66,13 +66,15 @@
 //!
 //! # Features
 //!
-//! All features except `metrics` are on by default.
+//! All features except `metrics` and `postgres` are on by default.
 //!
 //! | feature | what it adds |
 //! |---|---|
 //! | `http` | the provider for servers reached by HTTP; with `disk`, also `Runtime::from_env` |
 //! | `disk` | the store in a directory: `RuntimeBuilder::data_dir`, `store_options` and `wait_for_store` |
 //! | `metrics` | counters and gauges in Prometheus' text format: `Runtime::metrics` |
+//! | `permissions` | rules on tool calls, and approvals: `Agent::permissions` |
+//! | `postgres` | sessions in PostgreSQL, shared by several nodes |
 //! | `command-tools` | the built-in tools, which read and write files and run commands: `prelude::builtin` |
 //!
 //! A program with a provider of its own (see [`provider`]), tools of its own and
@@ -201,7 +203,6 @@ pub mod permissions {
 /// `own_provider` is a complete provider.
 pub mod provider {
     pub use futures_util::future::BoxFuture;
-    pub use futures_util::stream::BoxStream;
     pub use greenroom_kernel::ToolSpec;
     pub use greenroom_provider::retry_after::retry_after_ms;
     pub use greenroom_provider::{

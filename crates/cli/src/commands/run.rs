@@ -28,7 +28,8 @@ use crate::args::{Answers, Global, ModelArgs, RunArgs};
 use crate::commands::run_view::{self, Played};
 use crate::commands::view::View;
 use crate::error::{self, CliError};
-use crate::host::link::{ATTEMPTS, Link};
+use crate::host::ATTEMPTS;
+use crate::host::link::Link;
 use crate::host::{self, Patience};
 
 /// How many events are replayed at a time.

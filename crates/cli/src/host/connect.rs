@@ -19,9 +19,9 @@ use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::AGAIN_AFTER;
+use super::again::ATTEMPTS;
 use super::agents::Definition;
 use super::error::{Unreached, holder, is_gone_client, is_silent};
-use super::link::ATTEMPTS;
 use super::socket::{self, Connected};
 use super::spawn::{self, Started, Starts, Terms};
 use super::watchdog::{self, Patience, RawWatch, Serving};

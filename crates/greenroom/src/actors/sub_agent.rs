@@ -18,7 +18,6 @@ mod call;
 mod id;
 
 pub(crate) use call::{ancestors, tenants};
-pub(crate) use id::prefix;
 
 /// How long the run of a cancelled call may take to end in order, before the call stops waiting for it.
 const GRACE: Duration = Duration::from_secs(5);

@@ -401,7 +401,22 @@ fn assert_end(
                 // context is free.
                 let is_least = Plan::places(&params.path).last() == Some(&segment.first_kept)
                     && tokens_after + params.tokens_before / 10 <= params.tokens_before;
-                assert!(has_room || is_least, "with room, or as little as can be: {end:?}");
+                assert!(
+                    has_room || is_least,
+                    "with room, or as little as can be: {end:?}\n{tokens_after} room {room} freed {freed} trigger {trigger} {:?} force {} keep {:?} before {} window {} overhead {} places {:?} first_kept {:?} hook {} prune {} failed {} strategy {:?}",
+                    params.trigger,
+                    params.force,
+                    params.keep_recent,
+                    params.tokens_before,
+                    params.window,
+                    params.overhead,
+                    Plan::places(&params.path).last(),
+                    segment.first_kept,
+                    segment.compaction.from_hook,
+                    segment.prune.is_some(),
+                    params.failed_attempts,
+                    params.settings.strategy
+                );
             }
             if params.at_window && automatic {
                 assert!(tokens_after < params.window, "it fits: {end:?}");

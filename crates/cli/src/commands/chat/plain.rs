@@ -26,7 +26,8 @@ use crate::commands::run_view::{self, Unread};
 use crate::commands::view::View;
 use crate::config::Texts;
 use crate::config::surroundings::Surroundings;
-use crate::host::link::{ATTEMPTS, Link};
+use crate::host::ATTEMPTS;
+use crate::host::link::Link;
 use crate::host::{self, Patience};
 use crate::{agent, error};
 
@@ -448,7 +449,7 @@ impl Chat {
             format!("{} tokens in all", format::short(state.total_tokens)),
         ];
         if state.cost_microdollars > 0 {
-            parts.push(format::about(format::dollars(state.cost_microdollars), state.estimated_tokens));
+            parts.push(format::about(format::cents(state.cost_microdollars), state.estimated_tokens));
         }
         parts.push(state.model);
         self.output.note(Look::DIM, &format!("  {}", parts.join(" · ")))
