@@ -43,6 +43,8 @@ mod keys;
 mod lanes;
 /// Sessions that are opened, sleep and wake.
 mod lifecycle;
+/// How sessions are listed, named, copied and found.
+mod listings;
 /// Settings that change while sessions are open.
 mod live;
 /// How much a runtime takes on, and how many sessions it keeps in memory.
@@ -105,7 +107,7 @@ mod terms;
 mod tools;
 /// How many messages a run takes.
 mod traffic;
-/// What the end of a process leaves undone, and how sessions are listed, named and found.
+/// What the end of a process leaves undone.
 mod unfinished;
 /// Windows that servers tell, and limits that they name.
 mod windows;

@@ -10,13 +10,13 @@ use std::time::Duration;
 
 use greenroom::prelude::*;
 use greenroom::{EventType, Filter, StoreError, TakeOver};
-use greenroom_kernel::{EntryId, EntryKind, Message};
+use greenroom_kernel::{EntryId, EntryKind};
 use greenroom_simulator::{Answer as Said, CallInfo, Function, Pace, SeenRequest, Simulator};
 use greenroom_store::Engine;
 use greenroom_store::cluster::{Cluster, Fault, Node};
 use greenroom_store::faults::Random;
 
-use crate::support::{agent, builder, simulator};
+use crate::support::{agent, answers_after, answers_in, builder, simulator};
 
 /// What moves with a session, and where its node lets it go.
 mod moves;
@@ -31,11 +31,7 @@ struct Running {
 }
 
 fn model(first_ms: u64) -> Simulator {
-    let pace = Pace { chunks: 3, first_ms, between_ms: 1 };
-    let answer = move |request: &SeenRequest, _: CallInfo| {
-        Said::text(format!("to {}", request.last_user_text())).with_pace(pace)
-    };
-    simulator(Function(answer), WINDOW)
+    answers_after(first_ms, WINDOW)
 }
 
 async fn start(cluster: &Cluster, name: &str, model: &Simulator) -> Running {
@@ -46,19 +42,8 @@ async fn start(cluster: &Cluster, name: &str, model: &Simulator) -> Running {
     Running { node, runtime, _taking: taking }
 }
 
-/// The user's prompts of a session, each with the whole answers that follow it before the next one.
 async fn answers(cluster: &Cluster, id: &str) -> Vec<(String, Vec<String>)> {
-    let mut answers: Vec<(String, Vec<String>)> = Vec::new();
-    for entry in Engine::load(cluster.store(), id, EntryId(0)).await.unwrap() {
-        match entry.kind.as_message().map(|message| &**message) {
-            Some(message @ Message::User(_)) => answers.push((message.text(), Vec::new())),
-            Some(message @ Message::Assistant(answer)) if !answer.stop.is_partial() => {
-                answers.last_mut().unwrap().1.push(message.text());
-            }
-            _ => {}
-        }
-    }
-    answers
+    answers_in(&Engine::load(cluster.store(), id, EntryId(0)).await.unwrap())
 }
 
 fn whole(prompts: &[&str]) -> Vec<(String, Vec<String>)> {

@@ -13,13 +13,14 @@ mod model;
 mod plan;
 mod record;
 mod stream;
+mod tools;
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use greenroom_tools::panic_text;
+use greenroom_kernel::text::panic_text;
 
 /// The outcome of a seed.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]

@@ -7,12 +7,39 @@ use std::sync::Arc;
 
 use greenroom::prelude::*;
 use greenroom::{RuntimeBuilder, Subscription};
-use greenroom_simulator::{Script, Simulator, SimulatorOptions};
+use greenroom_kernel::{Entry, Message};
+use greenroom_simulator::{
+    Answer, CallInfo, Function, Pace, Script, SeenRequest, Simulator, SimulatorOptions,
+};
 use greenroom_store::{Engine, Store};
 
 /// Returns a simulator with this script and window.
 pub(crate) fn simulator(script: impl Script + 'static, window: u64) -> Simulator {
     Simulator::new(SimulatorOptions { window, ..SimulatorOptions::new(script) })
+}
+
+/// Returns a simulator that answers each prompt with `to` and the prompt, after this delay.
+pub(crate) fn answers_after(first_ms: u64, window: u64) -> Simulator {
+    let pace = Pace { chunks: 3, first_ms, between_ms: 1 };
+    let answer = move |request: &SeenRequest, _: CallInfo| {
+        Answer::text(format!("to {}", request.last_user_text())).with_pace(pace)
+    };
+    simulator(Function(answer), window)
+}
+
+/// Returns the user's prompts in a log, each with the whole answers that follow it before the next one.
+pub(crate) fn answers_in(entries: &[Entry]) -> Vec<(String, Vec<String>)> {
+    let mut answers: Vec<(String, Vec<String>)> = Vec::new();
+    for entry in entries {
+        match entry.kind.as_message().map(|message| &**message) {
+            Some(message @ Message::User(_)) => answers.push((message.text(), Vec::new())),
+            Some(message @ Message::Assistant(answer)) if !answer.stop.is_partial() => {
+                answers.last_mut().unwrap().1.push(message.text());
+            }
+            _ => {}
+        }
+    }
+    answers
 }
 
 /// Returns an empty store: in memory, or a schema of the PostgreSQL server that `GREENROOM_TEST_POSTGRES` names.

@@ -3022,7 +3022,7 @@ export interface Tree {
  * - `hook`: A hook asked for it.
  * - `branch`: A branch was left, and its summary comes along. Nothing is replaced.
  */
-export type Trigger = "threshold" | "overflow" | "manual" | "model_switch" | "hook" | "branch";
+export type Trigger = "threshold" | "overflow" | "manual" | "model_switch" | "hook" | "branch" | "hand_off";
 
 /** The context after the undo. */
 export interface Undone {

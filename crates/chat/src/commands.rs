@@ -6,7 +6,7 @@
 use std::path::{Path, PathBuf};
 
 use greenroom::permissions::{Effect, Mode};
-use greenroom_terminal::files;
+use greenroom_files as files;
 
 use super::backend::HowToCompact;
 use super::program::Skill;

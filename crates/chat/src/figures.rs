@@ -6,7 +6,6 @@ use std::path::Path;
 
 use greenroom::permissions::Mode;
 use greenroom::{CompactionRecord, State, Status};
-use greenroom_kernel::plan::NothingToCompact;
 use greenroom_kernel::usage::{ContextUsage, WindowSource};
 use greenroom_server::operations::{Branch, Pinned, Planned, RewoundAction, RewoundFile, SessionRewound};
 use greenroom_terminal::row::Look;
@@ -20,12 +19,14 @@ mod context;
 
 /// How many columns of a branch's text are shown.
 const TEXT_COLUMNS: usize = 60;
+/// How a conversation is compacted in which everything is recent.
+const FORCE: &str = "/compact --force keeps only the last two messages";
 
 /// Describes what a compaction would do.
 pub fn plan(plan: &Planned) -> String {
     let Some(first_kept) = plan.first_kept else {
         let reason = plan.reason.as_deref().unwrap_or_default();
-        return format!("Nothing to compact yet: {}", text::nothing_to_compact(reason));
+        return format!("Nothing to compact yet: {}", text::nothing_to_compact(reason, FORCE));
     };
     let split = if plan.is_split_turn { ", cutting a turn" } else { "" };
     format!(
@@ -42,15 +43,13 @@ pub fn nothing_to_compact(reason: &str, context: &ContextUsage) -> String {
         Some(window) => format!("{} of {}", format::short(context.tokens), format::short(window)),
         None => format!("{} tokens", format::short(context.tokens)),
     };
-    let is_recent = reason == NothingToCompact::AllRecent.to_string();
-    let way = if is_recent { "; /compact --force keeps only the last two messages" } else { "" };
-    format!("Nothing to compact yet ({size}): {reason}{way}")
+    format!("Nothing to compact yet ({size}): {}", text::nothing_to_compact(reason, FORCE))
 }
 
 /// Describes the session, its model, its server, its permissions and its usage.
 pub fn status(state: &State, folder: &Path, server: Option<&str>, mode: Option<Mode>) -> String {
     let cost = if state.cost_microdollars > 0 {
-        format::about(format::dollars(state.cost_microdollars), state.estimated_tokens)
+        format::about(format::cents(state.cost_microdollars), state.estimated_tokens)
     } else {
         "cost unknown".to_owned()
     };
@@ -98,7 +97,7 @@ pub fn pins(pins: &[Pinned]) -> String {
 pub fn cost(state: &State) -> String {
     let cost = match state.cost_microdollars {
         0 => "cost unknown: no price is known for the models that were used".to_owned(),
-        cost => format!("{} so far", format::about(format::dollars(cost), state.estimated_tokens)),
+        cost => format!("{} so far", format::about(format::cents(cost), state.estimated_tokens)),
     };
     let estimated = match state.estimated_tokens {
         0 => String::new(),

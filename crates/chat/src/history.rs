@@ -3,10 +3,12 @@
 //! Invariants: only this user can read the file; its size is bounded; a chat works even if it cannot read or
 //! write it.
 
-use std::fs::{self, OpenOptions};
-use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+use std::fs;
+use std::io::{self, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
+
+use greenroom_files::{self as files, private};
 
 #[cfg(test)]
 mod tests;
@@ -19,6 +21,8 @@ const PROMPTS_MAX: usize = 1_000;
 const PROMPT_BYTES_MAX: usize = 16 * 1024;
 /// A larger file is rewritten, in bytes.
 const FILE_BYTES_MAX: u64 = 4 * 1024 * 1024;
+/// The most bytes that are read of it.
+const READ_BYTES_MAX: usize = 2 * 4 * 1024 * 1024;
 
 /// The history file.
 #[derive(Debug, Clone)]
@@ -32,16 +36,10 @@ impl History {
 
     /// Reads the prompts, the oldest first.
     pub(crate) fn read(&self) -> Vec<String> {
-        // Reading something else in its place, such as a pipe, could block.
-        if !fs::metadata(&self.0).is_ok_and(|metadata| metadata.is_file()) {
+        let opened = files::open(&self.0, true).ok();
+        let Some(bytes) = opened.and_then(|(file, _)| files::read_start(file, READ_BYTES_MAX).ok()) else {
             return Vec::new();
-        }
-        let mut bytes = Vec::new();
-        let read =
-            fs::File::open(&self.0).and_then(|file| file.take(2 * FILE_BYTES_MAX).read_to_end(&mut bytes));
-        if read.is_err() {
-            return Vec::new();
-        }
+        };
         // A damaged line affects no other.
         let text = String::from_utf8_lossy(&bytes);
         // One line of JSON for each prompt, because prompts contain line breaks. A truncated line is skipped.
@@ -58,21 +56,17 @@ impl History {
         if fs::metadata(&self.0).is_ok_and(|metadata| !metadata.is_file()) {
             return Err(io::Error::other("the history is not a regular file"));
         }
-        let mut open = OpenOptions::new();
-        open.create(true).mode(0o600);
         let line = format!("{}\n", serde_json::to_string(prompt)?);
-        let mut file = open.clone().append(true).open(&self.0)?;
+        let mut file = private::append(&self.0)?;
         // Also restricts an existing file with other permissions.
-        file.set_permissions(fs::Permissions::from_mode(0o600))?;
+        file.set_permissions(fs::Permissions::from_mode(private::FILE_MODE))?;
         // One write, so the lines of two chats do not mix.
         file.write_all(line.as_bytes())?;
         if file.metadata()?.len() > FILE_BYTES_MAX {
             let prompts = self.read();
             let kept = prompts.iter().skip(prompts.len() / 2);
             let text: Vec<String> = kept.map(serde_json::to_string).collect::<Result<_, _>>()?;
-            let beside = self.0.with_extension("new");
-            open.write(true).truncate(true).open(&beside)?.write_all((text.join("\n") + "\n").as_bytes())?;
-            fs::rename(&beside, &self.0)?;
+            private::replace(&self.0, (text.join("\n") + "\n").as_bytes())?;
         }
         Ok(())
     }

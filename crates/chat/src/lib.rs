@@ -8,9 +8,10 @@
 //! Invariants: no key waits for the runtime; inputs keep their order; the terminal is restored however the
 //! chat ends.
 //!
-//! Reading order: [`Program`], `backend` (requests), `model` (what is shown, and what a key does), `live`
-//! (the effects), `commands` (the slash commands); then the parts of the model: `editor`, `ask`, `picker`,
-//! `calls`, `viewer`, `markdown`, `status`.
+//! Reading order: `program` ([`Program`]), `backend` (requests), `model` (what is shown, and what a key does), `live`
+//! (the effects), `follow` (the order of events), `commands` (the slash commands); then the parts of the model: `editor`,
+//! `history` (earlier prompts), `attached` (files in prompts), `ask`, `picker`, `calls`, `viewer`, `markdown`, `highlight`,
+//! `status`, `figures`, `notice`; before a chat: `choose`.
 
 mod ask;
 mod attached;

@@ -31,6 +31,7 @@ pub(crate) use self::settings::{ClientSettings, Stay};
 pub(crate) mod ask_user;
 pub(crate) mod choice;
 mod compaction_hook;
+mod confirmed;
 pub(crate) mod kept;
 mod key_command;
 pub(crate) mod local;
@@ -42,7 +43,6 @@ pub(crate) mod server;
 mod settings;
 pub(crate) mod simulated;
 pub(crate) mod skills;
-mod trust;
 
 /// How long the check of the server's address may take before it is left to the first call.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);

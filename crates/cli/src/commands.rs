@@ -5,13 +5,11 @@
 //! Invariants: a command reads its flags, uses a runtime or a store through `host`, and prints through a
 //! `Screen`. Completion alone reads the store directly, because it must not start or wait for anything.
 
-mod backup;
 pub(crate) mod chat;
 pub(crate) mod compact;
 pub(crate) mod completions;
 pub(crate) mod config;
 mod confirm;
-mod copy;
 pub(crate) mod demo;
 pub(crate) mod doctor;
 pub(crate) mod eval;

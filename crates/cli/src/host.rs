@@ -24,6 +24,7 @@ use self::socket::{HeldLock, Place};
 use crate::agent;
 use crate::args::Global;
 
+pub(crate) use self::again::ATTEMPTS;
 pub(crate) use self::agents::Nobody;
 pub(crate) use self::changes::Changes;
 pub(crate) use self::connect::{
@@ -37,6 +38,7 @@ pub(crate) use self::peer::check_possible;
 pub(crate) use self::spawn::Terms;
 pub(crate) use self::watchdog::{Patience, Silence};
 
+mod again;
 mod agents;
 mod changes;
 pub(crate) mod cluster;

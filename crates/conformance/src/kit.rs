@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use greenroom_kernel::random::Random;
 use greenroom_kernel::{Block, Entry, EntryId, EntryKind, Head, Message};
 use greenroom_store::{Appended, Batch, Engine, StoreError};
 
@@ -89,34 +90,15 @@ pub fn refused<T: std::fmt::Debug>(result: Result<T, StoreError>, expected: &str
     }
 }
 
-/// Random numbers from a seed (splitmix64).
-#[derive(Debug, Clone)]
-pub struct Random(u64);
-
-impl Random {
-    /// Takes the seed from the variable `GREENROOM_SEED`, or from the clock, and prints it.
-    #[expect(clippy::print_stderr, reason = "a random test prints its seed")]
-    #[expect(clippy::disallowed_methods, reason = "a seed is given by hand")]
-    pub fn new(test: &str) -> Self {
-        let given = std::env::var("GREENROOM_SEED").ok().and_then(|seed| seed.parse().ok());
-        let seed = given.unwrap_or_else(|| {
-            let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-            now.map_or(0, |now| u64::from(now.subsec_nanos()) ^ (now.as_secs() << 20))
-        });
-        eprintln!("{test}: GREENROOM_SEED={seed}");
-        Self(seed)
-    }
-
-    /// Returns the next number.
-    pub fn number(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    /// Returns a number below `end`.
-    pub fn below(&mut self, end: u64) -> u64 {
-        self.number() % end
-    }
+/// Returns random numbers. The seed is the variable `GREENROOM_SEED`, or from the clock, and is printed.
+#[expect(clippy::print_stderr, reason = "a random test prints its seed")]
+#[expect(clippy::disallowed_methods, reason = "a seed is given by hand")]
+pub fn random(test: &str) -> Random {
+    let given = std::env::var("GREENROOM_SEED").ok().and_then(|seed| seed.parse().ok());
+    let seed = given.unwrap_or_else(|| {
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        now.map_or(0, |now| u64::from(now.subsec_nanos()) ^ (now.as_secs() << 20))
+    });
+    eprintln!("{test}: GREENROOM_SEED={seed}");
+    Random::new(seed)
 }

@@ -14,6 +14,7 @@
 
 pub(crate) mod agent;
 pub(crate) mod compact_tool;
+pub(crate) mod compaction_hooks;
 pub(crate) mod compaction_requests;
 pub(crate) mod compactor;
 pub(crate) mod flight;
@@ -24,4 +25,5 @@ pub(crate) mod sub_agent;
 pub(crate) mod summary_call;
 pub(crate) mod supervisor;
 pub(crate) mod tool_hooks;
+pub(crate) mod tools_of;
 pub(crate) mod usage_tracker;

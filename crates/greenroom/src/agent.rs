@@ -19,7 +19,7 @@ use greenroom_tools::{AppState, IntoToolOutput, Registry, Tool, ToolError, ToolF
 use crate::agent::fallback::{FALLBACK_ON, Fallback};
 use crate::agent::hooks::AgentHooks;
 use crate::agent::instructions::{Instructions, InstructionsContext};
-use crate::agent::live::{ReloadedSettings, SettingsChange};
+use crate::agent::live_settings::{ReloadedSettings, SettingsChange};
 use crate::agent::sub_agent::SubAgent;
 use crate::agent::team::{HandOffTo, Members};
 use crate::agent::validate::Validators;
@@ -31,7 +31,7 @@ use crate::values::model_info::PriceList;
 pub(crate) mod fallback;
 pub(crate) mod hooks;
 pub(crate) mod instructions;
-pub(crate) mod live;
+pub(crate) mod live_settings;
 pub(crate) mod output;
 #[cfg(feature = "permissions")]
 pub(crate) mod permissions;

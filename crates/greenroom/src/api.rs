@@ -5,6 +5,8 @@
 //! Invariants: the API turns a call into a message and waits for the answer; it decides nothing about runs and
 //! compactions. Deletions, which concern several sessions, are carried out here, one at a time.
 
+#[cfg(feature = "disk")]
+mod backup;
 pub(crate) mod children;
 pub(crate) mod consumer;
 pub(crate) mod consumers;

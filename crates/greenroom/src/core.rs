@@ -1,5 +1,13 @@
-//! Room: the common parts of actors and handles: every message on one page ([`message`]), access to a session
-//! ([`door`]), the shared state of a session ([`shared`]), and the services of a runtime ([`deps`]).
+//! Room: the common parts of actors and handles.
+//!
+//! - Messages: [`message`] (all of them), [`mail`] (what one handler sends to a child, together), [`agent_line`] (from a run's
+//!   tasks to its agent, even while the session sleeps).
+//! - Reaching a session: [`door`] (its mailbox, waking, asking), [`handover`] (a prompt and its reply), [`ownership`] (which
+//!   node runs it).
+//! - The state of a session: [`shared`], [`running`] (the run in progress), [`child_work`] (calls of sub-agents), [`terms`] (of
+//!   a prompt), [`asking`] (open questions in its tree).
+//! - The services of a runtime: [`deps`], [`consumers`] (the open ones), [`searches`], [`kept_files`], [`readiness`],
+//!   [`metrics`], [`trace`].
 //!
 //! May use `agent`, `lane`, `limits`, `events` and `values`.
 //!

@@ -1,4 +1,6 @@
-//! Room: events, their subscribers, and the transient progress that events report.
+//! Room: events ([`event`], with [`message_view`] and [`reasons`]; [`entry_events`] of a log's entries; [`redact`]), their
+//! subscribers ([`bus`]), the events of one run ([`run_link`]), and what they say about a session's present work ([`activity`],
+//! [`pairs`]).
 //!
 //! May use `values`.
 //!

@@ -1,4 +1,5 @@
-//! Room: a lane: one provider, shared by many sessions, and the learned facts about its models.
+//! Room: a lane: one provider, shared by many sessions ([`shared_provider`], `queue`, `silence`), and what is known about its
+//! models ([`learned`] from answers and refusals, [`served`] from the server's list).
 //!
 //! May use `events` and `values`.
 //!

@@ -106,7 +106,7 @@ pub use agent::hooks::input::{InputKind, InputVerdict, ProposedInput};
 pub use agent::hooks::model_call::{BeforeModel, ModelCallProposal, ModelCallReport};
 pub use agent::hooks::tool_call::{AfterTool, BeforeTool, ToolCallProposal, ToolCallReport};
 pub use agent::instructions::InstructionsContext;
-pub use agent::live::{LiveSettings, SettingsChange};
+pub use agent::live_settings::{LiveSettings, SettingsChange};
 pub use agent::sub_agent::{SubAgent, sub_agent};
 pub use agent::team::Team;
 pub use agent::validate::{ProposedAnswer, Rejection};
@@ -174,9 +174,9 @@ pub use greenroom_tools::{
     AppState, AskError, FunctionTool, MissingState, Registry, Tool, ToolContext, ToolError, ToolOutput, tool,
 };
 
-pub use greenroom_kernel::context_usage::{ContextUsage, WindowSource};
 pub use greenroom_kernel::entry::{Delivery as InboxDelivery, Trigger};
 pub use greenroom_kernel::settings::CompactionSettings;
+pub use greenroom_kernel::usage::{ContextUsage, WindowSource};
 pub use greenroom_kernel::{
     AssistantMessage, Block, Entry, EntryKind, Failure, Message, Part, StopReason, ToolCall, ToolResult,
     ToolStatus, Usage,
@@ -205,7 +205,6 @@ pub mod permissions {
 /// `own_provider` is a complete provider.
 pub mod provider {
     pub use futures_util::future::BoxFuture;
-    pub use futures_util::stream::BoxStream;
     pub use greenroom_kernel::ToolSpec;
     pub use greenroom_provider::retry_after::retry_after_ms;
     pub use greenroom_provider::{

@@ -1,4 +1,5 @@
-//! Room: limits: input, restarts, money, labels, and deadlock detection.
+//! Room: limits: [`admission`] (of input), [`restarts`], [`spending`] (the budget of a tree of sub-agents), [`labels`] (limits
+//! by label), [`accounts`] (what was spent, stored), and [`waits`] (deadlock detection).
 //!
 //! May use `values`.
 //!

@@ -137,8 +137,9 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// Returns what these entries count, which were recorded by their own session and not imported.
-    pub fn of<'a>(entries: impl IntoIterator<Item = &'a Entry>, cost: &CallCost) -> Self {
+    /// Returns what these entries count, which were recorded by their own session and not imported. A run of a sub-agent is a
+    /// part of its caller's, and does not count.
+    pub fn of<'a>(entries: impl IntoIterator<Item = &'a Entry>, is_sub_agent: bool, cost: &CallCost) -> Self {
         let mut tally = Self::default();
         for entry in entries {
             let is_below =
@@ -149,7 +150,8 @@ impl Tally {
                     tally.cost_microdollars.saturating_add(cost_microdollars.unwrap_or(0));
             }
             tally.calls += u64::from(entry.kind.as_answer().is_some());
-            tally.runs += u64::from(matches!(entry.kind, EntryKind::RunEnded { .. }));
+            let ends_run = matches!(entry.kind, EntryKind::RunEnded { .. });
+            tally.runs += u64::from(ends_run && !is_sub_agent);
         }
         tally
     }

@@ -16,7 +16,7 @@ use crate::compacting::branch::BranchRecord;
 use crate::compacting::install::Author;
 use crate::compacting::native::NativeWork;
 use crate::compacting::summaries::{Progress, Reaction, Source, Summaries, to_estimate};
-use crate::entry::{Compaction, CompactionOutcome, Entry, EntryId, Prune, PrunedResult, Trigger};
+use crate::entry::{Compaction, CompactionOutcome, Entry, EntryId, Prune, PrunedResult};
 use crate::failure::Failure;
 use crate::message::{AssistantMessage, Usage};
 use crate::path::{as_sent, is_message};
@@ -623,7 +623,7 @@ impl Compacting {
     fn next_rung(&mut self, why: &str) -> Vec<Effect> {
         self.last_first_kept = self.plan.as_ref().map(|plan| plan.first_kept);
         match self.rung {
-            Rung::Summarise if self.params.trigger != Trigger::Manual || self.params.at_window => {
+            Rung::Summarise if !self.params.trigger.may_fail() || self.params.at_window => {
                 self.rung = Rung::Halve;
                 self.start_rung()
             }

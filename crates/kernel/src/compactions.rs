@@ -258,15 +258,28 @@ fn installed(
     compaction: &Compaction,
     end: Option<(u64, &CompactionEnded)>,
 ) -> CompactionRecord {
+    let outcome = match compaction.trigger {
+        Trigger::HandOff => {
+            let reason = "the next agent sees only the newest messages".to_owned();
+            CompactionOutcome::Truncated { reason }
+        }
+        // An imported one.
+        Trigger::Threshold
+        | Trigger::Overflow
+        | Trigger::Manual
+        | Trigger::ModelSwitch
+        | Trigger::Hook
+        | Trigger::Branch
+        | Trigger::Unknown => CompactionOutcome::Completed,
+    };
     let base = match end {
         Some((at_ms, ended)) => of_end(entry.id, at_ms, ended),
-        // An imported one.
         None => CompactionRecord {
             number: 0,
             entry_id: entry.id,
             at_ms: entry.at_ms,
             trigger: compaction.trigger,
-            outcome: CompactionOutcome::Completed,
+            outcome,
             is_undone: false,
             is_active: false,
             is_split_turn: false,

@@ -6,6 +6,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::window::{Window, WindowSource};
+
 #[cfg(test)]
 mod tests;
 
@@ -25,39 +27,6 @@ pub struct ContextUsage {
     pub window: Option<u64>,
     /// Where the window comes from.
     pub window_source: WindowSource,
-}
-
-/// Where a window comes from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
-#[serde(rename_all = "snake_case")]
-#[non_exhaustive]
-pub enum WindowSource {
-    /// `compaction.context_window`.
-    CompactionSetting,
-    /// The configuration's or the agent's `context_window`.
-    Setting,
-    /// The model catalogue.
-    Catalog,
-    /// A limit that the provider named in an error.
-    Learned,
-    /// Nothing knows it; the setting `unknown_window` says what to take.
-    Assumed,
-    /// The server says that it takes so much.
-    Server,
-    /// The server says that the model was made for so much; the server may take less.
-    Trained,
-    /// Nothing knows it, and nothing is assumed. A source of a newer program reads as this one.
-    #[serde(other)]
-    Unknown,
-}
-
-/// A model's window, and its source.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Window {
-    /// Its size in tokens; `None` if unknown.
-    pub tokens: Option<u64>,
-    /// The source.
-    pub source: WindowSource,
 }
 
 /// The two parts of a context's size.

@@ -8,10 +8,10 @@
 
 use std::sync::Arc;
 
-use crate::context_usage::{Window, WindowSource};
 use crate::cost::CostLimits;
 use crate::entry::Trigger;
 use crate::settings::CompactionSettings;
+use crate::window::{Window, WindowSource};
 
 #[cfg(test)]
 mod tests;
@@ -131,7 +131,7 @@ pub fn is_due(trigger: Trigger, size: &Size, has_news: bool) -> bool {
         // One that was not enough must not be followed by the next at once.
         Trigger::Threshold => size.is_due && has_news,
         Trigger::ModelSwitch => size.is_due,
-        Trigger::Overflow | Trigger::Manual | Trigger::Hook | Trigger::Branch => true,
+        Trigger::Overflow | Trigger::Manual | Trigger::Hook | Trigger::Branch | Trigger::HandOff => true,
         // Nothing asks for one.
         Trigger::Unknown => false,
     }

@@ -2,15 +2,23 @@
 //!
 //! The one key decision: **this crate only decides.** Every function here is a plain function of its
 //! arguments; the actors of `greenroom` carry out its decisions. What is absent, and stays so: tokio, ractor,
-//! sled, clocks, random numbers, files and the network. Time (`at_ms`, unix milliseconds) and ids are
+//! sled, clocks, random numbers, files and the network. Time (`at_ms`, unix milliseconds), ids and seeds are
 //! arguments.
 //!
-//! Reading order: [`message`] (the content of a conversation), [`entry`] (the records), [`path`] (the active
-//! records), [`size`], [`reasoning`] and [`usage`] (sizes), [`unreported`] and [`cost`] (costs), [`settings`]
-//! and [`due`] (when and how to compact), [`plan`] (where to cut), [`prune`] (which tool results are sent
-//! shorter), [`words`], [`skills`] and [`ledger`] (what is carried verbatim), [`summary`] (what to request and what to accept), [`compacting`] (a compaction from its plan to
-//! its end), [`compactions`] (what each one did), [`question`] (questions to people), [`log`] (a session's records in memory, and additions to
-//! them), [`failure`] (failures), [`run`] (what to do next).
+//! Reading order:
+//!
+//! - A conversation: [`message`] (with [`image`]), [`entry`] (the records; [`terms`] of prompts), [`path`] (the active
+//!   records), [`render`] (what is sent for records that are no messages), [`log`] (a session's records in memory, and
+//!   additions to them), [`head`] (their summary), [`session_id`], [`search`].
+//! - Sizes: [`size`], [`reasoning`], [`window`], [`usage`], [`context_usage`], [`unreported`].
+//! - Costs: [`cost`] (limits), [`bill`] (what was spent).
+//! - Compaction: [`settings`] and [`due`] (when and how), [`plan`] (where to cut), [`narrowing`] (what the next agent of a
+//!   team sees), [`prune`] (which tool results are sent shorter), [`words`], [`skills`], [`ledger`] and [`files`] (what is
+//!   [`carried`] verbatim), [`summary`] (what to request and what to accept), [`compacting`] (from the plan to the end),
+//!   [`compactions`] (what each one did).
+//! - Runs: [`run`] (what to do next), [`failure`] and [`retry`], [`question`] (questions to people).
+//! - Beside these: [`redact`] (secrets), [`text`] (truncation, characters that mislead), [`random`] (numbers from a seed that
+//!   is given; for tests and simulations), and the tests' `notation` of paths.
 
 pub mod bill;
 pub mod carried;
@@ -28,6 +36,7 @@ pub mod ledger;
 pub mod log;
 pub mod message;
 pub mod messages;
+pub mod narrowing;
 #[cfg(test)]
 mod notation;
 pub mod path;
@@ -50,6 +59,7 @@ pub mod terms;
 pub mod text;
 pub mod unreported;
 pub mod usage;
+pub mod window;
 pub mod words;
 
 pub use carried::{Carried, Fact, FactKind, FactRecall, Quote, SkillText};

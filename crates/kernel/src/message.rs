@@ -25,6 +25,15 @@ impl Message {
         Self::User(vec![Block::Text(text.into())])
     }
 
+    /// Returns the number of its images.
+    pub fn images(&self) -> u64 {
+        match self {
+            Self::User(blocks) => images_in(blocks),
+            Self::ToolResult(result) => images_in(&result.content),
+            Self::Assistant(_) => 0,
+        }
+    }
+
     /// Returns the tool calls in it; empty unless it is an assistant message that calls tools.
     pub fn tool_calls(&self) -> impl Iterator<Item = &ToolCall> {
         let parts: &[Part] = match self {
@@ -71,6 +80,11 @@ impl Message {
             Self::Assistant(assistant) => assistant.text(),
         }
     }
+}
+
+/// Returns the number of images in a content.
+pub(crate) fn images_in(blocks: &[Block]) -> u64 {
+    blocks.iter().filter(|block| matches!(block, Block::Image(_))).count() as u64
 }
 
 /// Returns the text blocks of `blocks`, joined by newlines.

@@ -25,4 +25,19 @@ impl Random {
     pub fn below(&mut self, limit: u64) -> u64 {
         self.number() % limit
     }
+
+    /// Returns an index into something of this length, which must not be 0.
+    pub fn index(&mut self, length: usize) -> usize {
+        usize::try_from(self.below(length as u64)).expect("it is less than the length")
+    }
+
+    /// Returns one of `choices`, which must not be empty.
+    pub fn pick<'a, T>(&mut self, choices: &'a [T]) -> &'a T {
+        &choices[self.index(choices.len())]
+    }
+
+    /// Returns `true` once in `n` times.
+    pub fn one_in(&mut self, n: u64) -> bool {
+        self.below(n) == 0
+    }
 }

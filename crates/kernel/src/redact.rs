@@ -104,11 +104,6 @@ impl Redactor {
         known.values.is_none() && !known.shapes
     }
 
-    /// How many values it knows.
-    pub fn values_known(&self) -> usize {
-        self.known().names.len()
-    }
-
     /// Replaces the known values.
     pub fn values<'a>(&self, text: &'a str) -> Cow<'a, str> {
         match &self.known().values {

@@ -1,4 +1,4 @@
-//! Truncates texts, by bytes or by characters, and reads the text of a panic.
+//! Truncates texts, by bytes or by characters; recognises characters that mislead; reads the text of a panic.
 //!
 //! Invariants: a text is never cut inside a character; one that is short enough is returned unchanged; a truncated
 //! one states how much is missing.
@@ -33,6 +33,36 @@ pub(crate) fn elide_middle(text: &str, limit: usize) -> String {
     let start: String = text.chars().take(head).collect();
     let end: String = text.chars().skip(count - tail).collect();
     format!("{start}\n[… {} characters cut …]\n{end}", count - head - tail)
+}
+
+/// Whether a character is invisible, or changes how the text around it is shown: direction marks, embeddings, overrides and
+/// isolates; zero-width spaces and fillers; soft hyphens; line and paragraph separators; tags and variation selectors without
+/// glyphs; the byte order mark. Joiners are not among them: scripts and emoji need them.
+pub fn is_misleading(c: char) -> bool {
+    matches!(
+        c,
+        '\u{ad}'
+            | '\u{61c}'
+            | '\u{115f}'
+            | '\u{1160}'
+            | '\u{180e}'
+            | '\u{200b}'
+            | '\u{200e}'
+            | '\u{200f}'
+            | '\u{2028}'..='\u{202e}'
+            | '\u{2060}'..='\u{206f}'
+            | '\u{3164}'
+            | '\u{feff}'
+            | '\u{ffa0}'
+            | '\u{fff9}'..='\u{fffb}'
+            | '\u{e0000}'..='\u{e007f}'
+            | '\u{e0100}'..='\u{e01ef}'
+    )
+}
+
+/// Whether a character must not be in a name, which is shown in one line: control characters, misleading ones, and joiners.
+pub fn is_unprintable(c: char) -> bool {
+    c.is_control() || is_misleading(c) || matches!(c, '\u{200c}' | '\u{200d}')
 }
 
 /// Returns the message of a caught panic.

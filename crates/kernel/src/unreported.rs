@@ -6,7 +6,7 @@
 //! if no way of counting makes it true, so a true report is never increased; additions are marked as
 //! estimated.
 
-use crate::message::{AssistantMessage, Block, Message, Part, ToolSpec, Usage};
+use crate::message::{AssistantMessage, Message, Part, ToolSpec, Usage};
 use crate::messages::Messages;
 use crate::reasoning::ResentReasoning;
 use crate::size::{
@@ -66,7 +66,7 @@ impl Sent<'_> {
         for message in self.messages {
             let tokens = message_tokens(message, Estimator::Classes);
             counted.likely = counted.likely.saturating_add(tokens).saturating_add(self.reasoning(message));
-            counted.least += tokens.saturating_sub(images(message).saturating_mul(IMAGE_TOKENS));
+            counted.least += tokens.saturating_sub(message.images().saturating_mul(IMAGE_TOKENS));
         }
         let likely = counted.likely.saturating_add(system).saturating_add(tools);
         Counted { likely: self.ratio.apply(likely), least: counted.least.saturating_add(system) }
@@ -133,13 +133,4 @@ fn missing_of(reported: u64, counted: Counted) -> u64 {
         _ => can_be(reported, counted.least),
     };
     if can_be { 0 } else { counted.likely.saturating_sub(reported) }
-}
-
-fn images(message: &Message) -> u64 {
-    let blocks: &[Block] = match message {
-        Message::User(blocks) => blocks,
-        Message::ToolResult(result) => &result.content,
-        Message::Assistant(_) => &[],
-    };
-    blocks.iter().filter(|block| matches!(block, Block::Image(_))).count() as u64
 }

@@ -9,12 +9,12 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-pub use crate::context_usage::{ContextUsage, Measured, Window, WindowSource};
+pub use crate::context_usage::{ContextUsage, Measured};
 use crate::entry::{Entry, EntryKind};
 use crate::message::{Message, Usage};
 use crate::path::{ActivePath, as_sent, is_message};
-use crate::settings::{CompactionSettings, UnknownWindow};
 use crate::size::{Estimator, stored_tokens};
+pub use crate::window::{KnownWindows, LimitEvidence, Window, WindowSource, is_believable_limit};
 
 mod tracker;
 mod weigh;
@@ -31,75 +31,6 @@ const FACTOR_MIN: f64 = 0.5;
 const FACTOR_MAX: f64 = 3.0;
 /// Samples below this many tokens are ignored for the ratio, and such reports need no check.
 const SAMPLE_TOKENS: u64 = 400;
-
-/// The known windows of a model, besides the settings.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct KnownWindows {
-    /// The configuration's or the agent's `context_window`.
-    pub setting: Option<u64>,
-    /// The server's reported limit, in its current configuration.
-    pub served: Option<u64>,
-    /// The catalogue's limit: its input limit if it has one, otherwise its context.
-    pub catalog: Option<u64>,
-    /// The model's trained context, as reported by the server. The server may accept less.
-    pub trained: Option<u64>,
-    /// A limit that the provider named in an error.
-    pub learned: Option<u64>,
-}
-
-impl Window {
-    /// Returns the first known one: the settings; then the server's limit, the catalogue or the trained
-    /// context, lowered by the learned limit; then an assumption.
-    pub fn resolve(settings: &CompactionSettings, known: KnownWindows) -> Self {
-        let found = |tokens, source| Self { tokens: Some(tokens), source };
-        if let Some(tokens) = settings.context_window {
-            return found(tokens, WindowSource::CompactionSetting);
-        }
-        if let Some(tokens) = known.setting {
-            return found(tokens, WindowSource::Setting);
-        }
-        let told = [
-            (known.served, WindowSource::Server),
-            (known.catalog, WindowSource::Catalog),
-            (known.trained, WindowSource::Trained),
-        ];
-        let told = told.into_iter().find_map(|(tokens, source)| Some((tokens?, source)));
-        match (told, known.learned) {
-            (Some((told, _)), Some(learned)) if learned < told => found(learned, WindowSource::Learned),
-            (Some((told, source)), _) => found(told, source),
-            (None, Some(learned)) => found(learned, WindowSource::Learned),
-            (None, None) => match settings.unknown_window {
-                UnknownWindow::Assume(tokens) => found(tokens, WindowSource::Assumed),
-                UnknownWindow::Disable => Self { tokens: None, source: WindowSource::Unknown },
-            },
-        }
-    }
-}
-
-/// The evidence when a provider names a limit in an error.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct LimitEvidence {
-    /// The size of the request, by our own count, in tokens; 0 if unknown.
-    pub sent: u64,
-    /// The largest request that the provider accepted before, by its own report, in tokens.
-    pub accepted: u64,
-    /// The limit that it named before, if that was not believed.
-    pub named_before: Option<u64>,
-}
-
-/// Whether a limit that a provider named in an error, in tokens, is believed to be the model's window.
-///
-/// Numbers are read from prose, and a learned limit applies to every session of that model: one that is
-/// smaller than any window in use, or far above the size of the request, is not a window. One below the
-/// largest accepted request is believed when it is named again, as by a server that was restarted with less.
-pub fn is_believable_limit(limit: u64, evidence: LimitEvidence) -> bool {
-    const LIMIT_MIN: u64 = 1_024;
-    const SENT_FACTOR_MAX: u64 = 4;
-    let LimitEvidence { sent, accepted, named_before } = evidence;
-    limit >= LIMIT_MIN
-        && (sent == 0 || limit <= sent.saturating_mul(SENT_FACTOR_MAX))
-        && (limit >= accepted || named_before == Some(limit))
-}
 
 /// The ratio of a provider's count to our estimate, learned from its reports.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]

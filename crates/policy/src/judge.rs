@@ -10,10 +10,10 @@ use serde_json::Value;
 
 use crate::mode::Mode;
 use crate::offer;
+use crate::pattern::Match;
 use crate::policy::Policy;
 use crate::rule::{Effect, Pattern, PolicyRule, Subject};
 use crate::shell::{self, Script, Simple, Word};
-use crate::words::Match;
 
 /// A tool call to judge.
 #[derive(Debug, Clone)]

@@ -7,15 +7,18 @@
 //!
 //! Invariants: a rule that denies wins over every other one, in every mode; a rule that asks wins over those
 //! that allow and over the mode; a policy that cannot be read denies everything.
+//!
+//! Reading order: `policy` (the rules and the mode), `rule`, `pattern` (of a command's words) and `path` (of paths), `mode`,
+//! `shell` (the parser of commands), `judge` (the decision), `offer` (the rules that a person is offered).
 
 mod judge;
 mod mode;
 mod offer;
 mod path;
+mod pattern;
 mod policy;
 mod rule;
 mod shell;
-mod words;
 
 pub use judge::{Call, Question, Verdict};
 pub use mode::{Mode, UnknownMode};

@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::path::{Folders, PathPattern};
-use crate::words::{WordsPattern, glob};
+use crate::pattern::{WordsPattern, glob};
 
 /// What a rule does with the calls that it matches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]

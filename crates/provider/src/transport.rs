@@ -266,6 +266,4 @@ fn endpoint(options: &ServerOptions, dialect: &dyn Dialect) -> Result<Endpoint, 
 }
 
 #[cfg(test)]
-pub(crate) mod random;
-#[cfg(test)]
 mod tests;

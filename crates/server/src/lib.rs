@@ -3,6 +3,10 @@
 //! The key decision: **this crate owns the wire types.** The types that programs in other languages see are
 //! defined here and versioned, independently of the actors' messages. What is absent: files and the terminal; the HTTP
 //! server is given its token, and creates none.
+//!
+//! Reading order: `operations` (everything that a client can ask, with its types), `problem` (errors on the wire), `rpc` and
+//! `client` (JSON-RPC), `http`, `host` (a runtime that several clients share), `markdown` (a conversation for people), and the
+//! tests' agent that asks, `asking`.
 
 #[cfg(test)]
 mod asking;

@@ -18,6 +18,7 @@ use serde_json::{Value, json};
 
 use crate::problem::Problem;
 
+pub use self::at_work::{ListLive, LiveListed, SessionInProgress, WatchSession};
 pub use self::compactions::{
     CompactionsListed, ListCompactions, ListPins, PinEntry, Pinned, PinsListed, ShowCompaction,
 };
@@ -36,7 +37,6 @@ pub use self::entries::{
     LoggedTouch, ReadEntries, StoreLosses, status_of,
 };
 pub use self::keeping::{BackUpStore, BackedUp, PruneRule, PruneSessions, Pruned, PrunedSession};
-pub use self::live::{ListLive, LiveListed, SessionInProgress, WatchSession};
 pub use self::parts::{
     ContextCategory, ContextPart, ContextParts, ListTools, SessionContext, ToolSummary, ToolsListed,
 };
@@ -63,13 +63,13 @@ pub use self::work::{
     PromptSession, ResumeSession, Sent, Steer, UndoCompaction, Undone,
 };
 
+mod at_work;
 mod compactions;
 mod connection;
 mod consumers;
 mod conversation;
 mod entries;
 mod keeping;
-mod live;
 mod parts;
 mod permissions;
 mod query;

@@ -16,10 +16,12 @@
 //! simulator.assert_clean();
 //! ```
 //!
-//! Reading order: [`seen`] (a request), [`check`] (the rules for requests), [`tokens`] (the size of a
-//! request), [`model`] (the script interface), [`scripts`] and [`summariser`] (scripts),
-//! [`fault`] and [`overflow`] (failures), [`simulator`] (the life of a call), [`server`] (over HTTP), [`replay`]
-//! (a recorded session through the kernel's compactions).
+//! Reading order: [`seen`] (a request), [`check`] (the rules for requests), [`tokens`] and `counting` (its size), [`model`]
+//! (the script interface), [`scripts`], `scripted` with `expect` and `history` (for tests of agents), [`summariser`] with
+//! `sealed`, `answer` (a reply in steps), [`fault`] and [`overflow`] (failures), [`simulator`] (the life of a call),
+//! `in_process` and [`server`] (the transports) with `protocol` and `list` (the forms of APIs), `cassette` (recorded answers),
+//! `conformance` (what the runtime demands of any provider), [`replay`] (a recorded session through the kernel's
+//! compactions).
 
 mod answer;
 mod cassette;

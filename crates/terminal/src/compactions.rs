@@ -191,6 +191,7 @@ fn trigger(trigger: Trigger) -> &'static str {
         Trigger::ModelSwitch => "model change",
         Trigger::Hook => "for a hook",
         Trigger::Branch => "of a branch",
+        Trigger::HandOff => "hand-off",
         Trigger::Unknown | _ => "other",
     }
 }

@@ -49,23 +49,12 @@ pub fn duration(ms: u64) -> String {
     }
 }
 
-/// Formats micro-dollars as dollars: `$0.0312`.
-pub fn dollars(microdollars: u64) -> String {
-    if microdollars >= 1_000_000 {
-        format!("${}.{:02}", microdollars / 1_000_000, microdollars % 1_000_000 / 10_000)
-    } else {
-        format!("$0.{:04}", microdollars.div_ceil(100))
-    }
-}
-
-/// Formats micro-dollars as dollars and cents, `$0.03`; amounts below a cent like [`dollars`].
+/// Formats what was spent, given in micro-dollars, as dollars and cents, `$0.03`; less than a cent with four digits,
+/// rounded up: `$0.0012`. A limit that a person set is formatted exactly, by the kernel.
 pub fn cents(microdollars: u64) -> String {
     match microdollars {
-        0..10_000 => dollars(microdollars),
-        _ => {
-            let cents = (microdollars + 5_000) / 10_000;
-            format!("${}.{:02}", cents / 100, cents % 100)
-        }
+        0..10_000 => format!("$0.{:04}", microdollars.div_ceil(100)),
+        _ => greenroom_kernel::cost::dollars(microdollars),
     }
 }
 
@@ -148,6 +137,7 @@ pub fn compacting(trigger: Trigger, tokens: u64) -> String {
         | Trigger::Manual
         | Trigger::ModelSwitch
         | Trigger::Hook
+        | Trigger::HandOff
         | Trigger::Unknown
         | _ => {
             format!("compacting {} tokens", tenths(tokens))
@@ -158,7 +148,7 @@ pub fn compacting(trigger: Trigger, tokens: u64) -> String {
 /// Describes a compaction in one line: `compacted 142.3k → 21.8k tokens, 96 messages, 8.4 s, $0.03`.
 pub fn compaction(end: &Compacted) -> String {
     if let CompactionOutcome::Nothing { reason } = &end.outcome {
-        return format!("nothing to compact: {}", text::nothing_to_compact(reason));
+        return format!("nothing to compact: {reason}");
     }
     let is_of_branch = end.trigger == Trigger::Branch;
     if !end.is_installed() {
@@ -196,7 +186,7 @@ pub fn continued(from: &str, compacted: &Compacted) -> String {
     }
     let reason = compacted.outcome.reason().unwrap_or("it was interrupted");
     if let CompactionOutcome::Nothing { .. } = compacted.outcome {
-        return format!("continues {from} with the whole conversation: {}", text::nothing_to_compact(reason));
+        return format!("continues {from} with the whole conversation: {reason}");
     }
     format!("continues {from} with the whole conversation, since no summary could be made: {reason}")
 }

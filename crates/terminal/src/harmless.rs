@@ -5,36 +5,13 @@
 
 use std::borrow::Cow;
 
+use greenroom_kernel::text::is_misleading;
 use unicode_width::UnicodeWidthChar as _;
 
-/// Whether a terminal would obey a character or show it misleadingly.
-///
-/// These are the control characters of both sets (C0 and C1, DEL); direction marks, embeddings, overrides and
-/// isolates; zero-width spaces and fillers; soft hyphens; line and paragraph separators; tags; and the byte
-/// order mark. Joiners are permitted: scripts and emoji need them.
+/// Whether a terminal would obey a character or show it misleadingly: the control characters of both sets (C0 and C1, DEL)
+/// except for layout, and those that mislead.
 fn is_hostile(c: char) -> bool {
-    let is_layout = matches!(c, '\n' | '\t');
-    (c.is_control() && !is_layout)
-        || matches!(
-            c,
-            '\u{ad}'
-                | '\u{61c}'
-                | '\u{115f}'
-                | '\u{1160}'
-                | '\u{180e}'
-                | '\u{200b}'
-                | '\u{2060}'..='\u{2065}'
-                | '\u{3164}'
-                | '\u{ffa0}'
-                | '\u{e0100}'..='\u{e01ef}'
-                | '\u{200e}'
-                | '\u{200f}'
-                | '\u{2028}'..='\u{202e}'
-                | '\u{2066}'..='\u{206f}'
-                | '\u{feff}'
-                | '\u{fff9}'..='\u{fffb}'
-                | '\u{e0000}'..='\u{e007f}'
-        )
+    (c.is_control() && !matches!(c, '\n' | '\t')) || is_misleading(c)
 }
 
 /// Returns the text with these characters escaped (`\u{1b}`). CR LF becomes LF.

@@ -3,15 +3,13 @@
 //! Invariants: text reaches a terminal through [`Screen`] or as a [`Row`], which hold only its harmless form;
 //! [`Row`] is the only type for styled text. Nothing here knows commands, a runtime or the configuration.
 //!
-//! Reading order: `row` (styled text), `screen` (the two output streams), `draw` (the bottom of a terminal),
+//! Reading order: `row` (styled text), `screen` (the two output streams) with `progress`, `table`, `harmless` (text from outside), `draw` (the bottom of a terminal),
 //! `input` and `keys` (the user's input), `theme` (colours), `format`, `text` and `time` (formatting), `compactions` (what
-//! they did), `approvals` (what a person is asked to approve), `interrupt` (signals),
-//! `files` (reading whole files).
+//! they did), `approvals` (what a person is asked to approve), `interrupt` (signals).
 
 pub mod approvals;
 pub mod compactions;
 pub mod draw;
-pub mod files;
 pub mod format;
 mod harmless;
 pub mod input;

@@ -32,11 +32,14 @@ pub fn about(estimate: u64, max: u64) -> String {
     format!("about {} (at most {})", thousands(estimate), thousands(max))
 }
 
-/// Says why nothing was compacted, and which option compacts anyway.
-pub fn nothing_to_compact(reason: &str) -> String {
-    let is_recent = reason == NothingToCompact::AllRecent.to_string();
-    let way = if is_recent { "; --keep N keeps less, and --force only the last two messages" } else { "" };
-    format!("{reason}{way}")
+/// Returns why nothing was compacted; if everything is recent, with the way to compact anyway.
+pub fn nothing_to_compact(reason: &str, way: &str) -> String {
+    if is_recent(reason) { format!("{reason}; {way}") } else { reason.to_owned() }
+}
+
+/// Whether nothing was compacted because everything is recent.
+pub fn is_recent(reason: &str) -> bool {
+    reason == NothingToCompact::AllRecent.to_string()
 }
 
 /// Describes the result of a compaction: the messages and tokens saved, or why nothing was compacted.
@@ -60,7 +63,7 @@ pub fn compacted(end: &Compacted) -> String {
     let name = end.outcome.as_str();
     let reason = end.outcome.reason().unwrap_or(name);
     if matches!(end.outcome, CompactionOutcome::Nothing { .. }) {
-        format!("No compaction needed: {}", nothing_to_compact(reason))
+        format!("No compaction needed: {reason}")
     } else {
         format!("Compaction {name}: {reason}; the conversation is unchanged")
     }

@@ -3,6 +3,14 @@
 //! The one key decision: **this is the only crate through which a model reaches files and processes**, so it is
 //! the one to audit. File tools are confined to a workspace; every output is capped; every tool declares
 //! which files it touched. What is absent: models, sessions, actors.
+//!
+//! | part | modules |
+//! |---|---|
+//! | what a tool is | `function`, `schema`, `value_schema`, `registry`, `context` with `state`, `questions` and `pauses`, `output`, `error`, `similar` |
+//! | files | `builtin`, `workspace`, `rewind` |
+//! | processes | `process`, `helper`, `sandbox`, `privacy` (no secrets for commands), `origin` (whose process it is) |
+//! | processes of the user, not of a model | `printed` (a command that prints a key), `editor`, `background` |
+//! | tests | `by_hand` |
 
 #[cfg(feature = "command-tools")]
 pub mod background;
@@ -45,7 +53,6 @@ pub use error::ToolsError;
 pub use function::{
     FunctionTool, IntoToolOutput, ToolError, ToolFunction, arguments_schema, read_arguments, tool,
 };
-pub use greenroom_kernel::text::panic_text;
 pub use pauses::{PauseGuard, Pauses};
 pub use questions::{AskError, Questions, fits};
 pub use registry::{Registry, WeakRegistry, parse_arguments};

@@ -14,6 +14,7 @@ use greenroom_kernel::files::{FileOps, Touch};
 use greenroom_kernel::message::{Block, Image, Message, StopReason, ToolStatus};
 use greenroom_kernel::path::{is_message, path_to, project};
 use greenroom_kernel::plan::{PlanOptions, plan};
+use greenroom_kernel::random::Random;
 use greenroom_kernel::settings::{CutRule, Occasion};
 use greenroom_simulator::{
     Answer as Said, ByPurpose, CallInfo, Function, Pace, SeenRequest, Simulator, SimulatorOptions, Summariser,
@@ -30,23 +31,6 @@ use crate::support::{agent, builder, drain, store};
 const SEEDS: u64 = 100;
 /// The number of steps of each.
 const STEPS: u64 = 30;
-
-/// A seeded generator of numbers.
-struct Random(greenroom_kernel::random::Random);
-
-impl Random {
-    fn new(seed: u64) -> Self {
-        Self(greenroom_kernel::random::Random::new(seed))
-    }
-
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0.below(limit)
-    }
-
-    fn size(&mut self, limit: u64) -> usize {
-        usize::try_from(self.below(limit)).unwrap()
-    }
-}
 
 #[tokio::test(start_paused = true)]
 async fn what_holds_of_every_context_holds_in_random_sessions() {
@@ -112,7 +96,7 @@ async fn live(seed: u64) -> Shown {
     let settings = settings(|settings| {
         settings.cut = if random.below(2) == 0 { CutRule::Nearest } else { CutRule::TurnFirst };
         settings.min_split_prefix = 1 + random.below(6);
-        settings.preserve_messages = [None, Some(2), Some(5)][random.size(3)];
+        settings.preserve_messages = [None, Some(2), Some(5)][random.index(3)];
         settings.background = random.below(2) == 0;
     });
     let options = SimulatorOptions {
@@ -147,7 +131,7 @@ async fn live(seed: u64) -> Shown {
 /// Decides the answers: text, parallel calls, sometimes slow answers.
 fn talk(_: &SeenRequest, info: CallInfo) -> Said {
     let mut random = Random::new(info.seed);
-    let words = text(&format!("a{}.", info.call), 20 + random.size(300));
+    let words = text(&format!("a{}.", info.call), 20 + random.index(300));
     let mut reply = Said { text: words, ..Said::default() };
     if random.below(2) == 0 {
         for _ in 0..=random.below(3) {
@@ -194,7 +178,7 @@ fn imported(random: &mut Random) -> Vec<Arc<Entry>> {
     let mut tree: Vec<Arc<Entry>> = Vec::new();
     let mut leaf = None;
     for run in 0..random.below(12) {
-        let mut messages = vec![user(text(&format!("i{run}u."), random.size(200)))];
+        let mut messages = vec![user(text(&format!("i{run}u."), random.index(200)))];
         match random.below(5) {
             0 => messages.push(said("")),
             1 => {
@@ -214,14 +198,14 @@ fn imported(random: &mut Random) -> Vec<Arc<Entry>> {
                     &[(&touched, Touch::Modified)],
                 ));
                 messages.push(result(&ids[0], text(&format!("i{run}r0."), 90), &[(&touched, Touch::Read)]));
-                messages.push(said(text(&format!("i{run}a."), random.size(100))));
+                messages.push(said(text(&format!("i{run}a."), random.index(100))));
             }
             3 => {
                 let image = Image { media_type: "image/png".into(), data: "iVBORw0KGgo=".into() };
                 let shown = vec![Block::Text(format!("i{run}p.")), Block::Image(image)];
                 messages.extend([Message::User(shown), said(text(&format!("i{run}a."), 60))]);
             }
-            _ => messages.push(said(text(&format!("i{run}a."), random.size(200)))),
+            _ => messages.push(said(text(&format!("i{run}a."), random.index(200)))),
         }
         let first = tree.len() as u64;
         let branch_from = leaf;
@@ -252,7 +236,7 @@ fn imported(random: &mut Random) -> Vec<Arc<Entry>> {
 
 impl Life {
     async fn act(&mut self, random: &mut Random, step: u64) {
-        let said = text(&format!("q{step}."), 10 + random.size(300));
+        let said = text(&format!("q{step}."), 10 + random.index(300));
         match random.below(12) {
             0..=4 => {
                 self.session.prompt(said).await.unwrap();

@@ -5,7 +5,7 @@
 
 use std::sync::atomic::AtomicBool;
 
-use greenroom_kernel::entry::{Compaction, Entry};
+use greenroom_kernel::entry::{Compaction, Entry, Trigger};
 use greenroom_simulator::{Fault, Script};
 
 use super::*;
@@ -84,7 +84,7 @@ async fn what_the_last_messages_leave_out_is_recorded() {
     assert!(compacted.entry_id.is_some() && Some(id) > compacted.entry_id);
     assert_eq!((said.base, said.previous), (compacted.entry_id, compacted.entry_id));
     assert_eq!(said.summary, HIDDEN);
-    assert!(said.truncated && said.from_hook, "no model wrote it, and content is lost");
+    assert_eq!((said.trigger, said.truncated, said.from_hook), (Trigger::HandOff, true, false));
     assert_eq!(said.tokens_before, before.context.tokens);
     assert_eq!(said.messages_before, context.len() as u64);
     // Two messages are kept; the older summary is replaced, and does not count as a message.
@@ -144,7 +144,8 @@ async fn what_is_summarised_is_seen_as_its_summary() {
         assert!(text.starts_with("refunds"), "{text}");
         assert_eq!(summaries(&model), 1);
         let (_, said) = newest_compaction(&runtime).await;
-        assert_eq!(said.first_kept, Some(newest), "by model: {by_model}");
+        assert_eq!((said.first_kept, said.trigger), (Some(newest), Trigger::HandOff), "by model: {by_model}");
+        assert!(!said.truncated, "by model: {by_model}: a model wrote it");
         let texts = texts(&model);
         assert!(has(&texts, &said.summary) && !has(&texts, HIDDEN), "by model: {by_model}: {texts:?}");
         assert!(has(&texts, "newest long"), "by model: {by_model}: {texts:?}");

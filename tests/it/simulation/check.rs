@@ -8,13 +8,13 @@ use greenroom_kernel::Entry;
 use greenroom_kernel::entry::{EntryId, EntryKind, RunOutcome};
 use greenroom_kernel::message::Message;
 use greenroom_kernel::path::{path_to, project};
+use greenroom_kernel::text::panic_text;
 use greenroom_store::Store;
-use greenroom_tools::panic_text;
 
-use super::life::Runs;
 use super::plan::Plan;
 use super::record::{Bounds, Record};
 use super::stream::{Ends, Stream, check_told};
+use super::tools::Runs;
 
 /// An input to a session.
 #[derive(Debug)]

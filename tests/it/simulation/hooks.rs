@@ -11,7 +11,7 @@ use greenroom::{AfterTool, BeforeModel, BeforeTool, InputVerdict, Message, Rejec
 use greenroom_store::faults::Random;
 use serde_json::json;
 
-use super::life::Runs;
+use super::tools::Runs;
 
 /// The random decisions, and their record.
 #[derive(Clone)]

@@ -451,7 +451,7 @@ impl Record {
         let trigger = settings.trigger_tokens(*window).unwrap_or(*window);
         let at_most = match ended.trigger {
             // A requested compaction always takes place.
-            Trigger::Manual | Trigger::Hook => return,
+            Trigger::Manual | Trigger::Hook | Trigger::HandOff => return,
             // At the window, anything that can be sent at all is better than nothing.
             _ if is_fallback || ended.trigger == Trigger::Overflow => *window - settings.reserve(*window) / 2,
             _ => share(trigger),

@@ -2259,7 +2259,7 @@ class Tree(t.TypedDict):
     """The branches."""
 
 
-Trigger = t.Literal["threshold", "overflow", "manual", "model_switch", "hook", "branch"]
+Trigger = t.Literal["threshold", "overflow", "manual", "model_switch", "hook", "branch", "hand_off"]
 """Why a compaction was asked for.
 
 - `threshold`: The context reached the trigger.

@@ -3,13 +3,13 @@
 //! Invariants: each command runs in a task of its own, so the user can continue typing; its result is shown
 //! as rows, an error as a line.
 
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use base64::Engine as _;
 use greenroom::permissions::{Effect, Mode};
 use greenroom::{CompactionDetails, CompactionOutcome, Order as ListOrder, ReasoningEffort};
+use greenroom_files::private;
 use greenroom_kernel::size::{Estimator, text_tokens};
 use greenroom_server::operations::{
     Branch, ExportFormat, ListSessions, RewindScope, SessionPermissions, SetPermissions, Speech, ToolSummary,
@@ -524,9 +524,8 @@ async fn export(backend: &Backend, folder: PathBuf, path: String) -> Outcome {
             std::fs::create_dir_all(parent)
                 .map_err(|error| format!("write {}: {error}", parent.display()))?;
         }
-        let mut open = std::fs::OpenOptions::new();
-        let file = open.write(true).create_new(true).mode(0o600).open(&path);
-        let written = file.and_then(|mut file| std::io::Write::write_all(&mut file, text.as_bytes()));
+        let written = private::create_new(&path)
+            .and_then(|mut file| std::io::Write::write_all(&mut file, text.as_bytes()));
         written.map(|()| path.display().to_string()).map_err(|error| {
             if error.kind() == std::io::ErrorKind::AlreadyExists {
                 format!("{} exists; use /export FILE with another name", path.display())

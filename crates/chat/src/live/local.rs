@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use greenroom::Image;
+use greenroom_files as files;
 use greenroom_kernel::{Block, ToolStatus};
 use greenroom_server::operations::ImageData;
-use greenroom_terminal::files;
 use greenroom_tools::builtin::bash::{self, Containment, Helper};
 use greenroom_tools::sandbox::Sandbox;
 use greenroom_tools::{Progress, Registry, ToolContext, Workspace, builtin};

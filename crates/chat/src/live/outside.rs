@@ -5,16 +5,16 @@
 //! text and pictures can be read only by the user.
 
 use std::io::Write as _;
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::Result;
+use greenroom_files::{self as files, private};
 use greenroom_terminal::input;
 use greenroom_terminal::row::{Look, Row};
 use greenroom_terminal::screen::variable;
 use greenroom_terminal::theme::Theme;
-use greenroom_terminal::{files, time};
+use greenroom_terminal::time;
 use greenroom_tools::Progress;
 use tokio_util::sync::CancellationToken;
 
@@ -221,8 +221,7 @@ fn keep(folder: &Path, bytes: &[u8]) -> Result<PathBuf, String> {
 
 /// Writes a new file that only the user can read.
 fn write_new(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
-    let mut open = std::fs::OpenOptions::new();
-    open.write(true).create_new(true).mode(0o600).open(path)?.write_all(bytes)
+    private::create_new(path)?.write_all(bytes)
 }
 
 #[cfg(test)]

@@ -7,14 +7,12 @@
 //! Invariants: no key is kept, and no query of an address; an address is kept only as one to which the key must have
 //! been confirmed; a flag that is given takes precedence, and is then the session's.
 
-use std::io::Write as _;
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 use greenroom::ReasoningEffort;
 use greenroom::permissions::Mode;
-use greenroom_terminal::files;
+use greenroom_files::{self as files, private};
 use serde::{Deserialize, Serialize};
 
 use super::server::Server;
@@ -450,13 +448,9 @@ fn path(global: &Global, session_id: &str) -> Option<PathBuf> {
 fn write(path: &Path, bytes: &[u8]) -> Result<()> {
     let failed = || format!("write {}", path.display());
     if let Some(folder) = path.parent() {
-        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).with_context(failed)?;
+        private::create_folders(folder).with_context(failed)?;
     }
-    let new = path.with_extension(format!("new{}", std::process::id()));
-    let mut options = std::fs::File::options();
-    let mut file =
-        options.write(true).create(true).truncate(true).mode(0o600).open(&new).with_context(failed)?;
-    file.write_all(bytes).and_then(|()| std::fs::rename(&new, path)).with_context(failed)
+    private::replace(path, bytes).with_context(failed)
 }
 
 /// Returns an address without its query, which may contain a key, and without a password.

@@ -7,10 +7,10 @@
 //! if everyone could have written it, if it is not regular, or if it is a link out of the project or into the folder of
 //! its version control.
 
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use greenroom_terminal::files::{self, FileError};
+use greenroom_files::access::{self, Exposed, Need};
+use greenroom_files::{self as files, FileError};
 use parking_lot::Mutex;
 
 use crate::config::stamp::Stamp;
@@ -137,12 +137,12 @@ impl ProjectFiles {
         let real = path.canonicalize().map_err(FileError::Io)?;
         check_within(&self.root, &real).map_err(denied)?;
         let (file, metadata) = files::open(&real, false)?;
-        let user = rustix::process::geteuid().as_raw();
-        if metadata.uid() != user && metadata.uid() != 0 {
-            return Err(denied("it belongs to another user"));
-        }
-        if metadata.mode() & 0o002 != 0 {
-            return Err(denied("everybody may write it; check it, then run `chmod o-w` on it"));
+        match access::check(&metadata, Need::Trusted) {
+            Ok(()) => {}
+            Err(exposed @ Exposed::Owner { .. }) => return Err(denied(&exposed.to_string())),
+            Err(Exposed::Permissions) => {
+                return Err(denied("everybody may write it; check it, then run `chmod o-w` on it"));
+            }
         }
         // One more byte reveals that the file is larger; larger files are truncated without being read
         // completely.

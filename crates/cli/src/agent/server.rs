@@ -13,7 +13,7 @@ use greenroom::provider::Prices;
 use greenroom::provider::{BaseUrl, Catalog, HttpProvider, KeySource, Proxies, ServerOptions};
 use greenroom_tools::origin;
 
-use super::{key_command, local, trust};
+use super::{confirmed, key_command, local};
 use crate::args::{ModelArgs, ServerArgs};
 use crate::config::surroundings::Surroundings;
 use crate::config::{
@@ -99,7 +99,7 @@ impl Server {
         let variable = args.api_key_env.as_deref().or(self.settings.api_key_env.as_deref());
         match variable.and_then(|variable| self.surroundings.variable(variable)) {
             Some(key) if self.name.is_none() && !args.is_kept => {
-                trust::confirm(data_dir, &key, &self.base_url)
+                confirmed::confirm(data_dir, &key, &self.base_url)
             }
             Some(_) | None => Ok(()),
         }
@@ -107,7 +107,7 @@ impl Server {
 
     /// Confirms that this key may be sent to its address, which the user has seen.
     pub(crate) fn confirm(&self, key: &str, data_dir: &Path) -> Result<()> {
-        trust::confirm(data_dir, key, &self.base_url)
+        confirmed::confirm(data_dir, key, &self.base_url)
     }
 
     /// Whether it is a vendor's own server.
@@ -179,7 +179,7 @@ impl Server {
             None => (key_variable, None),
         };
         let is_confirmed =
-            |key: &String| !self.is_of_file || trust::is_confirmed(data_dir, key, &self.base_url);
+            |key: &String| !self.is_of_file || confirmed::is_confirmed(data_dir, key, &self.base_url);
         if let (Some(key), Some(key_variable), true) = (&api_key, key_variable, needs_key)
             && !is_confirmed(key)
         {
@@ -221,7 +221,7 @@ impl Server {
         key: String,
         data_dir: &Path,
     ) -> Result<Arc<HttpProvider>> {
-        if self.is_of_file && !trust::is_confirmed(data_dir, &key, &self.base_url) {
+        if self.is_of_file && !confirmed::is_confirmed(data_dir, &key, &self.base_url) {
             return Err(usage(format!(
                 "a configuration file sends this key to {}, which you have not confirmed; if the address is right, set its \
                  variable, and run `greenroom config trust{}` once",
@@ -353,7 +353,7 @@ pub(crate) fn confirm(
     check_variable(variable).map_err(|reason| usage(format!("--api-key-env {reason}")))?;
     let key = surroundings.variable(variable);
     let key = key.ok_or_else(|| usage(format!("the variable {variable} is not set; set it to the key")))?;
-    trust::confirm(data_dir, &key, base_url)?;
+    confirmed::confirm(data_dir, &key, base_url)?;
     Ok((variable.to_owned(), base_url.clone()))
 }
 

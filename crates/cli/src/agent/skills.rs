@@ -6,11 +6,11 @@
 //! never replaces one of the user's.
 
 use std::collections::BTreeMap;
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use greenroom_terminal::files;
+use greenroom_files as files;
+use greenroom_files::access::{self, Need};
 use greenroom_tools::{FunctionTool, ToolError, tool};
 use parking_lot::Mutex;
 use schemars::JsonSchema;
@@ -218,18 +218,13 @@ impl Skills {
             paths.sort();
             stamps.extend(paths.into_iter().map(|path| {
                 let stamp = path.metadata().ok().filter(std::fs::Metadata::is_file);
-                let stamp = stamp.filter(is_trustworthy).as_ref().map(Stamp::from);
+                let stamp =
+                    stamp.filter(|it| access::check(it, Need::Trusted).is_ok()).as_ref().map(Stamp::from);
                 Possible { path, project: project.clone(), stamp }
             }));
         }
         stamps
     }
-}
-
-/// Whether only the user or `root` could have written the file.
-fn is_trustworthy(metadata: &std::fs::Metadata) -> bool {
-    let user = rustix::process::geteuid().as_raw();
-    (metadata.uid() == user || metadata.uid() == 0) && metadata.mode() & 0o002 == 0
 }
 
 /// Reads the skill of this file; returns `None` if there is no file. The error says why it is not a skill.
@@ -245,7 +240,7 @@ fn skill(path: &Path, project: Option<&Path>) -> Result<Option<(String, Skill)>,
     if !metadata.is_file() {
         return Err("not a file".to_owned());
     }
-    if !is_trustworthy(&metadata) {
+    if access::check(&metadata, Need::Trusted).is_err() {
         return Err("another user owns it, or everybody may write it".to_owned());
     }
     let (file, _) = files::open(path, true).map_err(|error| error.to_string())?;

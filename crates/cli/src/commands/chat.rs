@@ -26,11 +26,11 @@ use crate::host::link::Link;
 use crate::host::{self, Patience, Silence, source};
 use crate::{agent, error};
 
+mod ask_trust;
 pub(super) mod begin;
 mod between;
 mod plain;
 mod program;
-mod trust;
 mod welcome;
 
 /// Runs the command.
@@ -66,7 +66,7 @@ async fn talk(global: &Global, args: &ModelArgs, which: Which<'_>, prompt: &str)
     if is_drawn(&global) {
         args.answers = Answers::Terminal;
         if !args.no_tools {
-            let asked = trust::about_project(&global, &args, &interrupts).await?;
+            let asked = ask_trust::about_project(&global, &args, &interrupts).await?;
             let Some(behind) = asked else { return Ok(error::INTERRUPTED) };
             begun.behind.extend(behind);
         }

@@ -18,6 +18,9 @@ use crate::error;
 use crate::host::Patience;
 use crate::host::link::Link;
 
+/// How a session is compacted in which everything is recent.
+const LESS: &str = "--keep N keeps less, and --force only the last two messages";
+
 /// Runs the command.
 pub(crate) async fn run(global: &Global, args: &CompactArgs) -> Result<u8> {
     if args.dry_run {
@@ -86,7 +89,7 @@ async fn compact(
             if args.json {
                 screen.pretty_json(&json!({ "session_id": id, "outcome": "nothing", "reason": reason }))?;
             } else {
-                screen.line(format!("Nothing to compact: {}", text::nothing_to_compact(reason)))?;
+                screen.line(format!("Nothing to compact: {}", text::nothing_to_compact(reason, LESS)))?;
             }
             return Ok(0);
         }
@@ -97,7 +100,10 @@ async fn compact(
         value["session_id"] = json!(id);
         screen.pretty_json(&value)?;
     } else {
-        screen.line(text::compacted(&compacted))?;
+        let way =
+            matches!(&compacted.outcome, CompactionOutcome::Nothing { reason } if text::is_recent(reason));
+        let way = if way { format!("; {LESS}") } else { String::new() };
+        screen.line(text::compacted(&compacted) + &way)?;
     }
     Ok(code(&compacted))
 }

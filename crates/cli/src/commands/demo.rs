@@ -4,11 +4,11 @@
 //! in the folder is changed.
 
 use std::collections::BTreeMap;
-use std::os::unix::fs::DirBuilderExt as _;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use greenroom::{Agent, Event, EventKind, FailureClass, RunItem, Runtime};
+use greenroom_files::private;
 use greenroom_kernel::ToolStatus;
 use greenroom_kernel::usage::ContextUsage;
 use greenroom_server::operations::PromptSession;
@@ -117,8 +117,7 @@ async fn start(global: &Global, simulated: &Simulated) -> Result<(Global, Runtim
         Err(error) if error.is::<Unreached>() || error::is_store_in_use(&error) => {
             let name = format!("greenroom-demo-{}-{}", time::stamp(time::now_ms()), std::process::id());
             let dir = std::env::temp_dir().join(name);
-            let made = std::fs::DirBuilder::new().mode(0o700).create(&dir);
-            made.with_context(|| format!("make {}", dir.display()))?;
+            private::create_folder(&dir).with_context(|| format!("make {}", dir.display()))?;
             let line = format!(
                 "greenroom: your store is in use, so the demo keeps its session in {}, which you can remove later",
                 dir.display()

@@ -5,11 +5,12 @@
 use std::path::Path;
 
 use anyhow::Result;
+use greenroom_files as files;
 use greenroom_formats::{FILE_BYTES_MAX, ImportOptions, Imported, import};
 use greenroom_server::operations::{GetSession, ImportSession};
 use greenroom_server::{Client, ProblemKind};
+use greenroom_terminal::Screen;
 use greenroom_terminal::progress::Progress;
-use greenroom_terminal::{Screen, files};
 use serde_json::json;
 
 use crate::args::{Global, ImportArgs};

@@ -21,7 +21,7 @@ use crate::agent::{self, SIMULATED_WINDOW};
 use crate::args::{Global, ModelArgs, ModelsArgs};
 use crate::config::BUILT_IN;
 use crate::config::surroundings::Surroundings;
-use crate::host::link::ATTEMPTS;
+use crate::host::ATTEMPTS;
 use crate::host::{self, Reached, Who, own};
 
 /// The widest name that is shown in full.

@@ -158,7 +158,10 @@ fn print(screen: &mut Screen, report: &PlanReport) -> Result<()> {
     ))?;
     let Some(plan) = &report.plan else {
         let reason = report.reason.as_deref().unwrap_or("there is nothing to compact");
-        screen.line(format!("No compaction needed: {}", text::nothing_to_compact(reason)))?;
+        screen.line(format!(
+            "No compaction needed: {}",
+            text::nothing_to_compact(reason, "--keep N keeps less")
+        ))?;
         return Ok(());
     };
     let mut what = format::count(plan.messages_to_summarize, "message");

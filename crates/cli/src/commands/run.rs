@@ -12,10 +12,10 @@ use std::time::Duration;
 
 use anyhow::Result;
 use greenroom::{Error, Event, EventKind, EventType, Image, RunItem};
+use greenroom_files::{self as files, FileError};
 use greenroom_kernel::StopReason;
 use greenroom_server::operations::{ClientKind, ImageData, PromptOutcome, PromptSession, Replay};
 use greenroom_server::{Client, ClientError, ProblemKind};
-use greenroom_terminal::files::{self, FileError};
 use greenroom_terminal::{ColorChoice, Interrupts, Look, Screen, format};
 use greenroom_tools::ValueSchema;
 use serde::Serialize;
@@ -28,7 +28,8 @@ use crate::args::{Answers, Global, ModelArgs, RunArgs};
 use crate::commands::run_view::{self, Played};
 use crate::commands::view::View;
 use crate::error::{self, CliError};
-use crate::host::link::{ATTEMPTS, Link};
+use crate::host::ATTEMPTS;
+use crate::host::link::Link;
 use crate::host::{self, Patience};
 
 /// How many events are replayed at a time.

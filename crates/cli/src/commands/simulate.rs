@@ -10,10 +10,11 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result};
 use greenroom::serde_json::Value;
+use greenroom_files as files;
 use greenroom_simulator::{
     Answer, Echo, Fault, ListForm, Pace, Point, RetryAfter, Rule, ScriptedModel, Simulator, SimulatorOptions,
 };
-use greenroom_terminal::{Interrupts, Screen, files};
+use greenroom_terminal::{Interrupts, Screen};
 use serde::Deserialize;
 
 use crate::args::{Global, SimulateArgs};

@@ -1,4 +1,4 @@
-//! `greenroom store`: lists damage of the store, and accepts losses; backups are in `backup`.
+//! `greenroom store`: lists damage of the store, and accepts losses; `backup`, `verify` and `restore` are in `store/backup.rs`, `copy` in `store/copy.rs`.
 //!
 //! Invariants: only a command that names the loss accepts it, and never the opening or reading of a store.
 
@@ -13,9 +13,11 @@ use serde_json::json;
 
 use crate::args::{AcceptLossArgs, Global, JsonArgs, StoreCommand};
 use crate::commands::show::losses;
-use crate::commands::{backup, copy};
 use crate::host::stored;
 use crate::{agent, error};
+
+mod backup;
+mod copy;
 
 /// Runs the command.
 pub(crate) async fn run(global: &Global, command: &StoreCommand) -> Result<u8> {

@@ -4,7 +4,6 @@
 
 use anyhow::Result;
 use greenroom::{Period, Spending};
-use greenroom_kernel::cost::dollars;
 use greenroom_server::operations::ReportUsage;
 use greenroom_terminal::screen::{columns, one_line};
 use greenroom_terminal::{Look, Row, Screen, format, time};
@@ -59,14 +58,13 @@ pub(crate) async fn run(global: &Global, args: &UsageArgs) -> Result<u8> {
 fn row(spent: &Spending, per: Period) -> [String; 8] {
     let at = time::rfc3339(spent.from_ms);
     let of = spent.value.as_deref().map_or_else(|| "all".to_owned(), |value| one_line(value, VALUE_COLUMNS));
-    let is_estimated = if spent.usage.estimated_tokens > 0 { "~" } else { "" };
     [
         at.get(..if per == Period::Hour { 13 } else { 10 }).unwrap_or(&at).replace('T', " "),
         of,
         match spent.cost_microdollars {
             // No price is known for the models that were used.
             0 if spent.usage.total_tokens() > 0 => "unknown".to_owned(),
-            cost => format!("{is_estimated}{}", dollars(cost)),
+            cost => format::about(format::cents(cost), spent.usage.estimated_tokens),
         },
         format::short(spent.usage.input_tokens),
         format::short(spent.usage.cached_tokens),

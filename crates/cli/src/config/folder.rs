@@ -4,10 +4,10 @@
 //! and what such a command must not create now remains impossible for it.
 
 use std::io::ErrorKind;
-use std::os::unix::fs::DirBuilderExt as _;
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
+use greenroom_files::private;
 use greenroom_tools::sandbox;
 
 use crate::error::usage;
@@ -27,5 +27,5 @@ pub(crate) fn make_room(path: &Path) -> Result<()> {
         false => anyhow::Error::from(error).context(failed()),
     })?;
     let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) else { return Ok(()) };
-    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).with_context(failed)
+    private::create_folders(folder).with_context(failed)
 }

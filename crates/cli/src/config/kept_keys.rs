@@ -6,12 +6,11 @@
 //! leaves this module only by its variable's name.
 
 use std::collections::BTreeMap;
-use std::io::Write as _;
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
-use greenroom_terminal::files;
+use greenroom_files::access::{self, Need};
+use greenroom_files::{self as files, private};
 use parking_lot::Mutex;
 
 use super::folder;
@@ -92,19 +91,19 @@ pub(crate) fn keep(variable: &str, key: Option<&str>) -> Result<PathBuf> {
 
 /// Reads the file; one that does not exist has no keys.
 fn read(path: &std::path::Path) -> Result<BTreeMap<String, String>> {
-    let metadata = match path.metadata() {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(BTreeMap::new()),
-        metadata => metadata.with_context(|| format!("read {}", path.display()))?,
+    let not_read = |error| usage(format!("read {}: {error}", path.display()));
+    let (file, metadata) = match files::open(path, true) {
+        Err(error) if error.is_not_found() => return Ok(BTreeMap::new()),
+        opened => opened.map_err(not_read)?,
     };
-    if metadata.mode() & 0o077 != 0 || metadata.uid() != rustix::process::geteuid().as_raw() {
+    if access::check(&metadata, Need::Private).is_err() {
         return Err(usage(format!(
             "{} has keys, and others can read or change it; `chmod 600` it, and replace the keys if somebody may have read \
              them",
             path.display()
         )));
     }
-    let bytes =
-        files::read(path, BYTES_MAX).map_err(|error| usage(format!("read {}: {error}", path.display())))?;
+    let bytes = files::read_all(file, BYTES_MAX).map_err(not_read)?;
     let text = String::from_utf8_lossy(&bytes);
     // The parser's message could show a part of a key.
     let keys: Option<BTreeMap<String, String>> = serde_norway::from_str(&text).ok();
@@ -115,18 +114,7 @@ fn read(path: &std::path::Path) -> Result<BTreeMap<String, String>> {
 
 /// Writes the file as a whole.
 fn write(path: &std::path::Path, keys: &BTreeMap<String, String>) -> Result<()> {
-    let failed = || format!("write {}", path.display());
     folder::make_room(path)?;
     let text = format!("# Keys stored by `greenroom login`.\n{}", serde_norway::to_string(keys)?);
-    let new = path.with_extension(format!("new{}", std::process::id()));
-    // A file that exists could be another user's.
-    let mut options = std::fs::File::options();
-    let mut file = options.write(true).create_new(true).mode(0o600).open(&new).with_context(failed)?;
-    let written = file.write_all(text.as_bytes()).and_then(|()| file.sync_all());
-    if let Err(error) = written.and_then(|()| std::fs::rename(&new, path)) {
-        // The error that counts is the first one.
-        let _ = std::fs::remove_file(&new);
-        return Err(error).with_context(failed);
-    }
-    Ok(())
+    private::replace(path, text.as_bytes()).with_context(|| format!("write {}", path.display()))
 }

@@ -15,12 +15,12 @@ use serde_norway::Value;
 
 use self::errors::{at, misfit, wrong};
 use self::merge::{Origins, has_core_tag, has_tag, rename, typed, unset_to_default};
+use self::permitted::Over;
 use self::read::{own_source, project_source, read_prompt, user_source};
-use self::trust::Over;
-use super::live::refused;
 use super::overrides::Overrides;
 use super::place::line_of;
 use super::redact;
+use super::reload::refused;
 use super::trusted::trusts_texts;
 use super::{BUILT_IN, Config, FILE_NAME, Wrong, check, missing};
 use crate::config::surroundings::Surroundings;
@@ -28,15 +28,15 @@ use crate::error::usage;
 
 pub(crate) use self::errors::located;
 pub(crate) use self::merge::{get, leaves, merge, set, set_parts, setting, settings_of};
+pub(crate) use self::permitted::{Author, Rule, Tighter, expanded, is_absolute, is_section, rule, tighter};
 pub(crate) use self::read::{
     given_prompt, own_file, own_file_shown, prompt_file, prompt_files, users_places,
 };
-pub(crate) use self::trust::{Author, Rule, Tighter, expanded, is_absolute, is_section, rule, tighter};
 
 mod errors;
 mod merge;
+mod permitted;
 mod read;
-mod trust;
 
 #[cfg(test)]
 mod tests;

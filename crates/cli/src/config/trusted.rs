@@ -8,12 +8,11 @@
 //! give it.
 
 use std::io::Write as _;
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
-use greenroom_terminal::files;
+use greenroom_files::{self as files, private};
 use parking_lot::Mutex;
 use ring::hmac;
 
@@ -140,8 +139,7 @@ impl FolderTrust {
         };
         let failed = || format!("write {}", path.display());
         folder::make_room(path)?;
-        let mut options = std::fs::File::options();
-        let mut file = options.append(true).create(true).mode(0o600).open(path).with_context(failed)?;
+        let mut file = private::append(path).with_context(failed)?;
         let lines: String = inner
             .keys()
             .map(|key| format!("{} {:?}\n", mark(key, &inner.root, answer), inner.root))

@@ -10,9 +10,8 @@ use anyhow::Result;
 use greenroom::Runtime;
 use greenroom_server::Client;
 
+use super::again::{self, Connection};
 use super::connect::{CHANGES, reach_to_change};
-use super::error::is_gone;
-use super::link::ATTEMPTS;
 use super::{Nobody, own};
 use crate::agent::data_dir;
 use crate::args::Global;
@@ -55,18 +54,11 @@ impl Changes {
         global: &Global,
         first: impl AsyncFn(&Client) -> Result<T>,
     ) -> Result<(Self, T)> {
-        let mut attempt = 1;
-        loop {
-            let changes = Self::open(global).await?;
-            match first(&changes.client).await {
-                Ok(answer) => return Ok((changes, answer)),
-                Err(error) if changes.is_host() && attempt < ATTEMPTS && is_gone(&error) => attempt += 1,
-                Err(error) => {
-                    changes.end().await?;
-                    return Err(error);
-                }
-            }
-        }
+        again::open_and(
+            async || Self::open(global).await,
+            async |changes: &Self| first(&changes.client).await,
+        )
+        .await
     }
 
     /// Whether the runtime is in another process.
@@ -85,5 +77,15 @@ impl Changes {
         let Some(runtime) = own else { return Ok(()) };
         client.close().await;
         own::end(runtime, async {}).await
+    }
+}
+
+impl Connection for Changes {
+    fn is_host(&self) -> bool {
+        Self::is_host(self)
+    }
+
+    async fn end(self) -> Result<()> {
+        Self::end(self).await
     }
 }

@@ -186,8 +186,8 @@ fn secret(file: Option<&Path>, surroundings: &Surroundings) -> Result<String> {
     let secret = match file {
         Some(path) => {
             let context = || format!("read the cluster's secret in {}", path.display());
-            let (file, _) = greenroom_terminal::files::open(path, true).with_context(context)?;
-            let bytes = greenroom_terminal::files::read_all(file, SECRET_BYTES_MAX).with_context(context)?;
+            let (file, _) = greenroom_files::open(path, true).with_context(context)?;
+            let bytes = greenroom_files::read_all(file, SECRET_BYTES_MAX).with_context(context)?;
             String::from_utf8_lossy(&bytes).trim_end_matches(['\n', '\r']).to_owned()
         }
         None => surroundings.variable(CLUSTER_SECRET).ok_or_else(|| {

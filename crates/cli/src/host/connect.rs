@@ -3,11 +3,11 @@
 //! Invariants: a host that ends during an attempt is tried again or replaced, and is never the reason of a
 //! failure; whatever a host does, reaching it takes a limited time.
 
-use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use greenroom_files::private;
 use greenroom_server::operations::{
     ClientKind, Hello, HelloAnswer, Operation as _, PROTOCOL, StopHost, Stopping,
 };
@@ -19,9 +19,9 @@ use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::AGAIN_AFTER;
+use super::again::ATTEMPTS;
 use super::agents::Definition;
 use super::error::{Unreached, holder, is_gone_client, is_silent};
-use super::link::ATTEMPTS;
 use super::socket::{self, Connected};
 use super::spawn::{self, Started, Starts, Terms};
 use super::watchdog::{self, Patience, RawWatch, Serving};
@@ -153,8 +153,7 @@ pub(crate) async fn reach_to_change(global: &Global) -> Result<Option<Client>> {
 /// Those of [`reach`]; or no host can be started.
 pub(crate) async fn reach_or_start(global: &Global, who: &Who<'_>, terms: Terms) -> Result<Reached> {
     let dir = agent::data_dir(global)?;
-    let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir);
-    made.map_err(|error| Unreached::unusable("make", &dir, &error))?;
+    private::create_folders(&dir).map_err(|error| Unreached::unusable("make", &dir, &error))?;
     let reached = Reaching::new(global, who, Some(terms))?.reach().await?;
     reached.ok_or_else(|| anyhow::anyhow!("no host could be reached or started"))
 }

@@ -16,6 +16,7 @@ use greenroom_server::operations::{
 use greenroom_server::{Client, ClientError, ProblemKind};
 use greenroom_terminal::{Screen, time};
 
+use super::again::{self, Connection};
 use super::own::{self, Setup};
 use super::{Patience, Reached, Terms, Who, stored};
 use crate::agent::{self, FOLDER, Stay, ask_user, warn};
@@ -25,8 +26,6 @@ use crate::config::surroundings::Surroundings;
 use crate::error::{self, CliError, usage};
 use crate::host;
 
-/// How many hosts that end are replaced before this is reported.
-pub(crate) const ATTEMPTS: u32 = 5;
 /// How long closing a connection may take.
 const CLOSE_MAX: Duration = Duration::from_secs(2);
 
@@ -78,18 +77,7 @@ impl Link {
         last_valid: Option<&Texts>,
         first: impl AsyncFn(&Self) -> Result<T>,
     ) -> Result<(Self, T)> {
-        let mut attempt = 1;
-        loop {
-            let link = Self::open(global, args, kind, patience, last_valid).await?;
-            match first(&link).await {
-                Ok(answer) => return Ok((link, answer)),
-                Err(error) if link.is_host() && attempt < ATTEMPTS && host::is_gone(&error) => attempt += 1,
-                Err(error) => {
-                    link.end().await?;
-                    return Err(error);
-                }
-            }
-        }
+        again::open_and(async || Self::open(global, args, kind, patience, last_valid).await, first).await
     }
 
     /// Like [`Self::open_and`], for a session that the user named. No host is started, because a short
@@ -100,18 +88,8 @@ impl Link {
         id: &str,
         patience: &Patience,
     ) -> Result<(Self, String)> {
-        let mut attempt = 1;
-        loop {
-            let link = Self::open_for_once(global, args, patience).await?;
-            match resolve_known(&link.client, id).await {
-                Ok(id) => return Ok((link, id)),
-                Err(error) if link.is_host() && attempt < ATTEMPTS && host::is_gone(&error) => attempt += 1,
-                Err(error) => {
-                    link.end().await?;
-                    return Err(error);
-                }
-            }
-        }
+        let open = async || Self::open_for_once(global, args, patience).await;
+        again::open_and(open, async |link: &Self| resolve_known(&link.client, id).await).await
     }
 
     async fn open_for_once(global: &Global, args: &ModelArgs, patience: &Patience) -> Result<Self> {
@@ -304,6 +282,16 @@ impl Link {
             Err(error) if error.kind() == Some(ProblemKind::NoSession) => Ok(()),
             Err(error) => Err(error.into()),
         }
+    }
+}
+
+impl Connection for Link {
+    fn is_host(&self) -> bool {
+        Self::is_host(self)
+    }
+
+    async fn end(self) -> Result<()> {
+        Self::end(self).await
     }
 }
 

@@ -1,26 +1,20 @@
-//! The output of `-v` and `-vv` on standard error: a line for each occurrence, with its numbers.
+//! Where the output of `-v` and `-vv` goes: to standard error, or in a host to a file of a limited size.
 //!
-//! Invariants: a line starts with the seconds since the start, and names its session; spans are not shown,
-//! because each line is self-contained. No line contains a secret that this process knows, nor what looks like one.
+//! Invariants: a host writes nothing to standard error, and its file does not grow beyond its limit.
 
-use std::fmt::{self, Write as _};
 use std::io::Write as _;
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::sync::Mutex;
 use std::time::Instant;
 
 use greenroom_terminal::screen::{LogWriter, variable};
-use tracing::field::{Field, Visit};
-use tracing::{Event, Level, Subscriber};
-use tracing_subscriber::fmt::format::Writer;
-use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::layer::SubscriberExt as _;
-use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{EnvFilter, Layer, Registry};
 
+use self::lines::Lines;
 use crate::args::Global;
-use crate::error::secrets;
+
+mod lines;
 
 /// A part of what takes spans and log lines.
 pub(crate) type BoxedLayer = Box<dyn Layer<Registry> + Send + Sync>;
@@ -64,7 +58,7 @@ pub(crate) const PROCESS: &str = "--- process";
 /// Opens the file of a host's log. The file is emptied when it has reached half of its limit.
 fn host_log(global: &Global) -> Option<Bounded> {
     let path = crate::agent::data_dir(global).ok()?.join(crate::host::LOG_FILE);
-    let mut file = std::fs::OpenOptions::new().create(true).append(true).mode(0o600).open(path).ok()?;
+    let mut file = greenroom_files::private::append(&path).ok()?;
     let length = file.metadata().ok()?.len();
     if length > HOST_LOG_BYTES_MAX / 2 {
         file.set_len(0).ok()?;
@@ -93,62 +87,5 @@ impl std::io::Write for Bounded {
 
     fn flush(&mut self) -> std::io::Result<()> {
         self.file.flush()
-    }
-}
-
-/// The format of the lines.
-struct Lines {
-    started: Instant,
-}
-
-impl<S, N> FormatEvent<S, N> for Lines
-where
-    S: Subscriber + for<'a> LookupSpan<'a>,
-    N: for<'a> FormatFields<'a> + 'static,
-{
-    fn format_event(
-        &self,
-        _: &FmtContext<'_, S, N>,
-        mut writer: Writer<'_>,
-        event: &Event<'_>,
-    ) -> fmt::Result {
-        let mut line = Line::default();
-        event.record(&mut line);
-        let level = match *event.metadata().level() {
-            Level::ERROR => "error: ",
-            Level::WARN => "warning: ",
-            _ => "",
-        };
-        let Line { session, message, fields } = line;
-        let session = if session.is_empty() { session } else { format!("[{session}] ") };
-        let text = format!("{level}{session}{message}{fields}");
-        let (seconds, text) = (self.started.elapsed().as_secs_f64(), secrets::redactor().all(&text));
-        writeln!(writer, "{seconds:>9.3} {text}")
-    }
-}
-
-/// One line, in parts.
-#[derive(Default)]
-struct Line {
-    session: String,
-    message: String,
-    fields: String,
-}
-
-impl Visit for Line {
-    fn record_str(&mut self, field: &Field, value: &str) {
-        match field.name() {
-            "session" => value.clone_into(&mut self.session),
-            name if !value.is_empty() => _ = write!(self.fields, " {name}={value}"),
-            _ => {}
-        }
-    }
-
-    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        match field.name() {
-            "message" => self.message = format!("{value:?}"),
-            "session" => self.session = format!("{value:?}"),
-            name => _ = write!(self.fields, " {name}={value:?}"),
-        }
     }
 }

@@ -8,11 +8,13 @@
 
 use std::io;
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::{DirBuilderExt as _, FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use greenroom_files::access::{self, Need};
+use greenroom_files::private;
 use greenroom_terminal::screen::variable;
 use greenroom_tools::origin;
 use parking_lot::Mutex;
@@ -67,12 +69,12 @@ fn elsewhere(name: &str, folder: Option<PathBuf>) -> Option<PathBuf> {
 
 /// Returns the path of a folder of this user.
 fn own_folder_path() -> PathBuf {
-    PathBuf::from(format!("/tmp/greenroom-{}", rustix::process::geteuid().as_raw()))
+    PathBuf::from(format!("/tmp/greenroom-{}", access::user()))
 }
 
 /// Creates a folder of this user, if it does not exist.
 fn own_folder(folder: PathBuf) -> Result<PathBuf> {
-    match std::fs::DirBuilder::new().mode(0o700).create(&folder) {
+    match private::create_folder(&folder) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
             return Err(error).with_context(|| format!("make {}", folder.display()));
         }
@@ -90,11 +92,9 @@ fn own_folder(folder: PathBuf) -> Result<PathBuf> {
 /// Whether this is a folder of this user, not a link, that nobody else may change.
 fn is_private(folder: &Path) -> bool {
     folder.is_absolute()
-        && folder.symlink_metadata().is_ok_and(|metadata| {
-            metadata.is_dir()
-                && metadata.uid() == rustix::process::geteuid().as_raw()
-                && metadata.mode() & 0o022 == 0
-        })
+        && folder
+            .symlink_metadata()
+            .is_ok_and(|metadata| metadata.is_dir() && access::check(&metadata, Need::Own).is_ok())
 }
 
 /// FNV-1a: the same in every build, because both sides must compute the same name. It only separates the
@@ -222,7 +222,7 @@ fn bind(path: PathBuf, link: Option<PathBuf>) -> Result<(UnixListener, Place)> {
         },
     }
     let listener = UnixListener::bind(&path).with_context(|| format!("listen on {shown}"))?;
-    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(private::FILE_MODE))
         .with_context(|| format!("protect {shown}"))?;
     let file = Mutex::new(identity(&path).with_context(|| format!("look at {shown}"))?);
     if let Some(link) = &link {

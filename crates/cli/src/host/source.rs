@@ -17,8 +17,8 @@ use greenroom_server::operations::{
 use greenroom_server::{Client, ClientError, ProblemKind};
 use greenroom_store::StoreError;
 
+use super::again::ATTEMPTS;
 use super::connect::LOOKS;
-use super::link::ATTEMPTS;
 use super::short::short_id;
 use super::stored::{self, Looked};
 use super::{Nobody, own};

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use greenroom_terminal::files;
+use greenroom_files as files;
 use greenroom_terminal::screen::one_line;
 use greenroom_tools::background;
 use tokio::time::Instant;

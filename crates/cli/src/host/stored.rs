@@ -3,9 +3,8 @@
 //! Invariants: reading changes and creates nothing; losses and repairs are reported once, when the store is
 //! opened.
 
-use std::os::unix::fs::MetadataExt as _;
-
 use anyhow::Result;
+use greenroom_files::access::{self, Need};
 use greenroom_store::{Notice, Store, StoreError, StoreOptions};
 
 use crate::agent::{data_dir, warn};
@@ -51,19 +50,23 @@ pub(crate) async fn store(global: &Global) -> Result<Store> {
     Ok(store)
 }
 
-/// Resolves the user's session id: a full id, or a unique prefix. An unknown id is returned unchanged.
+/// Resolves the user's session id: a full id, or a unique prefix.
 ///
 /// # Errors
-/// Several ids have this prefix.
-pub(crate) fn resolve(store: &Store, given: &str) -> Result<String> {
-    if given.is_empty() || store.head(given)?.is_some() {
+/// Several ids have this prefix, or none.
+pub(crate) fn resolve_known(store: &Store, given: &str) -> Result<String> {
+    let not_found = || StoreError::NotFound { session: given.to_owned() };
+    if given.is_empty() {
+        return Err(not_found().into());
+    }
+    if store.head(given)?.is_some() {
         return Ok(given.to_owned());
     }
     let after = store.page(Some(given), NAMED_MAX + 1)?;
     let mut ids: Vec<String> =
         after.into_iter().map(|(id, _)| id).take_while(|id| id.starts_with(given)).collect();
     match ids.len() {
-        0 => Ok(given.to_owned()),
+        0 => Err(not_found().into()),
         1 => Ok(ids.remove(0)),
         count => {
             let more = if count > NAMED_MAX { " and more" } else { "" };
@@ -71,15 +74,6 @@ pub(crate) fn resolve(store: &Store, given: &str) -> Result<String> {
             Err(usage(format!("several sessions begin with {given}: {}{more}", ids.join(", "))))
         }
     }
-}
-
-/// Like [`resolve`], for an existing session.
-pub(crate) fn resolve_known(store: &Store, given: &str) -> Result<String> {
-    let id = resolve(store, given)?;
-    if store.head(&id)?.is_none() {
-        return Err(StoreError::NotFound { session: id }.into());
-    }
-    Ok(id)
 }
 
 /// Creates the error that no session was started in a folder.
@@ -115,7 +109,7 @@ pub(super) fn tell(global: &Global, notices: &[Notice]) -> Result<()> {
 /// Prints a warning if others could have changed the store.
 pub(crate) fn warn_of_others(global: &Global) -> Result<()> {
     let dir = data_dir(global)?;
-    if std::fs::metadata(&dir).is_ok_and(|metadata| metadata.mode() & 0o022 != 0) {
+    if std::fs::metadata(&dir).is_ok_and(|metadata| access::check(&metadata, Need::Closed).is_err()) {
         let dir = dir.display();
         warn(
             global,

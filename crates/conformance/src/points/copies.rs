@@ -9,7 +9,7 @@ use greenroom_kernel::entry::Delivery;
 use greenroom_kernel::{Block, Entry, EntryId, EntryKind, Head};
 use greenroom_store::{Batch, Copied, Engine, StoreError, copy};
 
-use crate::kit::{Random, append, batch, head, refused, whole};
+use crate::kit::{self, append, batch, head, refused, whole};
 
 /// Copies sessions from one engine to a second one, and from there to a third one, after copies that were cancelled and in
 /// spite of sessions that differ. All three have the same.
@@ -18,7 +18,7 @@ use crate::kit::{Random, append, batch, head, refused, whole};
 /// If a copy is not what it should be.
 pub async fn there_and_back(first: &Arc<dyn Engine>, second: &Arc<dyn Engine>, third: &Arc<dyn Engine>) {
     const SESSIONS: u64 = 20;
-    let mut random = Random::new("there_and_back");
+    let mut random = kit::random("there_and_back");
     let mut keys = Vec::new();
     for number in 0..SESSIONS {
         let session = format!("copy {number}");

@@ -9,7 +9,7 @@ use std::time::Duration;
 use greenroom_kernel::EntryId;
 use greenroom_store::{Appended, Engine, StoreError};
 
-use crate::kit::{Random, append, batch, refused, whole};
+use crate::kit::{self, append, batch, refused, whole};
 use crate::proxy::{Mode, Proxy, Step};
 use crate::server::Server;
 
@@ -23,7 +23,7 @@ const STEPS: [Step; 4] = [Step::BeforeRequest, Step::AfterRequest, Step::BeforeA
 pub async fn cuts(engine: &Arc<dyn Engine>, proxy: &Proxy) {
     const APPENDS: u64 = 400;
     const CUTS_MIN: u64 = 200;
-    let mut random = Random::new("cuts");
+    let mut random = kit::random("cuts");
     let mut sessions = [const { Vec::<String>::new() }; 4];
     for number in 0..APPENDS {
         let at = usize::try_from(random.below(4)).expect("a session");
@@ -75,7 +75,7 @@ pub async fn kills(engine: &Arc<dyn Engine>, server: &Arc<Server>) {
     const KILLS: u32 = 6;
     const COUNT: u64 = 3;
     let (stop, stopped) = tokio::sync::watch::channel(false);
-    let mut random = Random::new("kills");
+    let mut random = kit::random("kills");
     let writers = (0..WRITERS).map(|writer| {
         let (engine, stopped, mut random) = (Arc::clone(engine), stopped.clone(), random.clone());
         (0..writer).for_each(|_| _ = random.number());

@@ -9,7 +9,7 @@ use greenroom_kernel::{Entry, EntryId, Head};
 use greenroom_store::{Appended, Batch, Engine, Store, StoreError};
 
 use crate::Fixture;
-use crate::kit::{Random, append, batch, entry, head, kind, refused, whole};
+use crate::kit::{self, append, batch, entry, head, kind, refused, whole};
 
 async fn open(fixture: &dyn Fixture) -> Arc<dyn Engine> {
     fixture.open("a").await.expect("it opens")
@@ -217,7 +217,7 @@ pub async fn sizes(fixture: &dyn Fixture) {
     let session = "sizes";
     let (mut next, mut expected) = (0, Vec::new());
     // Text that hardly compresses.
-    let mut random = Random::new("sizes");
+    let mut random = kit::random("sizes");
     for megabytes in [1, 8, 31] {
         let text: String =
             std::iter::repeat_with(|| format!("{:016x}", random.number())).take(megabytes << 16).collect();
@@ -313,7 +313,7 @@ pub async fn walk(fixture: &dyn Fixture) {
 /// If the engine fails.
 pub async fn like_memory(fixture: &dyn Fixture) {
     const OPERATIONS: u32 = 1_500;
-    let mut random = Random::new("like_memory");
+    let mut random = kit::random("like_memory");
     let mut engine = open(fixture).await;
     let model = Store::memory();
     let model: &dyn Engine = &model;

@@ -10,7 +10,8 @@ use greenroom_kernel::{EntryId, Head};
 use greenroom_store::{Appended, Batch, Claim, Engine, Placement, StoreError};
 
 use crate::Cluster;
-use crate::kit::{Random, append, batch, head, kind, refused, whole};
+use crate::kit::{self, append, batch, head, kind, refused, whole};
+use greenroom_kernel::random::Random;
 
 /// Opens an engine for each node.
 async fn open(cluster: &dyn Cluster, nodes: &[&str]) -> Vec<Arc<dyn Engine>> {
@@ -348,7 +349,7 @@ pub async fn claims_race(cluster: &dyn Cluster) {
 pub async fn reads_by_others(cluster: &dyn Cluster) {
     const APPENDS: u64 = 200;
     let engines = open(cluster, &["a", "b", "c"]).await;
-    let mut random = Random::new("reads_by_others");
+    let mut random = kit::random("reads_by_others");
     let session = "reads of others";
     let pick = |random: &mut Random| usize::try_from(random.below(3)).expect("a node");
     let (mut owner, mut entries, mut changes) = (pick(&mut random), 0, 0);

@@ -21,8 +21,8 @@ use ractor::{Actor, ActorId, ActorProcessingErr, ActorRef, SupervisionEvent};
 use tracing::Span;
 
 use crate::actors::agent::jitter;
-use crate::actors::{compaction_requests, summary_call};
-use crate::agent::{Agent, hooks};
+use crate::actors::{compaction_hooks, compaction_requests, summary_call};
+use crate::agent::Agent;
 use crate::core::deps::Deps;
 use crate::core::message::{
     CompactionOrder, CompactionWork, CompactorMessage, Effort, RequestHead, SessionMail, SessionMessage,
@@ -370,7 +370,8 @@ impl CompactorState {
         }
         let (deps, shared) = (Arc::clone(&self.deps), Arc::clone(&self.shared));
         tokio::spawn(async move {
-            let (decision, warnings) = hooks::before_compact(&deps.hooks, &agent.hooks, &proposal).await;
+            let (decision, warnings) =
+                compaction_hooks::before_compact(&deps.hooks, &agent.hooks, &proposal).await;
             for message in warnings {
                 shared.publish(&deps.bus, EventKind::Warning { message });
             }

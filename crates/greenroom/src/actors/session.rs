@@ -262,8 +262,8 @@ impl SessionState {
             }
             SessionMessage::Suspended { stamp, running } => self.suspended(stamp, running),
             SessionMessage::Sleep => self.sleep(),
-            SessionMessage::CompactManually { options, agent, reply } => {
-                self.compact_manually(options, agent.as_ref(), reply);
+            SessionMessage::CompactManually { trigger, options, agent, reply } => {
+                self.compact_manually(trigger, options, agent.as_ref(), reply);
             }
             SessionMessage::CompactAfterRun { options, needs_news } => {
                 if !needs_news || self.compaction.has_message_since() {

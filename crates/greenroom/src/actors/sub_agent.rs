@@ -1,76 +1,35 @@
-//! The tools of an agent in a session, including its sub-agents.
+//! The tool with which an agent gives a task to a sub-agent.
 //!
-//! Invariants: tool names are unique. An agent with tools also has `recall`, which reads results that were
-//! left out of its context.
+//! Invariants: the tool holds the runtime weakly, so a session's tools do not keep it alive.
 
-use std::sync::{Arc, Weak};
+use std::sync::Weak;
 use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use greenroom_kernel::ToolSpec;
-use greenroom_kernel::prune::RECALL;
-use greenroom_tools::{Registry, Tool, ToolContext, ToolOutput};
+use greenroom_tools::{Tool, ToolContext, ToolOutput};
 use serde_json::Value;
 
-use crate::actors::compact_tool::CompactTool;
-use crate::actors::recall::Recall;
-use crate::agent::Agent;
 use crate::agent::sub_agent::SubAgent;
-use crate::agent::team::TransferTool;
 use crate::core::deps::Deps;
-use crate::values::error::{ConfigError, Result};
 
 mod call;
 mod id;
 
 pub(crate) use call::{ancestors, tenants};
-pub(crate) use id::prefix;
 
 /// How long the run of a cancelled call may take to end in order, before the call stops waiting for it.
 const GRACE: Duration = Duration::from_secs(5);
-
-/// Returns all tools of an agent: its own, its sub-agents, `compact` and `recall`.
-pub(crate) fn tools_of(deps: &Arc<Deps>, agent: &Agent) -> Result<Registry> {
-    if let Some(problem) = agent.problems.first() {
-        return Err(problem.clone().into());
-    }
-    let mut tools = agent.tools.clone();
-    for sub_agent in &agent.sub_agents {
-        if tools.get(&sub_agent.name).is_some() {
-            let reason = "another tool of the agent has the same name".to_owned();
-            return Err(ConfigError::SubAgent { name: sub_agent.name.clone(), reason }.into());
-        }
-        let tool = SubAgentTool { deps: Arc::downgrade(deps), definition: sub_agent.clone() };
-        tools.insert(tool).map_err(|error| ConfigError::tool(&error))?;
-    }
-    for to in &agent.hand_offs {
-        if agent.team.is_none() {
-            let reason =
-                format!("an agent that hands off to {:?} is in no team; put both into a `Team`", to.name);
-            return Err(ConfigError::Team { reason }.into());
-        }
-        tools.insert(TransferTool(to.clone())).map_err(|error| ConfigError::tool(&error))?;
-    }
-    if agent.may_compact {
-        let tool = CompactTool { deps: Arc::downgrade(deps) };
-        tools.insert(tool).map_err(|error| ConfigError::tool(&error))?;
-    }
-    // Results may be left out of the context, and the model reads them with this tool.
-    if !tools.is_empty() && tools.get(RECALL).is_none() {
-        tools.insert(Recall { deps: Arc::downgrade(deps) }).map_err(|error| ConfigError::tool(&error))?;
-    }
-    Ok(tools)
-}
 
 /// Returns the description of a sub-agent that has none of its own.
 fn described(name: &str) -> String {
     format!("Gives a task to the agent {name:?}, who sees only the task and answers with the result.")
 }
 
-struct SubAgentTool {
-    deps: Weak<Deps>,
-    definition: SubAgent,
+pub(crate) struct SubAgentTool {
+    pub(crate) deps: Weak<Deps>,
+    pub(crate) definition: SubAgent,
 }
 
 impl Tool for SubAgentTool {

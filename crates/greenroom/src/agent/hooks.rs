@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use greenroom_kernel::compacting::HookDecision;
-use greenroom_tools::{Pauses, panic_text};
+use greenroom_kernel::text::panic_text;
+use greenroom_tools::Pauses;
 
 use crate::limits::waits::Chain;
 use crate::values::compaction::{BeforeCompact, CompactionProposal, CompactionReport};
@@ -29,7 +29,7 @@ use model_call::{BeforeModel, ModelCallProposal, ModelCallReport};
 use tool_call::{AfterTool, BeforeTool, ToolCallProposal, ToolCallReport};
 
 /// The time limit of a compaction's hook.
-const HOOK_TIMEOUT: Duration = Duration::from_secs(10);
+pub(crate) const HOOK_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A hook with input `In` and decision `Out`.
 type Hook<In, Out> = Arc<dyn Fn(In) -> BoxFuture<'static, Out> + Send + Sync>;
@@ -101,50 +101,6 @@ impl Hooks {
     pub(crate) fn is_empty(&self) -> bool {
         self.before_compact.is_empty() && self.after_compact.is_empty() && self.compact_failed.is_empty()
     }
-
-    /// Calls all hooks after a compaction. Returns a warning for each hook that was skipped.
-    pub(crate) async fn ended(&self, report: CompactionReport) -> Vec<String> {
-        let hooks = if report.entry.is_some() { &self.after_compact } else { &self.compact_failed };
-        let mut warnings = Vec::new();
-        for hook in hooks {
-            // No session waits for this hook.
-            if let Err(problem) = guarded(&Chain::default(), HOOK_TIMEOUT, || hook(report.clone())).await {
-                warnings.push(format!("a hook after a compaction was skipped: {problem}"));
-            }
-        }
-        warnings
-    }
-}
-
-/// Calls the hooks of the runtime and of the agent before a compaction. Returns their decision, and a warning for
-/// each hook that was skipped.
-pub(crate) async fn before_compact(
-    runtime: &Hooks,
-    agent: &AgentHooks,
-    proposal: &CompactionProposal,
-) -> (HookDecision, Vec<String>) {
-    let of_runtime = runtime.before_compact.iter().map(|hook| (hook, HOOK_TIMEOUT));
-    let of_agent = agent.before_compact.iter().map(|hook| (hook, agent.timeout));
-    let (mut supplied, mut focus, mut warnings) = (None, Vec::new(), Vec::new());
-    // The compaction waits for the hook, and the session's next run waits for the compaction.
-    let waiting = Chain::default().and(&proposal.session);
-    for (hook, timeout) in of_runtime.chain(of_agent) {
-        match guarded(&waiting, timeout, || hook(proposal.clone())).await {
-            Ok(BeforeCompact::Continue) => {}
-            Ok(BeforeCompact::Cancel(reason)) => return (HookDecision::Cancel { reason }, warnings),
-            Ok(BeforeCompact::Focus(more)) => focus.push(more),
-            Ok(BeforeCompact::Supply(summary)) => supplied = supplied.or(Some(summary)),
-            Ok(BeforeCompact::Skip(problem)) | Err(problem) => {
-                warnings.push(format!("a before_compact hook was skipped: {problem}"));
-            }
-        }
-    }
-    let decision = match supplied {
-        Some(supplied) => HookDecision::Supply(supplied),
-        None if focus.is_empty() => HookDecision::Continue,
-        None => HookDecision::Focus(focus.join("; ")),
-    };
-    (decision, warnings)
 }
 
 /// The time limit of a hook, and what stops its clock.

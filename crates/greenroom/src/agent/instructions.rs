@@ -8,7 +8,8 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use greenroom_kernel::RunId;
-use greenroom_tools::{AppState, panic_text};
+use greenroom_kernel::text::panic_text;
+use greenroom_tools::AppState;
 
 use crate::agent::hooks::has_state;
 

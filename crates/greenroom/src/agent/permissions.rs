@@ -135,11 +135,6 @@ impl Permissions {
         self.0.policy.lock().hides(path)
     }
 
-    /// Replaces the policy, for example when its file has changed. Modes of sessions stay.
-    pub fn set_policy(&self, policy: Policy) {
-        *self.0.policy.lock() = policy;
-    }
-
     /// Adds a rule. `origin` is where it was written, for people.
     ///
     /// # Errors

@@ -121,7 +121,7 @@ async fn names(store: &dyn Engine) -> Result<Vec<String>> {
     Ok(names.into_iter().collect())
 }
 
-/// Returns the labels with which a consumer has committed; `None` if it is not known. This blocks on the disk.
+/// Returns the labels with which a consumer has committed; `None` if it is not known.
 pub(super) async fn stored_labels(
     store: &dyn Engine,
     name: &str,
@@ -130,7 +130,7 @@ pub(super) async fn stored_labels(
     Ok(value.and_then(|value| serde_json::from_slice(&value).ok()))
 }
 
-/// Returns what a consumer has committed. This blocks on the disk.
+/// Returns what a consumer has committed.
 pub(super) async fn stored_position(store: &dyn Engine, name: &str) -> Result<Position> {
     let mut position = Position::default();
     for key in store.learned_keys(&key(name, "")).await? {

@@ -9,8 +9,8 @@
 use greenroom_store::{Engine, StoreError};
 
 use crate::api::runtime::Runtime;
-use crate::api::sessions::{children, tree};
 use crate::values::error::{Error, Result};
+use crate::values::family;
 use crate::values::retention::DeletionReason;
 
 /// The store's key for the session that is being deleted together with others.
@@ -116,7 +116,7 @@ async fn delete_stored(store: &dyn Engine, id: &str) -> Result<()> {
     if store.head(id).await?.is_none() {
         return Err(Error::NoSession { session: id.to_owned() });
     }
-    let below = tree(store, id).await?;
+    let below = family::below(store, id).await?;
     if !below.is_empty() {
         store.learned_put(&own(store, DELETING), id.as_bytes()).await?;
     }
@@ -169,14 +169,14 @@ async fn resume(store: &dyn Engine) -> Result<()> {
 
 /// Deletes the sessions below one that is gone.
 async fn delete_children(store: &dyn Engine, id: &str) -> Result<()> {
-    for (session, _) in children(store, id).await? {
+    for (session, _) in family::children(store, id).await? {
         delete_stored_below(store, &session).await?;
     }
     Ok(())
 }
 
 async fn delete_stored_below(store: &dyn Engine, id: &str) -> Result<()> {
-    for (session, _) in tree(store, id).await?.iter().rev() {
+    for (session, _) in family::below(store, id).await?.iter().rev() {
         store.delete(session).await?;
     }
     Ok(store.delete(id).await?)

@@ -16,7 +16,7 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, Interval, interval_at};
 
 use crate::api::position::{From, Position, Seen};
-use crate::api::sessions::{SessionSummary, tree};
+use crate::api::sessions::SessionSummary;
 use crate::api::within::{has_labels, is_below, sessions_within};
 use crate::core::deps::Deps;
 use crate::core::message::SupervisorMessage;
@@ -25,6 +25,7 @@ use crate::events::bus::{Delivery, Filter, Subscription};
 use crate::events::entry_events;
 use crate::events::event::{Event, EventKind, Record};
 use crate::values::error::Result;
+use crate::values::family;
 
 /// The maximum number of sessions of which it is remembered whether they have the labels.
 const MEMBERS_MAX: usize = 4_096;
@@ -99,7 +100,7 @@ impl Scope {
         let mut heads: Vec<(String, Head)> =
             store.head(id).await?.map(|head| (id.to_string(), head)).into_iter().collect();
         if self.is_tree {
-            heads.extend(tree(store, id).await?);
+            heads.extend(family::below(store, id).await?);
         }
         Ok(heads.into_iter().map(|(id, head)| SessionSummary::new(id, head)).collect())
     }
@@ -464,7 +465,7 @@ impl Follow {
         let is_member = has_labels(store, &event.session, &self.scope.labels).await?;
         // If it has just got the label, so have the sub-agents below it.
         let below = match is_exact && changes && is_member {
-            true => tree(store, &event.session).await?,
+            true => family::below(store, &event.session).await?,
             false => Vec::new(),
         };
         self.members.insert(Arc::clone(&event.session), (created_at_ms, is_member));

@@ -1,31 +1,25 @@
-//! Deleting the sessions that a retention policy does not keep, and backups of the store.
+//! Deleting the sessions that a retention policy does not keep.
 //!
 //! Invariants: the decision is `values/retention.rs`'s, from heads; no log is read and no session is woken. A session is
 //! deleted only if it has no actors and has not changed since the decision: its own entries go first, in one step in
 //! which no request reaches it, and those of its sub-agents after it.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-#[cfg(feature = "disk")]
-use std::sync::Arc;
 use std::time::Duration;
 
 use greenroom_kernel::Head;
 use greenroom_store::Engine;
 
-use crate::actors::sub_agent;
 use crate::api::deletion;
 use crate::api::runtime::Runtime;
 use crate::api::sessions::{LoggedWork, PAGE, SessionSummary};
-#[cfg(feature = "disk")]
-use crate::values::error::ConfigError;
 use crate::values::error::{Error, Result};
+use crate::values::family;
 use crate::values::retention::{DeletionReason, KeptTree, Retention, due};
 
 /// How often a runtime applies its own policy, the first time a while after its start.
 const EVERY: Duration = Duration::from_secs(3_600);
 const FIRST_AFTER: Duration = Duration::from_secs(60);
-/// How many callers are followed above a sub-agent; a damaged store must not cause an endless loop.
-const ABOVE_MAX: usize = 64;
 
 /// A session that a policy does not keep.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -173,29 +167,6 @@ impl Runtime {
         }
         Ok(Retained { deleted, used_again, not_erased })
     }
-
-    /// Backs up the store to a directory while it is used: see [`Store::backup`](greenroom_store::Store::backup).
-    ///
-    /// ```no_run
-    /// # use greenroom::prelude::*;
-    /// # async fn example(runtime: Runtime) -> Result<()> {
-    /// let backup = runtime.backup("/backups/greenroom", &std::sync::Arc::default()).await?;
-    /// println!("{} sessions, {} bytes", backup.sessions, backup.bytes);
-    /// # Ok(()) }
-    /// ```
-    ///
-    /// # Errors
-    /// [`Error::Store`]; those of [`Store::backup`](greenroom_store::Store::backup).
-    #[cfg(feature = "disk")]
-    pub async fn backup(
-        &self,
-        dir: impl AsRef<std::path::Path>,
-        progress: &Arc<greenroom_store::Progress>,
-    ) -> Result<greenroom_store::BackupInfo> {
-        let deps = self.deps();
-        let store = deps.store.as_store().ok_or(ConfigError::NotInFiles { operation: "backed up" })?;
-        Ok(store.backup(dir.as_ref(), deps.now_ms(), progress).await?)
-    }
 }
 
 /// Returns what is due.
@@ -249,10 +220,10 @@ async fn read_due(
 /// Returns the session at the top, above this one. One whose caller was deleted is at the top itself.
 fn root_of<'a>(known: &'a HashMap<String, Known>, id: &'a str) -> &'a str {
     let mut root = id;
-    for _ in 0..ABOVE_MAX {
+    for _ in 0..family::ABOVE_MAX {
         let parent = known.get(root).and_then(|session| session.parent.as_deref());
         match parent.and_then(|parent| known.get_key_value(parent)) {
-            Some((parent, _)) if root.starts_with(&sub_agent::prefix(parent)) => root = parent,
+            Some((parent, _)) if root.starts_with(&family::prefix(parent)) => root = parent,
             Some(_) | None => break,
         }
     }

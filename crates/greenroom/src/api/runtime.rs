@@ -24,7 +24,7 @@ use crate::api::position::Position;
 use crate::api::questions::{self, PendingQuestion};
 use crate::api::resume::ResumeAll;
 use crate::api::session::SessionHandle;
-use crate::api::sessions::{self, Order, SessionQuery, SessionSummary};
+use crate::api::sessions::{Order, SessionQuery, SessionSummary};
 use crate::api::spending::SpendingQuery;
 use crate::core::deps::Deps;
 use crate::core::door::open;
@@ -36,6 +36,7 @@ use crate::events::bus::{Filter, Subscription};
 use crate::events::entry_events;
 use crate::events::event::Event;
 use crate::values::error::{Error, Result};
+use crate::values::family;
 use crate::values::recalled::Recalled;
 use crate::values::retention::DeletionReason;
 use crate::values::state::Status;
@@ -437,7 +438,7 @@ impl Runtime {
 
     /// Returns the ids of the sessions below a session, callers before their sub-agents.
     pub(crate) async fn stored_tree(&self, id: &str) -> Result<Vec<String>> {
-        Ok(sessions::tree(&*self.deps.store, id).await?.into_iter().map(|(id, _)| id).collect())
+        Ok(family::below(&*self.deps.store, id).await?.into_iter().map(|(id, _)| id).collect())
     }
 
     /// Ends a session's actors in order; its run is interrupted. The next request wakes it from its log.

@@ -9,10 +9,12 @@ use std::fmt;
 use std::sync::Arc;
 
 use greenroom_kernel::Entry;
-use greenroom_kernel::entry::{CompactionOutcome, Delivery as InboxDelivery, EntryId, Metadata, RunId, Sees};
+use greenroom_kernel::entry::{
+    CompactionOutcome, Delivery as InboxDelivery, EntryId, Metadata, RunId, Sees, Trigger,
+};
 use greenroom_kernel::log::Amendment;
 use greenroom_kernel::message::Message;
-use greenroom_kernel::plan::{NothingToCompact, Plan};
+use greenroom_kernel::plan::Plan;
 use greenroom_kernel::question::GivenAnswer;
 use greenroom_kernel::usage::ContextUsage;
 use tokio::sync::oneshot;
@@ -28,7 +30,7 @@ use crate::api::request::{RunRequest, SentInput};
 use crate::core::asking;
 use crate::core::deps::Deps;
 use crate::core::door::Door;
-use crate::core::message::{SessionMail, SessionMessage};
+use crate::core::message::{Planned, SessionMail, SessionMessage};
 use crate::core::searches::Wanted;
 use crate::core::shared::SessionShared;
 use crate::core::trace::CalledFrom;
@@ -287,7 +289,7 @@ impl SessionHandle {
             }
             let options =
                 CompactOptions { focus: Some(team::focus(&to)), force: true, ..CompactOptions::default() };
-            let summarised = self.compact(options).await?;
+            let summarised = self.compact_for(Trigger::HandOff, options).await?;
             match summarised.outcome {
                 CompactionOutcome::Completed
                 | CompactionOutcome::Truncated { .. }
@@ -370,10 +372,13 @@ impl SessionHandle {
     /// [`Error::NotIdle`]; [`Error::Deleted`] if the session is deleted meanwhile. A compaction that finds nothing to
     /// do or fails is not an error: see [`Compacted::outcome`].
     pub async fn compact(&self, options: CompactOptions) -> Result<Compacted> {
-        let done = self
-            .door
-            .ask(|reply| SessionMessage::CompactManually { options, agent: self.door.agent.clone(), reply })
-            .await?;
+        self.compact_for(Trigger::Manual, options).await
+    }
+
+    async fn compact_for(&self, trigger: Trigger, options: CompactOptions) -> Result<Compacted> {
+        let agent = self.door.agent.clone();
+        let done =
+            self.door.ask(|reply| SessionMessage::CompactManually { trigger, options, agent, reply }).await?;
         self.unless_deleted(done)
     }
 
@@ -388,7 +393,7 @@ impl SessionHandle {
     /// # Errors
     /// [`Error::NothingToCompact`] with the reason.
     pub async fn plan(&self, options: CompactOptions) -> Result<Plan> {
-        let plan: Result<Box<Plan>, NothingToCompact> = self
+        let plan: Planned = self
             .door
             .ask(|reply| SessionMessage::PlanManually { options, agent: self.door.agent.clone(), reply })
             .await?;

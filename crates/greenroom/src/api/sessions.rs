@@ -18,15 +18,13 @@ use greenroom_kernel::{Head, Usage};
 use greenroom_store::Engine;
 use serde::{Deserialize, Serialize};
 
-use crate::actors::sub_agent;
 use crate::api::runtime::Runtime;
 use crate::values::error::{Result, UnknownName};
+use crate::values::family;
 use crate::values::names::names;
 
 /// How many heads are read at once.
 pub(crate) const PAGE: usize = 1_000;
-/// How many heads of sub-agents' sessions are read at once.
-const CHILDREN_PAGE: usize = 64;
 
 /// A stored session's data, whether the session is live or not.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
@@ -398,8 +396,8 @@ impl SessionQuery {
             Page { query: self, store, live, selected: BTreeMap::new(), counts: SessionCounts::default() };
         let below = match &self.parent {
             Parent::Any | Parent::None => None,
-            Parent::Is(parent) => Some(children(store, parent).await?),
-            Parent::Above(root) => Some(tree(store, root).await?),
+            Parent::Is(parent) => Some(family::children(store, parent).await?),
+            Parent::Above(root) => Some(family::below(store, root).await?),
         };
         if let Some(below) = below {
             for (id, head) in below {
@@ -509,64 +507,16 @@ impl Page<'_> {
             let id = summary.id.clone();
             sessions.push(summary);
             if self.query.with_trees {
-                add_below(self.store, &id, &mut sessions).await?;
+                let below = family::below(self.store, &id).await?;
+                sessions.extend(below.into_iter().map(|(id, head)| SessionSummary::new(id, head)));
             }
         }
         Ok(SessionsFound { sessions, next, counts: self.counts })
     }
 }
 
-/// Adds the sessions below a session, callers before their sub-agents, the oldest first.
-async fn add_below(store: &dyn Engine, id: &str, sessions: &mut Vec<SessionSummary>) -> Result<()> {
-    let mut below = children(store, id).await?;
-    below.sort_by_key(|(_, head)| head.created_at_ms);
-    for (id, head) in below {
-        sessions.push(SessionSummary::new(id.clone(), head));
-        Box::pin(add_below(store, &id, sessions)).await?;
-    }
-    Ok(())
-}
-
 /// A session's sort key.
 type Place = (u64, Reverse<u64>, String);
-
-/// Returns the sessions of a session's sub-agents, in the order of their ids. They are adjacent in the store,
-/// so only they are read, those below them, and those of callers with long ids that start alike.
-pub(crate) async fn children(store: &dyn Engine, parent: &str) -> Result<Vec<(String, Head)>> {
-    let prefix = sub_agent::prefix(parent);
-    let mut from = prefix.clone();
-    let mut found = Vec::new();
-    loop {
-        let page = store.page(Some(&from), CHILDREN_PAGE).await?;
-        let is_last =
-            page.len() < CHILDREN_PAGE || page.last().is_some_and(|(id, _)| !id.starts_with(&prefix));
-        if let Some((id, _)) = page.last() {
-            from.clone_from(id);
-        }
-        let is_child = |(id, head): &(String, Head)| {
-            id.starts_with(&prefix) && head.parent_session.as_deref() == Some(parent)
-        };
-        found.extend(page.into_iter().filter(is_child));
-        if is_last {
-            return Ok(found);
-        }
-    }
-}
-
-/// Returns the sessions below a session, callers before their sub-agents.
-///
-/// # Errors
-/// [`Error::Store`](crate::Error::Store).
-pub(crate) async fn tree(store: &dyn Engine, root: &str) -> Result<Vec<(String, Head)>> {
-    let mut found: Vec<(String, Head)> = children(store, root).await?;
-    let mut next = 0;
-    while let Some((id, _)) = found.get(next) {
-        let id = id.clone();
-        found.extend(children(store, &id).await?);
-        next += 1;
-    }
-    Ok(found)
-}
 
 impl IntoFuture for SessionQuery {
     type Output = Result<Vec<SessionSummary>>;

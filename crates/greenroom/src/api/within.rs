@@ -8,13 +8,9 @@ use greenroom_kernel::Head;
 use greenroom_store::Engine;
 
 use crate::api::runtime::Runtime;
-use crate::api::sessions::{SessionSummary, tree};
+use crate::api::sessions::{PAGE, SessionSummary};
 use crate::values::error::Result;
-
-/// How many callers are looked up above a sub-agent.
-const ABOVE_MAX: usize = 64;
-/// How many heads are read at once.
-const PAGE: usize = 1_000;
+use crate::values::family;
 
 impl Runtime {
     /// Whether a session, or a session above it, has all these labels; `false` if it does not exist. With a label for each
@@ -40,38 +36,27 @@ fn have(head: &Head, labels: &BTreeMap<String, String>) -> bool {
     labels.iter().all(|(name, value)| head.labels.get(name) == Some(value))
 }
 
-/// As [`Runtime::has_labels`]. This blocks on the disk.
+/// As [`Runtime::has_labels`].
 pub(super) async fn has_labels(
     store: &dyn Engine,
     id: &str,
     labels: &BTreeMap<String, String>,
 ) -> Result<bool> {
-    let mut next = Some(id.to_owned());
-    for _ in 0..ABOVE_MAX {
-        let Some(id) = next else { return Ok(false) };
-        let Some(head) = store.head(&id).await? else { return Ok(false) };
-        if have(&head, labels) {
-            return Ok(true);
-        }
-        next = head.parent_session;
+    let Some(head) = store.head(id).await? else { return Ok(false) };
+    if have(&head, labels) {
+        return Ok(true);
     }
-    Ok(false)
+    let above = family::above(store, head.parent_session).await?;
+    Ok(above.iter().any(|(_, head)| head.as_ref().is_some_and(|head| have(head, labels))))
 }
 
-/// Whether a session is below another one, on any level. This blocks on the disk.
+/// Whether a session is below another one, on any level.
 pub(super) async fn is_below(store: &dyn Engine, id: &str, root: &str) -> Result<bool> {
-    let mut next = Some(id.to_owned());
-    for _ in 0..ABOVE_MAX {
-        let Some(id) = next else { return Ok(false) };
-        next = store.head(&id).await?.and_then(|head| head.parent_session);
-        if next.as_deref() == Some(root) {
-            return Ok(true);
-        }
-    }
-    Ok(false)
+    let parent = store.head(id).await?.and_then(|head| head.parent_session);
+    Ok(family::above(store, parent).await?.iter().any(|(id, _)| id == root))
 }
 
-/// As [`Runtime::sessions_within`]. This blocks on the disk.
+/// As [`Runtime::sessions_within`].
 pub(super) async fn sessions_within(
     store: &dyn Engine,
     labels: &BTreeMap<String, String>,
@@ -92,7 +77,7 @@ pub(super) async fn sessions_within(
     }
     let mut known: BTreeSet<String> = sessions.iter().map(|session| session.id.clone()).collect();
     for root in known.clone() {
-        let below = tree(store, &root).await?.into_iter().filter(|(id, _)| known.insert(id.clone()));
+        let below = family::below(store, &root).await?.into_iter().filter(|(id, _)| known.insert(id.clone()));
         sessions.extend(below.map(|(id, head)| SessionSummary::new(id, head)));
     }
     Ok(sessions)

@@ -19,7 +19,7 @@ use parking_lot::RwLock;
 
 use crate::agent::Agent;
 use crate::agent::hooks::Hooks;
-use crate::agent::live::ReloadedSettings;
+use crate::agent::live_settings::ReloadedSettings;
 use crate::agent::shared_tools::SharedTools;
 use crate::core::consumers::Consumers;
 use crate::core::message::SupervisorMessage;

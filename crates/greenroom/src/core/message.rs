@@ -14,7 +14,6 @@ use greenroom_kernel::due::ContextLimits;
 use greenroom_kernel::entry::{ChildRecord, Delivery, EntryId, RunId, RunOutcome, Sees, Trigger};
 use greenroom_kernel::log::Amendment;
 use greenroom_kernel::message::{AssistantMessage, Block, Message, ToolCall, ToolResult};
-use greenroom_kernel::plan::Plan;
 use greenroom_kernel::question::{Asker, GivenAnswer, KnownQuestion, Question, QuestionEnd};
 use greenroom_kernel::run::{AbortCause, Boundary, Size, Verdict};
 use greenroom_kernel::settings::{CompactOptions, CompactionSettings};
@@ -48,7 +47,8 @@ use crate::values::rewind::{Rewind, Rewound};
 use crate::values::state::State;
 
 pub(crate) use orders::{
-    Answer, BeginRun, CompactionOrder, CompactionWork, Effort, RequestHead, RunCompletion, Summariser, WorkId,
+    Answer, BeginRun, CompactionOrder, CompactionWork, Effort, Planned, RequestHead, RunCompletion,
+    Summariser, WorkId,
 };
 
 mod orders;
@@ -273,17 +273,18 @@ pub(crate) enum SessionMessage {
     Sleep,
     /// From the questions' timer: a question has expired.
     ExpireQuestions,
-    /// From outside: compact now, with the caller's own agent, if there is one.
-    CompactManually { options: CompactOptions, agent: Option<Arc<Agent>>, reply: ReplyTo<Compacted> },
+    /// From outside: compact now, with the caller's own agent, if there is one; also for a hand-off.
+    CompactManually {
+        trigger: Trigger,
+        options: CompactOptions,
+        agent: Option<Arc<Agent>>,
+        reply: ReplyTo<Compacted>,
+    },
     /// From outside, a tool or a hook: compact after the current run, or now. A request from a compaction's
     /// own hook requires new messages, so a hook cannot loop.
     CompactAfterRun { options: CompactOptions, needs_news: bool },
     /// From outside: return what a compaction would do.
-    PlanManually {
-        options: CompactOptions,
-        agent: Option<Arc<Agent>>,
-        reply: ReplyTo<Result<Box<Plan>, greenroom_kernel::plan::NothingToCompact>>,
-    },
+    PlanManually { options: CompactOptions, agent: Option<Arc<Agent>>, reply: ReplyTo<Planned> },
     /// From outside: undo the newest compaction.
     Undo { back_to: Option<EntryId>, reply: ReplyTo<ContextUsage> },
     /// From outside: continue after another entry.

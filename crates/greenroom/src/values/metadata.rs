@@ -39,7 +39,7 @@ fn check_text(what: &'static str, text: &str, bytes_max: usize) -> Result<(), Me
     }
     // Emoji and some scripts use joiners, and a soft hyphen does not change the order of text.
     let is_wanted = |c: &char| !matches!(c, '\u{200c}' | '\u{200d}' | '\u{ad}' | '\u{e0020}'..='\u{e007f}');
-    if text.chars().filter(is_wanted).any(greenroom_kernel::session_id::is_unprintable) {
+    if text.chars().filter(is_wanted).any(greenroom_kernel::text::is_unprintable) {
         return Err(MetadataError::Unprintable { what });
     }
     Ok(())

@@ -67,7 +67,7 @@ impl CompactionParams {
     pub fn occasion(&self) -> Occasion {
         match self.trigger {
             Trigger::Overflow => Occasion::Emergency,
-            Trigger::Manual => Occasion::Manual,
+            Trigger::Manual | Trigger::HandOff => Occasion::Manual,
             Trigger::Threshold
             | Trigger::ModelSwitch
             | Trigger::Hook
@@ -117,8 +117,8 @@ impl CompactionParams {
         options
     }
 
-    /// Checks that a summary could make the context smaller. It applies if any reduction is enough, because a
-    /// person or a program requested the compaction.
+    /// Checks that a summary could make the context smaller. It applies if any reduction is enough, because the
+    /// compaction was requested.
     ///
     /// # Errors
     /// [`NothingToCompact::TooSmall`] if the smallest useful summary is as large as what it would replace.
@@ -132,7 +132,7 @@ impl CompactionParams {
 
     /// Whether the compaction was requested, so that any smaller context is a success.
     pub(super) fn is_asked_for(&self) -> bool {
-        matches!(self.trigger, Trigger::Manual | Trigger::Hook)
+        self.trigger.may_fail() || self.trigger == Trigger::Hook
     }
 
     /// Returns what a summary replaces, in tokens by our estimate: the segment, and the previous summary.

@@ -142,6 +142,29 @@ fn each_compaction_is_listed_with_what_it_saved_since() {
     assert_eq!(session.bill().saved_tokens, 2_400);
 }
 
+/// The start and the end of a compaction are not recorded for it: it is made and installed at once.
+#[test]
+fn what_a_hand_off_hides_is_listed_as_cut_without_a_summary() {
+    for (trigger, line) in [
+        (Trigger::HandOff, "1 truncated active: 1 calls, 400, $40"),
+        // An imported one.
+        (Trigger::Threshold, "1 completed active: 1 calls, 400, $40"),
+    ] {
+        let mut session = Session::default();
+        session.add("u:10 a:5 u:10 a:5");
+        let hidden = Compaction {
+            trigger,
+            truncated: true,
+            tokens_before: 600,
+            tokens_after: 200,
+            ..compaction(Some(EntryId(2)), "hidden")
+        };
+        session.0.push(EntryKind::Compaction(Box::new(hidden)), 5);
+        session.answer();
+        assert_eq!(session.lines(), [line], "{trigger:?}");
+    }
+}
+
 #[test]
 fn all_about_a_compaction_says_what_it_replaced_and_what_is_missing() {
     let mut session = Session::default();

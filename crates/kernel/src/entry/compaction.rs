@@ -28,6 +28,8 @@ pub enum Trigger {
     Hook,
     /// A branch was left, and its summary comes along. Nothing is replaced.
     Branch,
+    /// Another agent of the team takes over, and sees a summary or the newest messages.
+    HandOff,
     /// A value that this version does not know: a newer program wrote it. It is read, and never recorded.
     #[serde(other)]
     #[schemars(skip)]
@@ -39,7 +41,20 @@ impl Trigger {
     pub fn is_automatic(self) -> bool {
         match self {
             Self::Threshold | Self::Overflow | Self::ModelSwitch | Self::Hook => true,
-            Self::Manual | Self::Branch | Self::Unknown => false,
+            Self::Manual | Self::Branch | Self::HandOff | Self::Unknown => false,
+        }
+    }
+
+    /// Whether its caller handles a failure, so that the context is not cut without a summary instead.
+    pub fn may_fail(self) -> bool {
+        match self {
+            Self::Manual | Self::HandOff => true,
+            Self::Threshold
+            | Self::Overflow
+            | Self::ModelSwitch
+            | Self::Hook
+            | Self::Branch
+            | Self::Unknown => false,
         }
     }
 }

@@ -3,7 +3,8 @@
 use super::*;
 use crate::entry::{EntryId, EntryKind};
 use crate::message::{Message, Part, StopReason, ToolCall, ToolStatus};
-use crate::notation::{Random, Sketch, assistant, result};
+use crate::notation::{Sketch, assistant, result};
+use crate::random::Random;
 
 /// A conversation that is written message by message.
 #[derive(Default)]

@@ -2,7 +2,8 @@
 
 use super::*;
 use crate::message::{Image, ToolStatus};
-use crate::notation::{Random, call, draw, drawn, odd_path, path, result, says};
+use crate::notation::{call, draw, drawn, odd_path, path, result, says};
+use crate::random::Random;
 
 #[track_caller]
 fn check(drawing: &str, sent: &str) {

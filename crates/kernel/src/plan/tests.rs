@@ -4,7 +4,8 @@
 use super::*;
 use crate::files::Touch;
 use crate::message::ToolStatus;
-use crate::notation::{Random, draw, odd_path, path};
+use crate::notation::{draw, odd_path, path};
+use crate::random::Random;
 
 fn options(keep_recent: u64) -> PlanOptions {
     PlanOptions {

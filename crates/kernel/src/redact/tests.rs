@@ -45,7 +45,6 @@ fn a_value_is_found_in_each_of_its_forms() {
 #[test]
 fn short_values_and_clean_texts_stay_as_they_are() {
     let redactor = redactor();
-    assert_eq!(redactor.values_known(), 1);
     for text in ["abc1234", "", "sk-proj-Zx81", "ordinary text"] {
         assert!(matches!(redactor.all(text), Cow::Borrowed(_)), "{text}");
     }

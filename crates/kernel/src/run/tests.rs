@@ -6,7 +6,8 @@ use std::sync::Arc;
 use super::*;
 use crate::failure::FailureClass;
 use crate::message::Part;
-use crate::notation::{Random, assistant, calls, drawn, result, says, usage};
+use crate::notation::{assistant, calls, drawn, result, says, usage};
+use crate::random::Random;
 use crate::retry::BACKOFF_MS_MAX;
 
 fn size(tokens: u64) -> Input {

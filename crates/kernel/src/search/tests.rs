@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use super::*;
 use crate::message::Message;
-use crate::notation::{Random, says};
+use crate::notation::says;
+use crate::random::Random;
 
 fn entry(id: u64, parent: Option<u64>, message: Message) -> Arc<Entry> {
     let kind = EntryKind::message(message);

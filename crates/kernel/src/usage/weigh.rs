@@ -10,7 +10,7 @@
 use super::tracker::RequestFrame;
 use super::{Ratio, SAMPLE_TOKENS, from_f64, is_believable, to_f64};
 use crate::entry::{Custom, Entry, EntryKind};
-use crate::message::{Block, Message, Usage};
+use crate::message::{Usage, images_in};
 use crate::size::IMAGE_TOKENS;
 
 #[cfg(test)]
@@ -86,16 +86,10 @@ impl Counts {
 }
 
 fn images(entry: &Entry) -> u64 {
-    let blocks: &[Block] = if let EntryKind::Custom(Custom { content, .. }) = &entry.kind {
-        content
-    } else {
-        match entry.kind.as_message().map(|message| &**message) {
-            Some(Message::User(blocks)) => blocks,
-            Some(Message::ToolResult(result)) => &result.content,
-            Some(Message::Assistant(_)) | None => &[],
-        }
-    };
-    blocks.iter().filter(|block| matches!(block, Block::Image(_))).count() as u64
+    if let EntryKind::Custom(Custom { content, .. }) = &entry.kind {
+        return images_in(content);
+    }
+    entry.kind.as_message().map_or(0, |message| message.images())
 }
 
 /// An answer, in estimated tokens.

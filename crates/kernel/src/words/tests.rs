@@ -3,7 +3,8 @@
 use super::*;
 use crate::entry::Custom;
 use crate::image::Image;
-use crate::notation::{Random, Sketch, path};
+use crate::notation::{Sketch, path};
+use crate::random::Random;
 
 fn said(text: &str) -> EntryKind {
     EntryKind::message(Message::user(text))

@@ -419,6 +419,7 @@ fn kinds() -> Vec<EntryKind> {
         question: Question::approval("Run it?", approval),
         expires_at_ms: None,
     })));
+    kinds.extend([Trigger::Branch, Trigger::HandOff].map(compaction));
     kinds
 }
 

@@ -335,7 +335,7 @@ stored_struct!(V1: Prune {
 
 stored_struct!(V1: PrunedResult { entry: EntryId, text: String, keeps_images: bool, tokens: u64 });
 
-stored_enum!(V1: Trigger { 0 = Threshold, 1 = Overflow, 2 = Manual, 3 = ModelSwitch, 4 = Hook, 5 = Branch; _ });
+stored_enum!(V1: Trigger { 0 = Threshold, 1 = Overflow, 2 = Manual, 3 = ModelSwitch, 4 = Hook, 5 = Branch, 6 = HandOff; _ });
 
 stored_struct!(V1: CompactionStarted { trigger: Trigger, tokens_before: u64, messages_before: u64 });
 

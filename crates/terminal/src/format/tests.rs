@@ -1,6 +1,6 @@
 //! Short numbers, bars and lines.
 
-use super::{bar, call, dollars, duration, history, short};
+use super::{bar, call, cents, duration, history, short};
 
 #[test]
 fn numbers_are_short() {
@@ -23,8 +23,15 @@ fn numbers_are_short() {
     for (ms, expect) in [(80, "80 ms"), (1_260, "1.2 s"), (59_999, "59.9 s"), (125_000, "2 min 5 s")] {
         assert_eq!(duration(ms), expect);
     }
-    for (micro, expect) in [(1, "$0.0001"), (31_200, "$0.0312"), (1_230_000, "$1.23")] {
-        assert_eq!(dollars(micro), expect);
+    for (micro, expect) in [
+        (1, "$0.0001"),
+        (9_999, "$0.0100"),
+        (31_200, "$0.03"),
+        (1_230_000, "$1.23"),
+        // Rounded, everywhere alike.
+        (1_999_999, "$2.00"),
+    ] {
+        assert_eq!(cents(micro), expect);
     }
 }
 

@@ -47,8 +47,7 @@ fn a_compaction_says_what_it_saved_or_why_there_was_none() {
         ),
         (
             CompactionOutcome::Nothing { reason: reason() },
-            "No compaction needed: everything is recent enough to keep; --keep N keeps less, and --force only the last \
-             two messages",
+            "No compaction needed: everything is recent enough to keep",
         ),
         (
             CompactionOutcome::Nothing { reason: "the session is empty".into() },

@@ -4,12 +4,11 @@
 //! the old one or the new one; only its owner can read it, and the agent's tools cannot.
 
 use std::collections::BTreeMap;
-use std::io::Write as _;
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
-use greenroom_terminal::files;
+use greenroom_files::{self as files, private};
 use serde::{Deserialize, Serialize};
 
 use crate::config::folder::make_room;
@@ -91,19 +90,9 @@ impl Answers {
         let known = all.allow.entry(self.folder.clone()).or_default();
         known.extend(rules.iter().filter(|rule| !known.contains(rule)).cloned().collect::<Vec<_>>());
         let failed = || format!("write {}", self.path.display());
-        let folder = self.path.parent().unwrap_or(Path::new("."));
         make_room(&self.path)?;
         let text = format!("{HEAD}{}", serde_norway::to_string(&all).with_context(failed)?);
-        let beside = folder.join(format!(".{FILE}.{}", std::process::id()));
-        let _ = std::fs::remove_file(&beside);
-        let mut file = std::fs::File::options()
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(&beside)
-            .with_context(failed)?;
-        let written = file.write_all(text.as_bytes()).and_then(|()| file.sync_all());
-        written.and_then(|()| std::fs::rename(&beside, &self.path)).with_context(failed)
+        private::replace(&self.path, text.as_bytes()).with_context(failed)
     }
 
     fn all(&self) -> Result<Remembered> {

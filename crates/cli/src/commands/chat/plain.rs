@@ -9,13 +9,13 @@ use greenroom::{Error, ModelSettings, RunItem, State};
 use greenroom::{EventKind, Record};
 use greenroom_chat::commands::{self, Command};
 use greenroom_chat::{Backend, HELD_COLUMNS, HowToCompact, NEXT_HOST, figures};
+use greenroom_files::{self as files, FileError};
 use greenroom_kernel::entry::Trigger;
 use greenroom_kernel::usage::ContextUsage;
 use greenroom_server::operations::{
     Abort, Accepted, ClientKind, Operation, PromptOutcome, PromptSession, ResumeSession,
 };
 use greenroom_server::{Events, ProblemKind};
-use greenroom_terminal::files::{self, FileError};
 use greenroom_terminal::screen::one_line;
 use greenroom_terminal::{Interrupts, Look, Screen, format, text};
 use tokio::sync::mpsc;
@@ -26,7 +26,8 @@ use crate::commands::run_view::{self, Unread};
 use crate::commands::view::View;
 use crate::config::Texts;
 use crate::config::surroundings::Surroundings;
-use crate::host::link::{ATTEMPTS, Link};
+use crate::host::ATTEMPTS;
+use crate::host::link::Link;
 use crate::host::{self, Patience};
 use crate::{agent, error};
 
@@ -449,7 +450,7 @@ impl Chat {
             format!("{} tokens in all", format::short(state.total_tokens)),
         ];
         if state.cost_microdollars > 0 {
-            parts.push(format::about(format::dollars(state.cost_microdollars), state.estimated_tokens));
+            parts.push(format::about(format::cents(state.cost_microdollars), state.estimated_tokens));
         }
         parts.push(state.model);
         self.output.note(Look::DIM, &format!("  {}", parts.join(" · ")))

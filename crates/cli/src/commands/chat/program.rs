@@ -23,7 +23,8 @@ use crate::commands::sessions::shown_folder;
 use crate::config::surroundings::Surroundings;
 use crate::config::{Texts, kept_keys};
 use crate::error::usage;
-use crate::host::link::{ATTEMPTS, Link, is_one_shot};
+use crate::host::ATTEMPTS;
+use crate::host::link::{Link, is_one_shot};
 use crate::host::{self, Patience};
 use crate::{agent, error};
 

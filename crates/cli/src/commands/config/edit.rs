@@ -3,8 +3,7 @@
 //! Invariants: the file is written as a whole or not at all, and only if its new content is valid and differs
 //! from the old one in this setting alone; comments and order are kept.
 
-use std::io::Write as _;
-use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
@@ -19,6 +18,7 @@ use crate::config::overrides::{self, Overrides};
 use crate::config::place::{Block, below, find, indent, is_silent};
 use crate::config::surroundings::Surroundings;
 use crate::error::usage;
+use greenroom_files::private;
 use greenroom_terminal::Screen;
 use greenroom_terminal::screen::variable;
 
@@ -139,18 +139,8 @@ fn check(global: &Global, path: &Path, text: &str, author: Author) -> Result<()>
 /// Replaces the file's text, and keeps its permissions; a link remains a link.
 fn write(path: &Path, text: &str) -> Result<()> {
     let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let mode = std::fs::metadata(&path).map_or(0o600, |metadata| metadata.permissions().mode() & 0o777);
-    let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let beside = folder.join(format!(".{name}.{}", std::process::id()));
-    let written = || -> std::io::Result<()> {
-        let mut file = std::fs::OpenOptions::new().write(true).create_new(true).mode(mode).open(&beside)?;
-        file.write_all(text.as_bytes())?;
-        file.sync_all()?;
-        std::fs::rename(&beside, &path)
-    };
-    written()
-        .inspect_err(|_| drop(std::fs::remove_file(&beside)))
+    let mode = std::fs::metadata(&path).map(|metadata| metadata.permissions().mode() & 0o777);
+    private::replace_with_mode(&path, text.as_bytes(), mode.unwrap_or(private::FILE_MODE))
         .with_context(|| format!("write {}", path.display()))
 }
 

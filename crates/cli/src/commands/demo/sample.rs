@@ -4,9 +4,9 @@
 
 use std::fmt::Write as _;
 use std::io;
-use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
+use greenroom_files::private;
 use greenroom_terminal::time;
 
 /// A folder with less text than this, in bytes, cannot fill a window without being read again and again.
@@ -73,7 +73,7 @@ impl Sample {
 pub(super) fn write() -> io::Result<Sample> {
     let name = format!("greenroom-demo-project-{}-{}", time::stamp(time::now_ms()), std::process::id());
     let dir = std::env::temp_dir().join(name);
-    std::fs::DirBuilder::new().mode(0o700).create(&dir)?;
+    private::create_folder(&dir)?;
     let sample = Sample { dir };
     let root = sample.root();
     for folder in ["src", "tests", "docs"] {

@@ -6,13 +6,13 @@
 use std::collections::BTreeMap;
 use std::fs::Metadata;
 use std::io::{Read as _, Write as _};
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use greenroom_files::access::{self, Exposed, Need};
+use greenroom_files::{self as files, private};
 use greenroom_server::{TOKEN_CHARS_MIN, Token, check_token};
-use greenroom_terminal::files;
 use greenroom_tools::printed;
 
 use crate::config::TokenConfig;
@@ -48,12 +48,7 @@ pub(super) fn own(path: &Path) -> Result<String> {
     let mut random = std::fs::File::open("/dev/urandom").context("open the system's random numbers")?;
     random.read_exact(&mut bytes).context("read the system's random numbers")?;
     let token: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-    let mut file = std::fs::OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(path)
-        .with_context(context)?;
+    let mut file = private::create_new(path).with_context(context)?;
     file.write_all(token.as_bytes()).with_context(context)?;
     secrets::note("serve_token", &token);
     Ok(token)
@@ -135,18 +130,11 @@ fn check_token_file(path: &Path, metadata: &Metadata, token: &str) -> Result<()>
 /// Checks that nobody else can have read a file; `renew` is what to do if somebody can.
 fn check_owner(path: &Path, metadata: &Metadata, renew: &str) -> Result<(), String> {
     let path = path.display();
-    let user = rustix::process::geteuid().as_raw();
-    if metadata.uid() != user {
-        return Err(format!(
-            "{path} is not used: it belongs to another user (id {}, and yours is {user}); {renew}",
-            metadata.uid()
-        ));
-    }
-    if metadata.mode() & 0o077 != 0 {
-        return Err(format!(
+    access::check(metadata, Need::Private).map_err(|exposed| match exposed {
+        Exposed::Owner { .. } => format!("{path} is not used: {exposed}; {renew}"),
+        Exposed::Permissions => format!(
             "{path} is not used: others can read or write it, so they may know the token; {renew}, or run `chmod 600 \
              {path}` if you are sure that nobody has read it"
-        ));
-    }
-    Ok(())
+        ),
+    })
 }

@@ -4,13 +4,13 @@
 
 use std::path::Path;
 
-use greenroom_terminal::files::FileError;
+use greenroom_files::FileError;
 use serde_norway::Value;
 
 use super::Source;
 use crate::config::Config;
+use crate::config::parser_messages::plain;
 use crate::config::place::line_of;
-use crate::config::words::plain;
 use crate::error::usage;
 pub(super) fn not_readable(path: &Path, error: &FileError) -> anyhow::Error {
     usage(format!("cannot read the configuration {}: {error}", path.display()))

@@ -7,9 +7,9 @@ use std::collections::BTreeMap;
 use anyhow::Result;
 use serde_norway::Value;
 
-use super::trust::{Rule, is_section, rule};
+use super::permitted::{Rule, is_section, rule};
 use crate::config::Config;
-use crate::config::words::plain;
+use crate::config::parser_messages::plain;
 use crate::error::usage;
 /// The sources of settings, by the parts of their names.
 #[derive(Default)]

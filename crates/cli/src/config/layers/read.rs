@@ -3,19 +3,19 @@
 //! Invariants: no file is read that is large or not regular, and none of a project's that another user owns
 //! or could have written.
 
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
+use greenroom_files::access::{self, Exposed, Need};
+use greenroom_files::{self as files, FileError};
 use greenroom_kernel::settings::COMPACT_PROMPT_BYTES_MAX;
-use greenroom_terminal::files::{self, FileError};
 use greenroom_tools::sandbox::is_placeholder;
 use serde_norway::Value;
 
 use super::Source;
 use super::errors::not_readable;
 use super::merge::setting;
-use super::trust::Author;
+use super::permitted::Author;
 use crate::config::surroundings::Surroundings;
 use crate::config::{Config, FILE_NAME};
 use crate::error::usage;
@@ -55,7 +55,7 @@ pub(super) fn own_source(path: &Path) -> Result<Option<Source>> {
         Err(FileError::NotRegular) if is_placeholder(path) => return Ok(None),
         Err(error) => return Err(not_readable(path, &error)),
     };
-    if metadata.mode() & 0o002 != 0 {
+    if access::check(&metadata, Need::Guarded).is_err() {
         let path = path.display();
         return Err(usage(format!(
             "{path} is not read: everybody may write it, and it sets where your keys are sent; check it, then run \
@@ -94,19 +94,14 @@ pub(super) fn project_source(
         }
         Err(error) => return Err(not_readable(path, &error)),
     };
-    let user = rustix::process::geteuid().as_raw();
-    if metadata.uid() != user {
-        warnings.push(format!(
-            "./{FILE_NAME} is not read: it belongs to another user (id {}, and yours is {user}); if you trust it, pass \
-             --config {FILE_NAME}",
-            metadata.uid()
-        ));
-        return Ok(None);
-    }
-    if metadata.mode() & 0o022 != 0 {
-        warnings.push(format!(
-            "./{FILE_NAME} is not read: others may write it; check it, then run `chmod go-w {FILE_NAME}`"
-        ));
+    if let Err(exposed) = access::check(&metadata, Need::Own) {
+        let reason = match exposed {
+            Exposed::Owner { .. } => format!("{exposed}; if you trust it, pass --config {FILE_NAME}"),
+            Exposed::Permissions => {
+                format!("others may write it; check it, then run `chmod go-w {FILE_NAME}`")
+            }
+        };
+        warnings.push(format!("./{FILE_NAME} is not read: {reason}"));
         return Ok(None);
     }
     let text = text(file).map_err(|error| not_readable(path, &error))?;
@@ -162,13 +157,11 @@ pub(super) fn read_prompt(source: &Source, name: &str) -> Result<String, String>
     };
     let read = || -> Result<String, FileError> {
         let (file, metadata) = opened?;
-        let by_others = match source.author {
-            Author::User => metadata.mode() & 0o002 != 0,
-            Author::Project => {
-                metadata.mode() & 0o022 != 0 || metadata.uid() != rustix::process::geteuid().as_raw()
-            }
+        let need = match source.author {
+            Author::User => Need::Guarded,
+            Author::Project => Need::Own,
         };
-        if by_others {
+        if access::check(&metadata, need).is_err() {
             let reason = "others may write it; check it, and revoke that permission (chmod go-w)";
             return Err(FileError::Io(std::io::Error::new(std::io::ErrorKind::PermissionDenied, reason)));
         }

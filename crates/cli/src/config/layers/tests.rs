@@ -7,7 +7,7 @@ use serde_json::json;
 use greenroom_kernel::settings::COMPACT_PROMPT_BYTES_MAX;
 
 use super::merge::can_be_null;
-use super::trust::expanded;
+use super::permitted::expanded;
 use super::*;
 use crate::config::overrides;
 

@@ -5,9 +5,9 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use futures_util::{FutureExt, StreamExt};
+use greenroom_kernel::text::panic_text;
 use greenroom_kernel::{AssistantMessage, Failure, FailureClass, Part, StopReason};
 use greenroom_provider::{ProviderError, Purpose, ReplyEvent, Request};
-use greenroom_tools::panic_text;
 use parking_lot::Mutex;
 use ractor::ActorRef;
 use tokio::time::Instant;

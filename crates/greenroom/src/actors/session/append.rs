@@ -115,11 +115,8 @@ impl SessionState {
     /// Adds what these entries record to the accounts.
     fn count(&self, entries: &[Arc<Entry>]) {
         let Some(newest) = entries.last().filter(|_| self.deps.accounts.is_on()) else { return };
-        let mut tally = Tally::of(entries.iter().map(|entry| &**entry), self.log.cost());
-        if self.shared.parent.is_some() {
-            // It is a part of its caller's.
-            tally.runs = 0;
-        }
+        let is_sub_agent = self.shared.parent.is_some();
+        let tally = Tally::of(entries.iter().map(|entry| &**entry), is_sub_agent, self.log.cost());
         let (tenants, below) = (self.deps.tenants(&self.shared), newest.id.0 + 1);
         self.deps.accounts.count(&tenants, &self.shared.id, below, newest.at_ms, &tally);
     }

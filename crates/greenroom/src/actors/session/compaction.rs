@@ -22,8 +22,8 @@ use ractor::{Actor, ActorRef};
 use super::definition::Definition;
 use super::open_compaction::{CompactionRequest, OverflowRequest};
 use super::{PAUSE_AFTER_FAILURES, SessionState, debt};
-use crate::actors::compaction_requests;
 use crate::actors::compactor::{Compactor, CompactorArguments};
+use crate::actors::{compaction_hooks, compaction_requests};
 use crate::agent::Agent;
 use crate::core::message::{
     AgentMessage, CompactionOrder, CompactionWork, CompactorMessage, Effort, MeasureFor, Measurement,
@@ -163,7 +163,7 @@ impl SessionState {
             pinned: self.log.head().pins.clone(),
             tokens_before: size.tokens,
             ratio: measured.ratio,
-            at_window: request.at_window || (size.at_window && request.trigger != Trigger::Manual),
+            at_window: request.at_window || (size.at_window && !request.trigger.may_fail()),
             keep_recent: request.options.keep_recent,
             force: request.options.force,
             focus: request.options.focus.clone(),
@@ -237,6 +237,7 @@ impl SessionState {
             | Trigger::ModelSwitch
             | Trigger::Hook
             | Trigger::Branch
+            | Trigger::HandOff
             | Trigger::Unknown
             | _ => trigger,
         }
@@ -588,7 +589,7 @@ impl SessionState {
                 compaction: compaction_requests::requests_to(&self.myself),
             };
             tokio::spawn(async move {
-                for message in deps.hooks.ended(report).await {
+                for message in compaction_hooks::ended(&deps.hooks, report).await {
                     shared.publish(&deps.bus, EventKind::Warning { message });
                 }
             });

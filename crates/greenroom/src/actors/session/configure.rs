@@ -10,7 +10,7 @@ use greenroom_provider::{ModelSettings, ResentReasoning};
 
 use super::definition::{Definition, SessionLimits};
 use super::{PAUSE_AFTER_FAILURES, SessionState};
-use crate::agent::live::ReloadedSettings;
+use crate::agent::live_settings::ReloadedSettings;
 use crate::agent::{Agent, team};
 use crate::core::message::{RunAttempt, TrackerConfig, TrackerMessage};
 use crate::core::trace;

@@ -123,7 +123,7 @@ impl Definition {
         let agent = live.map(|live| live.adjusted(Arc::clone(&agent))).unwrap_or(agent);
         let lane = deps.lane(&agent).cloned().ok_or_else(|| deps.unknown_provider(&agent))?;
         let AllTools { registry: tools, tokens: tools_tokens } = deps.tools.of(&agent, || {
-            let registry = crate::actors::sub_agent::tools_of(deps, &agent)?;
+            let registry = crate::actors::tools_of::tools_of(deps, &agent)?;
             let tokens = tools_tokens(&registry.specs());
             Ok(AllTools { registry, tokens })
         })?;

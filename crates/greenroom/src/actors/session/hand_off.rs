@@ -11,12 +11,11 @@
 
 use std::sync::Arc;
 
-use greenroom_kernel::carried::Carried;
-use greenroom_kernel::entry::{Compaction, EntryKind, HandOff, RunOutcome, Sees, Trigger};
+use greenroom_kernel::EntryId;
+use greenroom_kernel::entry::{EntryKind, HandOff, RunOutcome, Sees, Trigger};
 use greenroom_kernel::log::Draft;
-use greenroom_kernel::path::{ActivePath, is_message, open_calls};
-use greenroom_kernel::settings::{CompactionSettings, Occasion};
-use greenroom_kernel::{Entry, EntryId, FileOps, Usage};
+use greenroom_kernel::narrowing::Narrowing;
+use greenroom_kernel::path::open_calls;
 
 use super::SessionState;
 use super::definition::Definition;
@@ -26,14 +25,8 @@ use crate::core::message::AgentMessage;
 use crate::values::compaction::CompactOptions;
 use crate::values::error::{Error, Result};
 
-#[cfg(test)]
-mod tests;
-
 /// How often one run may hand over the conversation.
 const HAND_OFFS_MAX: u32 = 8;
-
-/// How much of the newest conversation is kept if no summary can be made and no setting says more, in tokens.
-const RECENT_TOKENS: u64 = 20_000;
 
 /// A hand-off that waits until the run is between two steps.
 pub(super) struct PendingHandOff {
@@ -78,7 +71,7 @@ impl SessionState {
         let (is_summarised, focus) = (pending.sees == Sees::Summary, team::focus(&pending.to));
         if is_summarised && self.compaction.is_idle() {
             let options = CompactOptions { focus: Some(focus), force: true, ..CompactOptions::default() };
-            self.measure_for(CompactionRequest { options, ..CompactionRequest::new(Trigger::Manual) });
+            self.measure_for(CompactionRequest { options, ..CompactionRequest::new(Trigger::HandOff) });
         }
         // `hand_off_if_ready` does this when no compaction is in progress.
         true
@@ -125,12 +118,7 @@ impl SessionState {
             newest.or_else(|| agent.member(to)).ok_or_else(|| Error::NoMember { name: to.to_owned() })?;
         let new = Definition::resolve(&self.deps, Arc::new(member), self.log.pinned_tokens())?;
         let mut draft = self.log.draft(self.deps.now_ms());
-        match sees {
-            Sees::Last(messages) => self.narrow(&mut draft, &new, to, messages),
-            // If the summary failed, its part of the conversation is not visible either.
-            Sees::Summary if !is_summarised => self.narrow(&mut draft, &new, to, self.recent_messages()),
-            Sees::Summary | Sees::All | _ => {}
-        }
+        self.narrow(&mut draft, &new, to, sees, is_summarised);
         let is_narrowed = !draft.is_empty();
         draft.push(EntryKind::HandOff(HandOff { from, to: to.to_owned(), sees }));
         if self.runs.is_open() && !new.is_same_model(&self.definition) {
@@ -147,59 +135,21 @@ impl SessionState {
         Ok(())
     }
 
-    /// Returns how many of the newest messages are kept if no summary can be made.
-    fn recent_messages(&self) -> u32 {
-        let window = self.definition.window.tokens.unwrap_or(0);
-        let settings = CompactionSettings::clone(&self.definition.settings);
-        let wanted = settings.keep_recent_tokens.or(Some(RECENT_TOKENS));
-        let settings = CompactionSettings { keep_recent_tokens: wanted, ..settings };
-        let keep = settings.keep_recent(window, Occasion::Automatic, 0);
-        let active = ActivePath::of(self.log.path());
-        let messages = active.entries().iter().rev().filter(|entry| is_message(&entry.kind));
-        let resent = self.resent_reasoning();
-        let mut tokens = 0;
-        let kept = messages.take_while(|entry| {
-            tokens += resent.sent_tokens(entry);
-            tokens <= keep
-        });
-        u32::try_from(kept.count()).unwrap_or(u32::MAX)
-    }
-
-    /// Narrows the context of the agent that takes over, `to`, to this many of the newest messages, and the request in
-    /// progress.
-    fn narrow(&self, draft: &mut Draft, new: &Definition, to: &str, messages: u32) {
+    /// Hides the older messages from the agent that takes over, `to`, if it is to see only a part.
+    fn narrow(&self, draft: &mut Draft, new: &Definition, to: &str, sees: Sees, is_summarised: bool) {
         let path = self.log.path();
-        let active = ActivePath::of(path);
-        let entries = active.entries();
-        let Some(cut) = cut(entries, messages) else { return };
-        let hidden = entries[..cut].iter().filter(|entry| is_message(&entry.kind)).count() as u64;
-        let (Some(first), Some(last)) = (entries.first(), entries.get(cut.wrapping_sub(1))) else { return };
-        let mut compaction = Compaction {
-            base: active.compaction_id(),
+        let narrowing = Narrowing {
+            path,
+            to,
+            sees,
+            is_summarised,
             previous: self.log.head().last_compaction,
-            first: Some(first.id),
-            last: Some(last.id),
-            first_kept: Some(entries[cut].id),
-            summary: format!("What was said before is not for {to} to see."),
-            active_request: None,
-            files: FileOps::default(),
-            trigger: Trigger::Manual,
-            truncated: true,
-            native: None,
-            from_hook: true,
-            is_split_turn: false,
             tokens_before: self.shared.context().tokens,
-            tokens_after: 0,
-            messages_before: active.messages(),
-            messages_removed: hidden,
-            duration_ms: 0,
-            model: String::new(),
-            usage: Usage::default(),
-            cost_microdollars: None,
-            debt: Vec::new(),
-            carried: Carried::default(),
-            recall: None,
+            settings: &self.definition.settings,
+            window: self.definition.window.tokens,
+            resent: &self.resent_reasoning(),
         };
+        let Some(mut compaction) = narrowing.compaction() else { return };
         let mut after = path.to_vec();
         let mut sized = draft.clone();
         sized.push(EntryKind::Compaction(Box::new(compaction.clone())));
@@ -208,24 +158,4 @@ impl SessionState {
         compaction.tokens_after = self.measure_path_for(new, resent, &after).tokens();
         draft.push(EntryKind::Compaction(Box::new(compaction)));
     }
-}
-
-/// Returns where the newest messages start: not between a call and its result, and not after the request in
-/// progress; `None` if nothing comes before them.
-fn cut(entries: &[Arc<Entry>], messages: u32) -> Option<usize> {
-    let places: Vec<usize> =
-        entries.iter().enumerate().filter(|(_, entry)| is_message(&entry.kind)).map(|(at, _)| at).collect();
-    let count = usize::try_from(messages).unwrap_or(usize::MAX).max(1).min(places.len());
-    let mut at = places.len().checked_sub(count.max(1))?;
-    let role = |at: usize| entries[places[at]].kind.as_message().map(|message| message.role());
-    // If the last message is a tool result, the newest prompt is in progress.
-    let is_open = role(places.len() - 1) == Some("tool");
-    let is_prompt = |at: &usize| role(*at) == Some("user") && !entries[places[*at]].kind.is_steer();
-    if let Some(request) = (0..places.len()).rev().find(is_prompt).filter(|_| is_open) {
-        at = at.min(request);
-    }
-    while at > 0 && role(at) == Some("tool") {
-        at -= 1;
-    }
-    Some(places[at]).filter(|place| *place > 0)
 }

@@ -43,6 +43,7 @@ const PIN_SHARE: u64 = 8;
 impl SessionState {
     pub(super) fn compact_manually(
         &mut self,
+        trigger: Trigger,
         options: CompactOptions,
         agent: Option<&Arc<Agent>>,
         reply: ReplyTo<Compacted>,
@@ -54,7 +55,7 @@ impl SessionState {
         }
         self.refresh_settings();
         let reply = Some(reply);
-        self.measure_for(CompactionRequest { options, reply, ..CompactionRequest::new(Trigger::Manual) });
+        self.measure_for(CompactionRequest { options, reply, ..CompactionRequest::new(trigger) });
     }
 
     pub(super) fn plan_manually(&self, options: &CompactOptions) -> Result<Plan, NothingToCompact> {

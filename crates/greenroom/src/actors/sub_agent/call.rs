@@ -30,6 +30,7 @@ use crate::core::trace::CalledFrom;
 use crate::limits::labels::Tenants;
 use crate::limits::waits::Chain;
 use crate::values::error::{Error, Result};
+use crate::values::family;
 use crate::values::prompt::{Prompt, Reply};
 
 /// How often the run of one call is resumed after its session crashed. Several crashes within a minute end it
@@ -38,8 +39,6 @@ const RESUMES_MAX: u32 = 8;
 
 /// The wait before the first resumption.
 const AGAIN_AFTER: Duration = Duration::from_millis(10);
-/// A damaged head must not cause an endless loop.
-const ANCESTORS_MAX: usize = 256;
 
 /// Performs a task.
 pub(super) async fn work(
@@ -362,28 +361,17 @@ async fn find(deps: &Deps, id: Arc<str>) -> Result<Option<Arc<SessionShared>>> {
     found.await.map_err(|_| Error::Closed)
 }
 
-/// Returns the sessions above one whose parent is `parent`, nearest first, by their heads, which are durable,
-/// so the result does not depend on how the session is opened. The list ends at a deleted session.
+/// Returns the ids of the sessions above one whose caller is `parent`, nearest first.
 pub(crate) async fn ancestors(deps: &Deps, parent: Option<String>) -> Result<Arc<[Arc<str>]>> {
-    let Some(parent) = parent else { return Ok(Arc::from([])) };
-    let mut above: Vec<Arc<str>> = vec![parent.into()];
-    while above.len() < ANCESTORS_MAX
-        && let Some(head) = deps.store.head(&above[above.len() - 1]).await?
-        && let Some(next) = head.parent_session
-    {
-        above.push(next.into());
-    }
-    Ok(above.into())
+    let above = family::above(&*deps.store, parent).await?;
+    Ok(above.into_iter().map(|(id, _)| id.into()).collect())
 }
 
 /// Returns the labels by which a session with this head is counted: those of its top-level session.
 pub(crate) async fn tenants(deps: &Deps, shared: &SessionShared, head: &Head) -> Result<Tenants> {
     let table = deps.accounts.table();
-    let Some(top) = shared.ancestors().last().cloned().filter(|_| table.has_names()) else {
-        return Ok(table.tenants(&head.labels));
-    };
-    let top = deps.store.head(&top).await?;
-    Ok(table.tenants(&top.map(|head| head.labels).unwrap_or_default()))
+    let parent = shared.ancestors().first().filter(|_| table.has_names()).map(ToString::to_string);
+    Ok(table.tenants(&family::top_labels(&*deps.store, parent, &head.labels).await?))
 }
 
 /// Returns an id that no session has. A call's id is not sufficient, because a provider may reuse it after

@@ -24,7 +24,7 @@ use ractor::Actor;
 use super::{Runtime, StopOnDrop};
 use crate::actors::supervisor::Supervisor;
 use crate::agent::hooks::Hooks;
-use crate::agent::live::{ReloadedSettings, SettingsChange};
+use crate::agent::live_settings::{ReloadedSettings, SettingsChange};
 use crate::agent::shared_tools::SharedTools;
 use crate::api::{deletion, retention};
 use crate::core::deps::Deps;
@@ -77,7 +77,7 @@ pub struct RuntimeBuilder {
     idle_after: Option<Duration>,
     silence_max: Option<Duration>,
     leaves_compactions_to_runs: bool,
-    live: Option<crate::agent::live::Source>,
+    live: Option<crate::agent::live_settings::Source>,
     retention: Retention,
     redactor: Redactor,
     probe: Option<crate::core::deps::Probe>,

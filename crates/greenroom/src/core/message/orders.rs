@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use greenroom_kernel::compacting::branch::BranchSummary;
 use greenroom_kernel::compacting::{Compacting, Effect};
+use greenroom_kernel::plan::{NothingToCompact, Plan};
 use greenroom_kernel::run::Fallbacks;
 use greenroom_kernel::usage::Ratio;
 use greenroom_kernel::{EntryId, ToolSpec};
@@ -24,6 +25,9 @@ use crate::lane::Lane;
 use crate::limits::waits::Chain;
 use crate::values::error::Result;
 use crate::values::prompt::Reply;
+
+/// What a compaction would do.
+pub(crate) type Planned = Result<Box<Plan>, NothingToCompact>;
 
 /// A run to perform.
 pub(crate) struct BeginRun {

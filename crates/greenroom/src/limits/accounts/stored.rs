@@ -19,6 +19,7 @@ use super::sums::{Rows, Sums};
 use super::{Account, Accounts, Inner, Name, names};
 use crate::limits::labels::{Label, named};
 use crate::limits::spending::window::Spent;
+use crate::values::family;
 
 /// How long after a change the accounts are written: many changes are one write.
 const WRITE_AFTER: Duration = Duration::from_secs(1);
@@ -26,8 +27,6 @@ const WRITE_AFTER: Duration = Duration::from_secs(1);
 const SLACK_MS: u64 = 10_000;
 /// How many heads and entries are read at once.
 const PAGE: usize = 256;
-/// A damaged head must not cause an endless loop.
-const ABOVE_MAX: usize = 64;
 
 /// The prefix of an account's key: its sums by hour, its limits, its positions. A tab is in no label.
 const ACCOUNT: &str = "spending\t";
@@ -230,12 +229,12 @@ impl Accounts {
         from_ms: u64,
         cost: &CallCost,
     ) -> Result<(), StoreError> {
-        let (tenants, session) = (named(names_counted, &labels_of(&*self.store, head).await?), Arc::from(id));
+        let labels = family::top_labels(&*self.store, head.parent_session.clone(), &head.labels).await?;
+        let (tenants, session) = (named(names_counted, &labels), Arc::from(id));
         let newer = recorded_since(&*self.store, id, head, from_ms).await?;
         let mut inner = self.inner.lock();
         for entry in &newer {
-            let mut tally = Tally::of([entry], cost);
-            tally.runs = if head.parent_session.is_some() { 0 } else { tally.runs };
+            let tally = Tally::of([entry], head.parent_session.is_some(), cost);
             for name in names(&tenants).filter(|_| !tally.is_empty()) {
                 let account = self.account(&mut inner, &name);
                 if !account.recent.has_counted(id, entry.id) {
@@ -370,17 +369,6 @@ impl Row {
         let days = days.then(|| bytes(serde_json::to_vec(&stored.days)));
         Some(Self { name: name.clone(), account: bytes(serde_json::to_vec(&stored)), days })
     }
-}
-
-/// Returns the labels of a session's top-level session.
-async fn labels_of(store: &dyn Engine, head: &Head) -> Result<BTreeMap<String, String>, StoreError> {
-    let (mut labels, mut parent) = (head.labels.clone(), head.parent_session.clone());
-    for _ in 0..ABOVE_MAX {
-        let Some(above) = parent else { break };
-        let Some(head) = store.head(&above).await? else { break };
-        (labels, parent) = (head.labels, head.parent_session);
-    }
-    Ok(labels)
 }
 
 /// Returns the entries since a time that their own session has billed, oldest first. Imported ones, which are the first of a

@@ -130,7 +130,7 @@ async fn what_a_crash_leaves_uncounted_is_counted_from_the_logs() {
             if is_crash && draw(2) == 0 {
                 missed += 1;
             } else {
-                let tally = Tally::of(entries.iter().map(|entry| &**entry), &CallCost::from(cost));
+                let tally = Tally::of(entries.iter().map(|entry| &**entry), false, &CallCost::from(cost));
                 let below = entries.last().unwrap().id.0 + 1;
                 accounts.count(&tenants(&accounts, &value), &id, below, now, &tally);
             }

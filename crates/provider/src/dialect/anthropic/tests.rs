@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use greenroom_kernel::random::Random;
 use greenroom_kernel::{
     AssistantMessage, Block, FailureClass, Image, Message, Part, StopReason, ToolCall, ToolResult, ToolSpec,
     ToolStatus, Usage,
@@ -12,7 +13,6 @@ use serde_json::{Value, json};
 use super::*;
 use crate::classify::classify;
 use crate::dialect::{Asked, Progress, Taken};
-use crate::transport::random::Random;
 use crate::{ModelSettings, OutputSchema, Purpose, ReasoningEffort, ReplyEvent, ToolChoice};
 
 fn request(messages: Vec<Message>) -> Request {
@@ -824,12 +824,12 @@ fn each_place_has_its_address_and_key() {
 /// A random conversation, in which calls have their results.
 fn conversation(random: &mut Random) -> Vec<Message> {
     let mut messages = vec![Message::user("begin")];
-    for turn in 0..random.below(6) + 1 {
+    for turn in 0..random.index(6) + 1 {
         let mut parts = Vec::new();
         let mut ids = Vec::new();
-        for number in 0..random.below(5) + 1 {
-            match random.below(7) {
-                0 => parts.push(text(["so", " ", "é"][random.below(3)])),
+        for number in 0..random.index(5) + 1 {
+            match random.index(7) {
+                0 => parts.push(text(["so", " ", "é"][random.index(3)])),
                 1 => {
                     parts.push(Part::Reasoning("hm".to_owned()));
                     parts.push(opaque(r#"{"type":"thinking","signature":"S+/"}"#));
@@ -839,7 +839,7 @@ fn conversation(random: &mut Random) -> Vec<Message> {
                 4 => parts.push(block(r#"{"type":"server_tool_use","id":"s","name":"n","input":{}}"#)),
                 _ => {
                     let id = format!("call {turn} {number}");
-                    parts.push(call(&id, ["{}", "", "no", "{\"a\": 1e3}"][random.below(4)]));
+                    parts.push(call(&id, ["{}", "", "no", "{\"a\": 1e3}"][random.index(4)]));
                     ids.push(id);
                 }
             }
@@ -848,12 +848,12 @@ fn conversation(random: &mut Random) -> Vec<Message> {
         for id in ids {
             messages.push(result(
                 &id,
-                vec![Block::Text(["", "out"][random.below(2)].to_owned())],
+                vec![Block::Text(["", "out"][random.index(2)].to_owned())],
                 ToolStatus::Ok,
             ));
         }
-        if random.below(3) > 0 {
-            messages.push(Message::User(vec![Block::Text(["next", " "][random.below(2)].to_owned())]));
+        if random.index(3) > 0 {
+            messages.push(Message::User(vec![Block::Text(["next", " "][random.index(2)].to_owned())]));
         }
     }
     messages
@@ -879,7 +879,7 @@ fn begins(longer: &Value, shorter: &Value) -> bool {
 fn a_longer_conversation_begins_with_the_shorter_one() {
     let mut compared = 0;
     for seed in 0..400 {
-        let mut random = Random::of(seed);
+        let mut random = Random::new(seed);
         let messages = conversation(&mut random);
         let mut before: Option<Value> = None;
         for length in 1..=messages.len() {

@@ -5,6 +5,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use greenroom_kernel::random::Random;
 use greenroom_kernel::{
     AssistantMessage, Block, FailureClass, Image, Message, Part, StopReason, ToolCall, ToolResult, ToolSpec,
     ToolStatus, Usage,
@@ -14,7 +15,6 @@ use serde_json::{Value, json};
 use super::*;
 use crate::classify::classify;
 use crate::dialect::{Asked, Progress, Taken};
-use crate::transport::random::Random;
 use crate::{ModelSettings, OutputSchema, ProviderError, Purpose, ReasoningEffort, ReplyEvent, ToolChoice};
 
 /// A model that signs its calls, and one that does not.
@@ -932,11 +932,11 @@ fn each_place_has_its_address_and_key() {
 /// A random conversation in groups: messages that are sent together.
 fn conversation(random: &mut Random) -> Vec<Vec<Message>> {
     let mut groups = vec![vec![Message::user("begin")]];
-    for turn in 0..random.below(6) + 1 {
+    for turn in 0..random.index(6) + 1 {
         let (mut parts, mut ids) = (Vec::new(), Vec::new());
-        for number in 0..random.below(5) + 1 {
-            match random.below(8) {
-                0 => parts.push(text(["so", " ", "é", ""][random.below(4)])),
+        for number in 0..random.index(5) + 1 {
+            match random.index(8) {
+                0 => parts.push(text(["so", " ", "é", ""][random.index(4)])),
                 1 => {
                     parts.push(thought("hm"));
                     parts.push(opaque(r#"{"thought":true}"#));
@@ -946,8 +946,8 @@ fn conversation(random: &mut Random) -> Vec<Vec<Message>> {
                 4 => parts.push(block(r#"{"executableCode":{"code":"1"}}"#)),
                 _ => {
                     let id = format!("call {turn} {number}");
-                    parts.push(call(&id, ["{}", "", "no", "{\"a\": 1e3}"][random.below(4)]));
-                    match random.below(3) {
+                    parts.push(call(&id, ["{}", "", "no", "{\"a\": 1e3}"][random.index(4)]));
+                    match random.index(3) {
                         0 => parts.push(opaque(&format!(
                             r#"{{"functionCall":{{"id":"{id}"}},"thoughtSignature":"S+/="}}"#
                         ))),
@@ -961,13 +961,13 @@ fn conversation(random: &mut Random) -> Vec<Vec<Message>> {
         let mut group = vec![Message::Assistant(answer(parts))];
         // The results come in any order.
         while !ids.is_empty() {
-            let id = ids.remove(random.below(ids.len()));
-            let content = [vec![], vec![said("out")], vec![said("out"), picture()]][random.below(3)].clone();
-            group.push(result(&id, content, [ToolStatus::Ok, ToolStatus::Error][random.below(2)]));
+            let id = ids.remove(random.index(ids.len()));
+            let content = [vec![], vec![said("out")], vec![said("out"), picture()]][random.index(3)].clone();
+            group.push(result(&id, content, [ToolStatus::Ok, ToolStatus::Error][random.index(2)]));
         }
         groups.push(group);
-        if random.below(3) > 0 {
-            groups.push(vec![Message::User(vec![said(["next", ""][random.below(2)])])]);
+        if random.index(3) > 0 {
+            groups.push(vec![Message::User(vec![said(["next", ""][random.index(2)])])]);
         }
     }
     groups
@@ -1012,7 +1012,7 @@ fn check_accepted(body: &Value, model: &str) {
 fn a_longer_conversation_begins_with_the_shorter_one() {
     let mut compared = 0;
     for seed in 0..200 {
-        let groups = conversation(&mut Random::of(seed));
+        let groups = conversation(&mut Random::new(seed));
         for model in [NEW, OLD] {
             let mut before: Option<Value> = None;
             for length in 1..=groups.len() {

@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use greenroom_kernel::random::Random;
 use greenroom_kernel::{
     AssistantMessage, Block, Image, Message, Messages, Native, Part, StopReason, ToolCall, ToolResult,
     ToolStatus,
@@ -11,7 +12,6 @@ use greenroom_kernel::{
 
 use super::{BLOCK_BYTES, Elements, History, Needs};
 use crate::settings::ResendReasoning;
-use crate::transport::random::Random;
 use crate::{Api, ModelSettings, Purpose, Request, ServerOptions};
 
 pub(crate) fn request(messages: Vec<Arc<Message>>) -> Request {
@@ -111,8 +111,8 @@ struct Life {
 
 impl Life {
     fn text(&mut self) -> String {
-        let long = self.random.below(24) == 0;
-        ["so", "é \"quoted\"\n", " ", ""][self.random.below(if long { 2 } else { 4 })].repeat(if long {
+        let long = self.random.index(24) == 0;
+        ["so", "é \"quoted\"\n", " ", ""][self.random.index(if long { 2 } else { 4 })].repeat(if long {
             6_000
         } else {
             1
@@ -121,10 +121,10 @@ impl Life {
 
     fn blocks(&mut self) -> Vec<Block> {
         let mut blocks = vec![Block::Text(self.text())];
-        match self.random.below(10) {
+        match self.random.index(10) {
             0 => blocks.push(Block::Image(Image { media_type: "image/png".into(), data: "QUJD".into() })),
             1 => {
-                let dialect = ["anthropic", "responses"][self.random.below(2)].to_owned();
+                let dialect = ["anthropic", "responses"][self.random.index(2)].to_owned();
                 let block = r#"{"type":"compaction","content":"c","encrypted_content":"e"}"#.to_owned();
                 let native = Native { provider: dialect.clone(), dialect, blocks: vec![block] };
                 blocks.push(Block::Native(native));
@@ -139,8 +139,8 @@ impl Life {
             |dialect: &str, data: &str| Part::OpaqueReasoning { dialect: dialect.into(), data: data.into() };
         let mut content = Vec::new();
         let mut ids = Vec::new();
-        for _ in 0..self.random.below(5) {
-            match self.random.below(9) {
+        for _ in 0..self.random.index(5) {
+            match self.random.index(9) {
                 0 | 1 => content.push(Part::Text(self.text())),
                 2 => {
                     content.push(Part::Reasoning("hm".into()));
@@ -161,11 +161,11 @@ impl Life {
                 }),
                 _ => {
                     // Sometimes an id that an earlier call has.
-                    self.calls += usize::from(self.random.below(8) > 0);
+                    self.calls += usize::from(self.random.index(8) > 0);
                     let id = format!("c{}", self.calls);
-                    let arguments = ["{}", "", "no", "{\"a\": 1e3}"][self.random.below(4)].to_owned();
+                    let arguments = ["{}", "", "no", "{\"a\": 1e3}"][self.random.index(4)].to_owned();
                     content.push(Part::ToolCall(ToolCall { id: id.clone(), name: "read".into(), arguments }));
-                    if self.random.below(2) == 0 {
+                    if self.random.index(2) == 0 {
                         let data =
                             format!(r#"{{"functionCall":{{"id":"g{id}"}},"thoughtSignature":"QUJD"}}"#);
                         content.push(opaque("gemini", &data));
@@ -174,7 +174,7 @@ impl Life {
                 }
             }
         }
-        let provider = ["anthropic", "openai", "google", "p"][self.random.below(4)].to_owned();
+        let provider = ["anthropic", "openai", "google", "p"][self.random.index(4)].to_owned();
         self.messages.push(Arc::new(Message::Assistant(AssistantMessage {
             content,
             provider,
@@ -213,21 +213,21 @@ impl Life {
     /// Lives on: usually by a turn, and sometimes by what changes the past.
     fn step(&mut self) {
         let len = self.messages.len();
-        match self.random.below(26) {
+        match self.random.index(26) {
             // Or a branch.
             0 => {
-                let len = self.random.below(len + 1);
+                let len = self.random.index(len + 1);
                 self.changed(Change::Undo);
                 self.messages.truncate(len);
             }
             // A summary in place of the beginning.
             1 if len > 4 => {
-                let from = 1 + self.random.below(len - 1);
+                let from = 1 + self.random.index(len - 1);
                 let summary = Arc::new(Message::user("the summary"));
                 self.rewrite(Change::Compaction, |messages| drop(messages.splice(..from, [summary])));
             }
             2 | 3 if len > 0 => {
-                let at = self.random.below(len);
+                let at = self.random.index(len);
                 let short = match &*self.messages[at] {
                     Message::ToolResult(result) => Message::ToolResult(ToolResult {
                         content: vec![Block::Text("[pruned]".into())],
@@ -240,7 +240,7 @@ impl Life {
                     }),
                 };
                 // Only the end is replaced, or a copy of everything is made.
-                if self.random.below(2) == 0 {
+                if self.random.index(2) == 0 {
                     self.changed(Change::Text);
                     let mut end = self.messages[at..].to_vec();
                     end[0] = Arc::new(short);
@@ -255,24 +255,24 @@ impl Life {
             }),
             5 => {
                 self.changed(Change::Model);
-                self.model = self.random.below(3);
+                self.model = self.random.index(3);
             }
             6 => {
                 self.changed(Change::Reasoning);
                 let ways = [None, Some(ResendReasoning::Never), Some(ResendReasoning::AsReasoning)];
-                self.resend = ways[self.random.below(3)];
+                self.resend = ways[self.random.index(3)];
             }
             7 => {
                 self.changed(Change::Pairing);
                 self.result("c1".to_owned());
             }
             8 if len > 1 => {
-                let at = self.random.below(len);
+                let at = self.random.index(len);
                 self.rewrite(Change::Pairing, |messages| drop(messages.remove(at)));
             }
             24 | 25 => {
                 self.changed(Change::Fallback);
-                self.server = self.random.below(SERVERS);
+                self.server = self.random.index(SERVERS);
             }
             9..=12 => {
                 let blocks = self.blocks();
@@ -280,7 +280,7 @@ impl Life {
             }
             _ => {
                 for id in self.answer() {
-                    if self.random.below(10) > 0 {
+                    if self.random.index(10) > 0 {
                         self.result(id);
                     }
                 }
@@ -311,7 +311,7 @@ fn check_lives(seeds: Range<u64>) {
     let mut changes = [0; CHANGES];
     for seed in seeds {
         let mut life = Life {
-            random: Random::of(seed),
+            random: Random::new(seed),
             messages: Messages::default(),
             changes: [0; CHANGES],
             server: usize::try_from(seed).expect("it is small") % SERVERS,

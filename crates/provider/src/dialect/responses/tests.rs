@@ -5,6 +5,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use greenroom_kernel::random::Random;
 use greenroom_kernel::{
     AssistantMessage, Block, FailureClass, Image, Message, Part, StopReason, ToolCall, ToolResult, ToolSpec,
     ToolStatus, Usage,
@@ -14,7 +15,6 @@ use serde_json::{Value, json};
 use super::*;
 use crate::classify::classify;
 use crate::dialect::{Asked, Progress, Taken, error_in_stream};
-use crate::transport::random::Random;
 use crate::{ModelSettings, OutputSchema, ProviderError, Purpose, ReasoningEffort, ReplyEvent, ToolChoice};
 
 fn request(model: &str, messages: Vec<Message>) -> Request {
@@ -769,25 +769,25 @@ fn random_message(random: &mut Random) -> Vec<Message> {
         &[text("plain")],
         &[thought("mine"), Part::OpaqueReasoning { dialect: "gemini".to_owned(), data: "{}".to_owned() }],
     ];
-    match random.below(3) {
+    match random.index(3) {
         0 => vec![Message::user("and?")],
         1 => vec![Message::User(vec![said("see"), picture()])],
         _ => {
             let mut parts: Vec<Part> = Vec::new();
-            for _ in 0..random.below(5) {
-                parts.extend_from_slice(pieces[random.below(pieces.len())]);
+            for _ in 0..random.index(5) {
+                parts.extend_from_slice(pieces[random.index(pieces.len())]);
                 // The runtime may have dropped a part.
-                if random.below(4) == 0 {
-                    let at = random.below(parts.len());
+                if random.index(4) == 0 {
+                    let at = random.index(parts.len());
                     parts.remove(at);
                 }
             }
-            let id = format!("call_{}", random.below(1_000_000));
-            let calls = random.below(2) == 0;
+            let id = format!("call_{}", random.index(1_000_000));
+            let calls = random.index(2) == 0;
             if calls {
                 parts.push(call(&id, "{}"));
             }
-            let provider = ["openai", "azure", "anthropic"][random.below(3)].to_owned();
+            let provider = ["openai", "azure", "anthropic"][random.index(3)].to_owned();
             let mut messages = vec![Message::Assistant(AssistantMessage { provider, ..answer(parts) })];
             messages.extend(calls.then(|| result(&id, vec![said("ok")])));
             messages
@@ -799,7 +799,7 @@ fn random_message(random: &mut Random) -> Vec<Message> {
 fn a_request_begins_with_the_one_before_it() {
     let (mut requests, mut with_reasoning) = (0, 0);
     for seed in 1..=300_u64 {
-        let mut random = Random::of(seed);
+        let mut random = Random::new(seed);
         let mut one = request("gpt-5", Vec::new());
         let mut before: Vec<Value> = Vec::new();
         for _ in 0..8 {

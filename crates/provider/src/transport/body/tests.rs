@@ -7,8 +7,9 @@ use futures_util::FutureExt;
 use futures_util::future::poll_fn;
 use futures_util::stream;
 
+use greenroom_kernel::random::Random;
+
 use super::*;
-use crate::transport::random::Random;
 
 /// What a body came to: its events, how it was interrupted, and whether bytes were replaced.
 #[derive(Debug, PartialEq)]
@@ -146,20 +147,20 @@ fn random_body(random: &mut Random) -> Vec<u8> {
     const ENDS: [&[u8]; 4] = [b"\n", b"\n\n", b"\r\n", b"\r"];
     const INVALID: [&[u8]; 3] = [b"data: \xff", b"data: f\xc3", b"data: \xf0\x9f\xa6"];
     let mut body = Vec::new();
-    if random.below(4) == 0 {
+    if random.index(4) == 0 {
         body.extend_from_slice("\u{feff}".as_bytes());
     }
-    let is_invalid = random.below(8) == 0;
-    for _ in 0..=random.below(8) {
+    let is_invalid = random.index(8) == 0;
+    for _ in 0..=random.index(8) {
         // An end of the stream is seldom, so that there is something after most lines.
-        let lines = if random.below(8) == 0 { LINES.len() } else { LINES.len() - 1 };
-        body.extend_from_slice(LINES[random.below(lines)]);
-        if is_invalid && random.below(2) == 0 {
-            body.extend_from_slice(INVALID[random.below(INVALID.len())]);
+        let lines = if random.index(8) == 0 { LINES.len() } else { LINES.len() - 1 };
+        body.extend_from_slice(LINES[random.index(lines)]);
+        if is_invalid && random.index(2) == 0 {
+            body.extend_from_slice(INVALID[random.index(INVALID.len())]);
         }
-        body.extend_from_slice(ENDS[random.below(ENDS.len())]);
+        body.extend_from_slice(ENDS[random.index(ENDS.len())]);
     }
-    body.truncate(body.len() - random.below(2));
+    body.truncate(body.len() - random.index(2));
     body
 }
 
@@ -190,7 +191,7 @@ fn expected_events(body: &[u8]) -> Vec<String> {
 fn the_same_bytes_give_the_same_events_wherever_they_are_cut() {
     let (mut cuts, mut with_events, mut invalid) = (0, 0, 0);
     for seed in 1..=600_u64 {
-        let mut random = Random::of(seed);
+        let mut random = Random::new(seed);
         let body = random_body(&mut random);
         let whole = read(&[&body]);
         let shown = || format!("seed {seed}: {:?}", String::from_utf8_lossy(&body));
@@ -205,7 +206,7 @@ fn the_same_bytes_give_the_same_events_wherever_they_are_cut() {
         }
         let bytes: Vec<&[u8]> = body.chunks(1).collect();
         assert_eq!(read(&bytes), whole, "byte by byte, {}", shown());
-        let pieces: Vec<&[u8]> = body.chunks(1 + random.below(5)).collect();
+        let pieces: Vec<&[u8]> = body.chunks(1 + random.index(5)).collect();
         assert_eq!(read(&pieces), whole, "in pieces, {}", shown());
         cuts += 2;
     }

@@ -1,8 +1,9 @@
 //! Chunks read by a pattern, beside the same chunks parsed.
 
+use greenroom_kernel::random::Random;
+
 use super::*;
 use crate::dialect::chat::assemble::Assembler;
-use crate::transport::random::Random;
 
 /// How servers write a chunk; `TEXT` is the JSON of the piece, `N` a number that changes with each chunk.
 const FORMS: [&str; 19] = [
@@ -47,18 +48,18 @@ const TEXTS: [&str; 12] = [
 fn a_text_that_is_read_by_a_pattern_is_the_one_that_parsing_gives() {
     let (mut by_pattern, mut parsed, mut refused) = (0, 0, 0);
     for seed in 0..2_000 {
-        let mut random = Random::of(seed);
+        let mut random = Random::new(seed);
         let mut pattern = Pattern::default();
-        let mut form = FORMS[random.below(FORMS.len())];
+        let mut form = FORMS[random.index(FORMS.len())];
         for number in 0..40 {
-            if random.below(20) == 0 {
-                form = FORMS[random.below(FORMS.len())];
+            if random.index(20) == 0 {
+                form = FORMS[random.index(FORMS.len())];
             }
             // Broken ones are rare, since they end the stream.
-            let text = TEXTS[if random.below(8) == 0 { random.below(TEXTS.len()) } else { random.below(5) }];
+            let text = TEXTS[if random.index(8) == 0 { random.index(TEXTS.len()) } else { random.index(5) }];
             let mut data = form.replace("TEXT", text).replace('N', &number.to_string());
-            if random.below(30) == 0 {
-                let at = data.floor_char_boundary(random.below(data.len()));
+            if random.index(30) == 0 {
+                let at = data.floor_char_boundary(random.index(data.len()));
                 data.remove(at);
             }
             let chunk = serde_json::from_str::<Chunk>(&data);

@@ -8,12 +8,11 @@
 //! reveal neither key nor address, and cannot be computed without the key.
 
 use std::io::Write as _;
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
 use greenroom::provider::BaseUrl;
-use greenroom_terminal::files;
+use greenroom_files::{self as files, private};
 use ring::hmac;
 
 /// The file in the store with a line for each confirmed address.
@@ -38,9 +37,8 @@ pub(crate) fn confirm(data_dir: &Path, key: &str, address: &BaseUrl) -> Result<(
     }
     let path = data_dir.join(CONFIRMED);
     let failed = || format!("write {}", path.display());
-    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(data_dir).with_context(failed)?;
-    let mut options = std::fs::File::options();
-    let mut file = options.append(true).create(true).mode(0o600).open(&path).with_context(failed)?;
+    private::create_folders(data_dir).with_context(failed)?;
+    let mut file = private::append(&path).with_context(failed)?;
     writeln!(file, "{}", line(key, address)).with_context(failed)
 }
 

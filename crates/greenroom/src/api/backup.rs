@@ -1,0 +1,31 @@
+//! Backups of a store in use.
+//!
+//! Invariants: the store's own backup, which is consistent at any moment; only stores in files have one.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use greenroom_store::{BackupInfo, Progress};
+
+use crate::api::runtime::Runtime;
+use crate::values::error::{ConfigError, Result};
+
+impl Runtime {
+    /// Backs up the store to a directory while it is used: see [`Store::backup`](greenroom_store::Store::backup).
+    ///
+    /// ```no_run
+    /// # use greenroom::prelude::*;
+    /// # async fn example(runtime: Runtime) -> Result<()> {
+    /// let backup = runtime.backup("/backups/greenroom", &std::sync::Arc::default()).await?;
+    /// println!("{} sessions, {} bytes", backup.sessions, backup.bytes);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Store`](crate::Error::Store); those of [`Store::backup`](greenroom_store::Store::backup).
+    pub async fn backup(&self, dir: impl AsRef<Path>, progress: &Arc<Progress>) -> Result<BackupInfo> {
+        let deps = self.deps();
+        let store = deps.store.as_store().ok_or(ConfigError::NotInFiles { operation: "backed up" })?;
+        Ok(store.backup(dir.as_ref(), deps.now_ms(), progress).await?)
+    }
+}
