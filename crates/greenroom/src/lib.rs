@@ -208,9 +208,9 @@ pub mod provider {
     pub use greenroom_kernel::ToolSpec;
     pub use greenroom_provider::retry_after::retry_after_ms;
     pub use greenroom_provider::{
-        Catalog, Messages, ModelInfo, NativeCompaction, OutputSchema, Provider, ProviderError, Purpose,
-        ReplyEvent, ReplyStream, Request, ResendReasoning, ResentReasoning, Served, ServedModel, SettingError,
-        classify, sendable_arguments,
+        Catalog, ModelInfo, NativeCompaction, OutputSchema, Provider, ProviderError, Purpose, ReplyEvent,
+        ReplyStream, Request, ResendReasoning, ResentReasoning, Served, ServedModel, SettingError, classify,
+        sendable_arguments,
     };
 
     pub use greenroom_provider::catalog::Prices;
