@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use super::*;
-use crate::message::{Image, StopReason, ToolCall};
-use crate::notation::Random;
+use crate::message::{Block, Image, StopReason, ToolCall};
+use crate::random::Random;
 
 fn usage(input_tokens: u64, output_tokens: u64) -> Usage {
     Usage { input_tokens, output_tokens, ..Usage::default() }
