@@ -19,7 +19,6 @@ use crate::files::{FileOps, Touch, Touched};
 use crate::message::{
     AssistantMessage, Block, Message, Part, StopReason, ToolCall, ToolResult, ToolStatus, Usage,
 };
-use crate::random::Random;
 
 /// A drawn path and its marks.
 #[derive(Debug, Clone)]
@@ -266,6 +265,35 @@ pub(crate) fn drawn(messages: &[Arc<Message>]) -> String {
         };
     }
     out.trim_start().to_owned()
+}
+
+/// A seeded generator of numbers (xorshift). The conversations of the random tests depend on its sequence.
+#[derive(Debug, Clone)]
+pub(crate) struct Random(u64);
+
+impl Random {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
+    }
+
+    /// Returns a number below `limit`.
+    pub(crate) fn below(&mut self, limit: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) % limit
+    }
+
+    /// Returns `true` once in `n` times.
+    pub(crate) fn one_in(&mut self, n: u64) -> bool {
+        self.below(n) == 0
+    }
+
+    /// Returns one of `choices`.
+    pub(crate) fn pick<'a, T>(&mut self, choices: &'a [T]) -> &'a T {
+        let index = usize::try_from(self.below(choices.len() as u64)).expect("an index");
+        &choices[index]
+    }
 }
 
 /// Returns a conversation of about `messages` messages that is as odd as an imported file may be: orphans,

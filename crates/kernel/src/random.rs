@@ -30,14 +30,4 @@ impl Random {
     pub fn index(&mut self, length: usize) -> usize {
         usize::try_from(self.below(length as u64)).expect("it is less than the length")
     }
-
-    /// Returns one of `choices`, which must not be empty.
-    pub fn pick<'a, T>(&mut self, choices: &'a [T]) -> &'a T {
-        &choices[self.index(choices.len())]
-    }
-
-    /// Returns `true` once in `n` times.
-    pub fn one_in(&mut self, n: u64) -> bool {
-        self.below(n) == 0
-    }
 }

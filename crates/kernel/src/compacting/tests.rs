@@ -10,9 +10,8 @@ use crate::entry::{EntryKind, EntryRange, Trigger};
 use crate::failure::FailureClass;
 
 use crate::message::{Message, Part, StopReason};
-use crate::notation::{Sketch, assistant, calls, odd_path, path, says};
+use crate::notation::{Random, Sketch, assistant, calls, odd_path, path, says};
 use crate::path::{ActivePath, project};
-use crate::random::Random;
 use crate::render::summary_text;
 use crate::retry::Retries;
 use crate::run::is_full;
@@ -397,14 +396,9 @@ fn assert_end(
                 let freed = (params.window / 10).min(share(trigger, 0.3));
                 let has_room = tokens_after <= share(trigger, 0.7).max(room)
                     && tokens_after + freed <= params.tokens_before;
-                // The newest messages may leave less: then no more than those and a summary are kept, and a tenth of
-                // the context is free.
-                let least = Plan::places(&params.path).last().copied();
-                let sent = as_sent(&params.path);
-                let newest = sent.iter().filter(|entry| least.is_some_and(|least| entry.id >= least));
-                let newest: u64 = newest.map(|entry| entry.tokens).sum();
-                let with_summary = newest + params.settings.summary_cap(params.window);
-                let is_least = tokens_after <= params.overhead + params.ratio.apply(with_summary)
+                // The newest messages may leave less: then no more than those are kept, and a tenth of the
+                // context is free.
+                let is_least = Plan::places(&params.path).last() == Some(&segment.first_kept)
                     && tokens_after + params.tokens_before / 10 <= params.tokens_before;
                 assert!(has_room || is_least, "with room, or as little as can be: {end:?}");
             }

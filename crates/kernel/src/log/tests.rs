@@ -19,10 +19,9 @@ use crate::entry::{
     Trigger,
 };
 use crate::message::{AssistantMessage, StopReason, ToolResult, Usage};
-use crate::notation::{Sketch, drawn, says, usage};
+use crate::notation::{Random, Sketch, drawn, says, usage};
 use crate::path::path_within;
 use crate::question::{AnswerError, AskedQuestion, Asker, GivenAnswer, Question, QuestionEnd, QuestionKind};
-use crate::random::Random;
 use crate::usage::{ContextUsage, Measured};
 
 /// One micro-dollar per token of the model `test-1`; no other model has a price.

@@ -2,8 +2,7 @@
 
 use super::*;
 use crate::message::{Image, ToolStatus};
-use crate::notation::{call, draw, drawn, odd_path, path, result, says};
-use crate::random::Random;
+use crate::notation::{Random, call, draw, drawn, odd_path, path, result, says};
 
 #[track_caller]
 fn check(drawing: &str, sent: &str) {

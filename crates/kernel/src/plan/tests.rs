@@ -4,8 +4,7 @@
 use super::*;
 use crate::files::Touch;
 use crate::message::ToolStatus;
-use crate::notation::{draw, odd_path, path};
-use crate::random::Random;
+use crate::notation::{Random, draw, odd_path, path};
 
 fn options(keep_recent: u64) -> PlanOptions {
     PlanOptions {

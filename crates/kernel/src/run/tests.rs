@@ -6,8 +6,7 @@ use std::sync::Arc;
 use super::*;
 use crate::failure::FailureClass;
 use crate::message::Part;
-use crate::notation::{assistant, calls, drawn, result, says, usage};
-use crate::random::Random;
+use crate::notation::{Random, assistant, calls, drawn, result, says, usage};
 use crate::retry::BACKOFF_MS_MAX;
 
 fn size(tokens: u64) -> Input {

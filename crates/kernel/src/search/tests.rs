@@ -4,8 +4,7 @@ use std::sync::Arc;
 
 use super::*;
 use crate::message::Message;
-use crate::notation::says;
-use crate::random::Random;
+use crate::notation::{Random, says};
 
 fn entry(id: u64, parent: Option<u64>, message: Message) -> Arc<Entry> {
     let kind = EntryKind::message(message);

@@ -5,9 +5,8 @@ use proptest::prelude::*;
 use super::*;
 use crate::files::Touch;
 use crate::message::Image;
-use crate::notation::{calls, path, says};
+use crate::notation::{Random, calls, path, says};
 use crate::plan::{FileRule, PlanOptions, plan};
-use crate::random::Random;
 use crate::settings::CutRule;
 use crate::size::Estimator;
 

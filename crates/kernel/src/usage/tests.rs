@@ -3,8 +3,7 @@
 use super::*;
 use crate::entry::EntryId;
 use crate::message::StopReason;
-use crate::notation::{Sketch, path, says, usage};
-use crate::random::Random;
+use crate::notation::{Random, Sketch, path, says, usage};
 use crate::reasoning::ResentReasoning;
 
 /// Returns the path, with these reports (input, output) on the entries with these ids.

@@ -39,7 +39,7 @@ fn check(seen: (Vec<(String, Option<Head>)>, BTreeMap<String, String>), above: &
     assert_eq!((shown.join(" ").as_str(), seen.1["id"].as_str()), (above, label));
 }
 
-async fn seen(store: &Store, id: &str) -> (Vec<(String, Option<Head>)>, BTreeMap<String, String>) {
+async fn seen(store: &Store, id: &str) -> Seen {
     let head = Engine::head(store, id).await.expect("read").expect("it is there");
     let parent = head.parent_session.clone();
     let labels = top_labels(store, parent.clone(), &head.labels).await.expect("read");
