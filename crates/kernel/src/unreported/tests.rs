@@ -95,6 +95,15 @@ fn the_least_has_neither_tools_nor_images_nor_reasoning() {
 fn a_report_is_judged_alike_whether_or_not_the_conversation_is_counted() {
     let letters =
         ["a", "Z", "word", " ", "\n", "!", "?)", "é", "漢", "🦀", "\u{301}", "\t", "0", "-", "\u{200b}", "="];
+    // Each alone, because long texts hide what short ones cost.
+    let mut is_above_half = 0;
+    for (one, other) in letters.iter().flat_map(|one| letters.iter().map(move |other| (one, other))) {
+        let text = format!("{one}{other}").repeat(40);
+        let tokens = text_tokens(&text, Estimator::Classes);
+        assert!(tokens <= bytes_max(&text), "{text}: {tokens}");
+        is_above_half += usize::from(tokens > text.len() as u64 / 2);
+    }
+    assert!(is_above_half > 4, "{is_above_half} texts are dense");
     let (mut random, mut uncounted, mut missed) = (Random::new(1), 0, 0);
     for number in 0..5_000 {
         let mut text = || -> String {
