@@ -265,7 +265,8 @@ impl Shared {
         let (incarnation, epoch) = (owned.incarnation, owned.epoch);
         let mut attempts = Attempts::new(until);
         loop {
-            let fault = match self.pool.run_once(until, Sql::Delete, &[&session, &incarnation, &epoch]).await {
+            let fault = match self.pool.run_once(until, Sql::Delete, &[&session, &incarnation, &epoch]).await
+            {
                 Ok(rows) if !rows.is_empty() => {
                     slot.set(State::Unknown);
                     return Ok(());
