@@ -31,9 +31,12 @@ async fn store(sessions: &[(&str, Option<&str>)]) -> Store {
     store
 }
 
+/// The sessions above one, and the labels by which it is counted.
+type Seen = (Vec<(String, Option<Head>)>, BTreeMap<String, String>);
+
 /// Checks the sessions above `id`, with `?` after one that does not exist, and the label by which it is counted.
 #[track_caller]
-fn check(seen: (Vec<(String, Option<Head>)>, BTreeMap<String, String>), above: &str, label: &str) {
+fn check(seen: Seen, above: &str, label: &str) {
     let shown: Vec<String> =
         seen.0.into_iter().map(|(id, head)| if head.is_some() { id } else { format!("{id}?") }).collect();
     assert_eq!((shown.join(" ").as_str(), seen.1["id"].as_str()), (above, label));
