@@ -3021,6 +3021,7 @@ export interface Tree {
  * - `model_switch`: The session continues with a model with a smaller window.
  * - `hook`: A hook asked for it.
  * - `branch`: A branch was left, and its summary comes along. Nothing is replaced.
+ * - `hand_off`: Another agent of the team takes over, and sees a summary or the newest messages.
  */
 export type Trigger = "threshold" | "overflow" | "manual" | "model_switch" | "hook" | "branch" | "hand_off";
 
