@@ -57,7 +57,7 @@ async fn on_disk(folder: &Path) -> [f64; 2] {
 async fn on_postgres(server: &Server, round: usize, nodes: usize) -> [f64; 2] {
     let mut runtimes = Vec::new();
     for node in 0..nodes {
-        let mut options = PostgresOptions::new(server.url(), &format!("node{node}"));
+        let mut options = PostgresOptions::new(server.url(), format!("node{node}"));
         options.schema = format!("nodes_{round}_{nodes}");
         let engine = Postgres::connect(&options).await.expect("the server is there");
         runtimes.push(builder().engine(Arc::new(engine)).start().await.expect("a runtime"));

@@ -103,7 +103,7 @@ async fn agents_call_agents_at_most_four_deep_whatever_the_length_of_the_session
         let refused = results(&runtime, below.last().unwrap()).await;
         assert_eq!(refused.len(), 1, "{length}");
         assert_eq!(refused[0].0, ToolStatus::Error, "{length}");
-        assert!(refused[0].1.contains("at most 4 deep"), "{length}: {}", refused[0].1);
+        assert!(refused[0].1.contains("at most 4 levels deep"), "{length}: {}", refused[0].1);
         model.assert_clean();
         runtime.shutdown().await.unwrap();
     }

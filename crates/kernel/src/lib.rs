@@ -2,12 +2,12 @@
 //!
 //! The one key decision: **this crate only decides.** Every function here is a plain function of its
 //! arguments; the actors of `greenroom` carry out its decisions. What is absent, and stays so: tokio, ractor,
-//! sled, clocks, random numbers, files and the network. Time (`at_ms`, unix milliseconds), ids and seeds are
+//! sled, clocks, unseeded random numbers, files and the network. Time (`at_ms`, unix milliseconds), ids and seeds are
 //! arguments.
 //!
 //! Reading order:
 //!
-//! - A conversation: [`message`] (with [`image`]), [`entry`] (the records; [`terms`] of prompts), [`path`] (the active
+//! - A conversation: [`message`] (with [`image`]), [`messages`] (a shared list), [`entry`] (the records; [`terms`] of prompts), [`path`] (the active
 //!   records), [`render`] (what is sent for records that are no messages), [`log`] (a session's records in memory, and
 //!   additions to them), [`head`] (their summary), [`session_id`], [`search`].
 //! - Sizes: [`size`], [`reasoning`], [`window`], [`usage`], [`context_usage`], [`unreported`].

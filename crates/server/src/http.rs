@@ -241,8 +241,7 @@ async fn let_in(State(shared): State<Arc<Shared>>, request: Request, next: Next)
                 }
                 let request = Request::from_parts(head.clone(), Body::from(body.clone()));
                 let answered = next.run(request).await;
-                let has_key = head.headers.contains_key(calls::IDEMPOTENCY_KEY);
-                if answered.status() != StatusCode::MISDIRECTED_REQUEST || !has_key {
+                if answered.status() != StatusCode::MISDIRECTED_REQUEST || !calls::has_key(&head, &body) {
                     return answered;
                 }
                 // Another node has claimed the session meanwhile. With its key, the request is carried out once.

@@ -105,7 +105,7 @@ Examples:
   greenroom plan session.jsonl            a file of Claude Code, Codex or pi
   greenroom plan demo-20260102-030405     a stored session
   greenroom plan session.jsonl --keep-recent 10000 --json
-  greenroom plan session.jsonl --cut nearest --estimator char4     as in other programs
+  greenroom plan session.jsonl --cut nearest --estimator char4   as other tools
 
 Nothing is changed. The exit code is 0 even if there is nothing to compact.";
 

@@ -162,7 +162,7 @@ fn a_pasted_key_is_not_shown_and_kept_for_the_user_alone() {
     assert_eq!(others, Vec::<std::path::PathBuf>::new());
     // A command of the model does not find it.
     let ran = place.run(&["login", "anthropic", "--forget"]);
-    assert!(ran.code == Some(0) && ran.stdout.contains("no key for anthropic any more"), "{ran:?}");
+    assert!(ran.code == Some(0) && ran.stdout.contains("no longer has a key for anthropic"), "{ran:?}");
     assert!(!std::fs::read_to_string(&kept).unwrap().contains(key));
 }
 

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::{FromRequest, FromRequestParts, Path, Request, State};
+use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::Response;
 use axum::routing::{MethodFilter, on};
@@ -33,6 +34,17 @@ const PREFERENCE_APPLIED: HeaderName = HeaderName::from_static("preference-appli
 const RESPOND_ASYNC: &str = "respond-async";
 /// The path above the routes of operations.
 pub(super) const ROOT: &str = "/v1";
+
+/// Whether a request has an idempotency key, in its header or in its body.
+pub(super) fn has_key(head: &Parts, body: &[u8]) -> bool {
+    /// The only field that matters here.
+    #[derive(serde::Deserialize)]
+    struct Keyed {
+        key: Option<String>,
+    }
+    head.headers.contains_key(IDEMPOTENCY_KEY)
+        || serde_json::from_slice::<Keyed>(body).is_ok_and(|keyed| keyed.key.is_some())
+}
 
 /// Adds the routes of all operations.
 pub(super) fn routes(router: Router<Arc<Shared>>) -> Router<Arc<Shared>> {

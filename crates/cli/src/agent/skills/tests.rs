@@ -105,7 +105,7 @@ fn what_is_no_skill_is_not_offered_and_nothing_beside_it_is_read() {
         assert!(refused.contains("of the skill good"), "{refused}");
     }
     let unknown = skills.read("nothing", None).expect_err("it is not there");
-    assert!(unknown.contains("there are: good"), "{unknown}");
+    assert!(unknown.contains("available skills: good"), "{unknown}");
 }
 
 #[test]
