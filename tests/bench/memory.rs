@@ -31,9 +31,14 @@ const WORKED_BEFORE: usize = 200;
 /// The number of sessions opened and closed before sleeping sessions are measured, so that caches are full.
 const WARM: usize = 2_000;
 
-#[tokio::main]
-async fn main() {
+fn main() {
+    // The mock server is another process of this program, with threads of its own.
     mock_server::serve_if_asked();
+    measure();
+}
+
+#[tokio::main]
+async fn measure() {
     if let Some(way) = argument("way") {
         let count = argument("count").and_then(|count| count.parse().ok()).expect("a number");
         let before = Memory::now();
