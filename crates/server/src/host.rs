@@ -1,4 +1,5 @@
-//! A host: one runtime that several clients share over a socket, each with an agent of its own.
+//! A host: one runtime that several clients share over a socket, each with its own agent. The process
+//! around it (socket, start, log) is in `cli/host`.
 //!
 //! Invariants: a client identifies itself before anything is done for it, and speaks this protocol version; its
 //! requests use its own agent; clients that have not identified themselves are limited in number, memory and time. The

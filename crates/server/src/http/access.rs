@@ -1,4 +1,4 @@
-//! Tokens: what their bearers may do, and the label to which they are confined.
+//! Access control: what the bearer of a token may do, and the label to which the bearer is confined.
 //!
 //! Invariants: tokens are compared in constant time, and are in no error and no debug output; a bearer that is confined
 //! to a label reaches only sessions that have the label, and the sub-agents below them, and cannot see any others. A

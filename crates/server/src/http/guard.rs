@@ -1,4 +1,4 @@
-//! Access control: one of our own host names, no web pages, and a bearer token.
+//! The first checks of a request: one of this server's host names, no web page as its origin, and a known token.
 //!
 //! Invariants: a refused request's body is not read.
 
