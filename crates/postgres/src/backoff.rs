@@ -33,7 +33,9 @@ impl Attempts {
     /// If there is none: `Unsuitable` after a refusal for good, or `InDoubt` or `Unavailable` after the last attempt.
     pub(crate) async fn after(&mut self, fault: Fault) -> Result<(), StoreError> {
         let detail = match fault {
-            Fault::Refused(detail) => return Err(StoreError::Unsuitable { detail }),
+            Fault::Refused(detail) | Fault::Taken(detail) => {
+                return Err(StoreError::Unsuitable { detail });
+            }
             Fault::Unsent(detail) | Fault::Later(detail) => detail,
             Fault::Unanswered(detail) => {
                 self.is_in_doubt = true;

@@ -3,6 +3,8 @@
 //! Invariants: everything about its size is checked before anything is sent. The columns of a head are for lists and filters
 //! only: what PostgreSQL cannot have in a text (the character NUL) is replaced there, and kept in the head itself.
 
+use std::hash::{BuildHasher, RandomState};
+
 use greenroom_kernel::head::Head;
 use greenroom_store::{BATCH_BYTES_MAX, Batch, StoreError, encode_entry, encode_head};
 
@@ -17,19 +19,22 @@ pub(crate) struct Work {
     pub(crate) next: i64,
     pub(crate) key: Option<Vec<u8>>,
     pub(crate) head: Vec<u8>,
+    pub(crate) updated_at_ms: i64,
     pub(crate) columns: Columns,
+    /// A hash of the columns. Differs for other columns, but for a chance of one in 2^64.
+    pub(crate) shown: u64,
     pub(crate) entries: Vec<Vec<u8>>,
     /// The size of head and entries together.
     pub(crate) bytes: usize,
 }
 
-/// What lists and filters need of a head.
+/// What lists and filters need of a head, and seldom changes.
+#[derive(Hash)]
 pub(crate) struct Columns {
     pub(crate) title: Option<String>,
     /// A JSON object of texts.
     pub(crate) labels: String,
     pub(crate) created_at_ms: i64,
-    pub(crate) updated_at_ms: i64,
     pub(crate) is_unfinished: bool,
     pub(crate) parent: Option<String>,
     pub(crate) active_from: i64,
@@ -40,18 +45,21 @@ impl Work {
     ///
     /// # Errors
     /// Those of an invalid batch.
-    pub(crate) fn new(session: &str, batch: Batch) -> Result<Self, StoreError> {
+    pub(crate) fn new(session: &str, batch: Batch, hashes: &RandomState) -> Result<Self, StoreError> {
         let (first, batch) = batch.checked(session)?;
         let head = fitting(encode_head(&batch.head)?)?;
         let entries = batch.entries.iter().map(|entry| fitting(encode_entry(entry)?));
         let entries = entries.collect::<Result<Vec<_>, StoreError>>()?;
         let bytes = head.len() + entries.iter().map(Vec::len).sum::<usize>();
+        let columns = Columns::of(&batch.head);
         Ok(Self {
             session: session.to_owned(),
             first: column(first.0),
             next: column(batch.head.entries),
             key: batch.key.map(String::into_bytes),
-            columns: Columns::of(&batch.head),
+            updated_at_ms: column(batch.head.updated_at_ms),
+            shown: hashes.hash_one(&columns),
+            columns,
             head,
             entries,
             bytes,
@@ -72,7 +80,6 @@ impl Columns {
             title: head.title.as_ref().map(text),
             labels: serde_json::Value::Object(labels.collect()).to_string(),
             created_at_ms: column(head.created_at_ms),
-            updated_at_ms: column(head.updated_at_ms),
             is_unfinished: head.open_run.is_some() || head.interrupted.is_some() || !head.inbox.is_empty(),
             parent: head.parent_session.as_ref().map(text),
             active_from: column(head.active_from.0),

@@ -262,6 +262,6 @@ fn unavailable(fault: Fault) -> StoreError {
         Fault::Unsent(detail) | Fault::Later(detail) | Fault::Unanswered(detail) => {
             StoreError::Unavailable { detail }
         }
-        Fault::Refused(detail) => StoreError::Unsuitable { detail },
+        Fault::Refused(detail) | Fault::Taken(detail) => StoreError::Unsuitable { detail },
     }
 }

@@ -34,6 +34,7 @@ mod writer;
 
 use std::fmt;
 use std::future::Future;
+use std::hash::RandomState;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -82,6 +83,7 @@ struct Shared {
     appends: Queue<Append>,
     claims: Queue<Claim>,
     slots: Slots,
+    hashes: RandomState,
     lease: Lease,
     /// Appends and deletions that are under way.
     writes: TaskTracker,
@@ -112,6 +114,7 @@ impl Postgres {
             appends: Queue::default(),
             claims: Queue::default(),
             slots: Slots::default(),
+            hashes: RandomState::new(),
             lease,
             writes: TaskTracker::new(),
             is_closed: AtomicBool::new(false),

@@ -1,10 +1,12 @@
 //! A connection to the server: opened, checked, and used with prepared statements.
 //!
 //! Invariants: a connection is used only after its server was found suitable, so a failover to a standby, or a restart with
-//! other settings, is noticed. One that failed once is never used again. A statement that was not sent changed nothing; one
-//! that the server refused neither; of one that was not answered nobody knows.
+//! other settings, is noticed. One that failed once is never used again. As long as one is open, the server was not set back
+//! to an older state. A statement that was not sent changed nothing; one that the server refused neither; of one that was not
+//! answered nobody knows.
 
 use std::future::Future;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use greenroom_store::StoreError;
@@ -30,6 +32,8 @@ pub(crate) enum Fault {
     Later(String),
     /// The server refused it for good. It changed nothing.
     Refused(String),
+    /// A row with the same key is there. It changed nothing.
+    Taken(String),
     /// The connection failed before the answer. It may have been executed.
     Unanswered(String),
 }
@@ -39,14 +43,25 @@ impl Fault {
     pub(crate) fn of_repeatable(self) -> Self {
         match self {
             Self::Unanswered(detail) => Self::Later(detail),
-            Self::Unsent(_) | Self::Later(_) | Self::Refused(_) => self,
+            Self::Unsent(_) | Self::Later(_) | Self::Refused(_) | Self::Taken(_) => self,
         }
     }
+}
+
+/// The number of connections that this process has opened.
+static OPENED: AtomicU64 = AtomicU64::new(0);
+
+/// Returns the serial number of the newest connection. One with this number or a smaller one was opened before what is read
+/// from now on: as long as it is open, the server was not set back since.
+pub(crate) fn opened() -> u64 {
+    OPENED.load(Ordering::SeqCst)
 }
 
 /// An open connection.
 pub(crate) struct Link {
     client: Client,
+    /// It grows with each connection.
+    serial: u64,
     statements: Vec<(Sql, Statement)>,
     _connection: AbortOnDropHandle<()>,
 }
@@ -81,8 +96,9 @@ impl Link {
                     tracing::debug!(error = %shown(&error), "a connection to PostgreSQL ended");
                 }
             });
-            let link =
-                Self { client, statements: Vec::new(), _connection: AbortOnDropHandle::new(connection) };
+            let serial = OPENED.fetch_add(1, Ordering::SeqCst) + 1;
+            let connection = AbortOnDropHandle::new(connection);
+            let link = Self { client, serial, statements: Vec::new(), _connection: connection };
             link.client.batch_execute(SETTINGS).await.map_err(|error| not_connected(&error))?;
             link.check_server(options).await?;
             Ok(link)
@@ -144,6 +160,11 @@ impl Link {
             )));
         }
         Ok(())
+    }
+
+    /// The connection's serial number, to compare with [`opened`].
+    pub(crate) fn serial(&self) -> u64 {
+        self.serial
     }
 
     /// Whether the connection is known to be gone.
@@ -240,6 +261,8 @@ fn fault(error: &tokio_postgres::Error) -> Fault {
         Fault::Unanswered(text)
     } else if is_passing(refusal.code()) {
         Fault::Later(text)
+    } else if *refusal.code() == SqlState::UNIQUE_VIOLATION {
+        Fault::Taken(text)
     } else {
         Fault::Refused(text)
     }

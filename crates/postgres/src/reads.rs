@@ -133,7 +133,7 @@ fn check_not_set_back(session: &str, before: State, epoch: i64, entries: i64) ->
         State::Owned(owned) if epoch < owned.epoch || epoch == owned.epoch && entries < owned.entries => {
             Err(set_back(session, entries))
         }
-        State::Owned(_) | State::Unknown | State::Lost => Ok(()),
+        State::Owned(_) | State::Unknown | State::Doubt | State::Lost => Ok(()),
     }
 }
 

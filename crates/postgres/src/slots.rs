@@ -18,6 +18,12 @@ pub(crate) struct Owned {
     pub(crate) epoch: i64,
     /// The number of its entries that are acknowledged.
     pub(crate) entries: i64,
+    /// The number of its entries that its row counts.
+    pub(crate) before: i64,
+    /// What its row shows to lists, as [`Work::shown`](crate::batch::Work::shown); `None` if that is not known.
+    pub(crate) shown: Option<u64>,
+    /// The newest connection when all this was last compared with the tables.
+    pub(crate) checked: u64,
 }
 
 /// A session, as this node knows it.
@@ -27,6 +33,8 @@ pub(crate) enum State {
     #[default]
     Unknown,
     Owned(Owned),
+    /// It may be this node's, and a write to it may still be on its way.
+    Doubt,
     /// It was this node's, and belongs to another one, or to none.
     Lost,
 }
@@ -46,11 +54,11 @@ impl Slot {
         *self.state.lock() = state;
     }
 
-    /// Notes how a write ended. Whatever is still on its way after one in doubt belongs to this epoch: the next write claims
-    /// the session again, and begins another one.
+    /// Notes how a write ended. After one in doubt, the session is claimed again before anything else: the claim waits for
+    /// what is still on its way.
     pub(crate) fn left<T>(&self, result: &Result<T, StoreError>) {
         if matches!(result, Err(StoreError::InDoubt { .. })) {
-            self.set(State::Unknown);
+            self.set(State::Doubt);
         }
     }
 

@@ -2,12 +2,18 @@
 //!
 //! Invariants: each is one statement that the server executes and commits by itself, so a client that freezes or is
 //! cancelled holds no lock. Each may be repeated: what it did already it does not do twice. Locks are taken in the order
-//! sessions by id, then nodes.
+//! incarnations, sessions by id, nodes.
+
+/// The newest head and number of entries of the session `s`, as `t`: nothing where the session's own row has them.
+const NEWEST: &str = "left join lateral (
+                     select n.id + 1 as entries, n.head from {s}.entry n
+                     where n.session = s.id and n.id >= s.entries and n.head is not null order by n.id desc limit 1
+                 ) t on true";
 
 /// A statement, by what it does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Sql {
-    /// Appends batches of several sessions, each if its owner, epoch and entries are as expected.
+    /// Appends batches of several sessions.
     Append,
     /// Appends one batch whose entries wait in `part`.
     AppendParts,
@@ -45,45 +51,22 @@ pub(crate) enum Sql {
 impl Sql {
     /// Returns the statement for the tables of this schema.
     pub(crate) fn text(self, schema: &str) -> String {
-        self.template().replace("{s}", schema)
+        self.template().replace("{newest}", NEWEST).replace("{s}", schema)
     }
 
     fn template(self) -> &'static str {
         match self {
-            // The update compares the newest version of each row, under its lock: that is the fence. Where a takeover commits
-            // between the statement's snapshot and the lock, the comparison is made again. Sessions are given, and so locked,
-            // in the order of their ids.
+            // Both are functions of the tables, because the lock comes before what they read: `migrations/002.sql`.
             Self::Append => {
-                "with want as materialized (
-                     select * from unnest($1::text[], $2::int8[], $3::int8[], $4::int8[], $5::int8[], $6::bytea[], \
-                         $7::bytea[], $8::text[], $9::text[], $10::int8[], $11::int8[], $12::bool[], $13::text[], \
-                         $14::int8[])
-                     as w(id, owner, epoch, first, next, key, head, title, labels, created_at_ms, updated_at_ms, \
-                         is_unfinished, parent, active_from)
-                 ), moved as (
-                     update {s}.session s set is_there = true, entries = w.next, head = w.head, title = w.title,
-                         labels = w.labels::jsonb, created_at_ms = w.created_at_ms, updated_at_ms = w.updated_at_ms,
-                         is_unfinished = w.is_unfinished, parent = w.parent, active_from = w.active_from
-                     from want w
-                     where s.id = w.id and s.owner = w.owner and s.epoch = w.epoch and s.entries = w.first
-                         and (w.key is null
-                             or not exists (select from {s}.key k where k.session = w.id and k.key = w.key))
-                     returning s.id, s.epoch, w.key, w.first
-                 ), keyed as (
-                     insert into {s}.key (session, key, first)
-                     select m.id, m.key, m.first from moved m where m.key is not null on conflict do nothing
-                 ), entered as (
-                     insert into {s}.entry (session, id, epoch, body)
-                     select e.session, e.id, m.epoch, e.body
-                     from unnest($15::text[], $16::int8[], $17::bytea[]) as e(session, id, body)
-                     join moved m on m.id = e.session
-                 )
-                 select m.id from moved m"
+                "select {s}.append($1::int8, $2::text[], $3::int8[], $4::int8[], $5::int8[], $6::int8[], $7::bytea[], \
+                     $8::bytea[], $9::text[], $10::text[], $11::int8[], $12::int8[], $13::bool[], $14::text[], \
+                     $15::int8[], $16::text[], $17::int8[], $18::int8[], $19::bytea[], $20::bytea[], $21::bool[])"
             }
+            Self::Claim => "select * from {s}.claim($1::int8, $2::text[], $3::bool[])",
             Self::AppendParts => {
                 "with locked as materialized (
                      select s.id from {s}.session s
-                     where s.id = $1::text and s.owner = $2::int8 and s.epoch = $3::int8 and s.entries = $4::int8
+                     where s.id = $1::text and s.owner = $2::int8 and s.epoch = $3::int8 and s.entries = $16::int8
                      for no key update
                  ), ready as materialized (
                      select l.id from locked l
@@ -113,42 +96,11 @@ impl Sql {
                 "delete from {s}.part where batch = $1::bytea or at < clock_timestamp() - interval '1 day'"
             }
             Self::Diagnosis => {
-                "select s.owner, s.epoch, s.entries, s.is_there, k.first, e.epoch
-                 from {s}.session s
+                "select s.owner, s.epoch, coalesce(t.entries, s.entries), s.entries, s.is_there, k.first, e.epoch
+                 from {s}.session s {newest}
                  left join {s}.key k on k.session = $1::text and k.key = $2::bytea
                  left join {s}.entry e on e.session = $1::text and e.id = $3::int8
                  where s.id = $1::text"
-            }
-            // The owners' rows are locked, so their newest expiries are compared, and a renewal waits for the claim. The clock
-            // is read after that. A session that another statement creates at the same time is not in the answer.
-            Self::Claim => {
-                "with want as materialized (
-                     select * from unnest($1::text[], $3::bool[]) as w(id, creates)
-                 ), me as materialized (
-                     select m.name from {s}.node m where m.incarnation = $2::int8 and m.expires > clock_timestamp()
-                 ), s as materialized (
-                     select x.id, x.owner, x.epoch, x.entries from {s}.session x
-                     where x.id = any($1::text[]) order by x.id for no key update
-                 ), n as materialized (
-                     select n.incarnation, n.name, n.address, n.expires from {s}.node n
-                     where n.incarnation in (select s.owner from s where s.owner <> $2::int8) order by n.name for share
-                 ), took as (
-                     update {s}.session x set owner = $2::int8, epoch = x.epoch + 1, wish = null
-                     from s where x.id = s.id and exists (select from me) and (s.owner is null or s.owner = $2::int8
-                         or not exists (select from n where n.incarnation = s.owner and n.expires > clock_timestamp()))
-                     returning x.id, x.epoch
-                 ), fresh as (
-                     insert into {s}.session (id, owner, epoch)
-                     select w.id, $2::int8, 1 from want w
-                     where w.creates and exists (select from me) and not exists (select from s where s.id = w.id)
-                     order by w.id
-                     on conflict do nothing returning id, epoch
-                 )
-                 select w.id, exists (select from me), coalesce(t.epoch, f.epoch), coalesce(s.entries, 0),
-                     coalesce(s.epoch, f.epoch), n.name, n.address
-                 from want w left join s on s.id = w.id left join took t on t.id = w.id left join fresh f on f.id = w.id
-                     left join n on n.incarnation = s.owner
-                 where s.id is not null or f.id is not null or not exists (select from me)"
             }
             Self::Release => {
                 "update {s}.session set owner = null, wish = $4::text
@@ -175,33 +127,38 @@ impl Sql {
                  )
                  select s.id from s"
             }
-            Self::Head => "select s.head, s.entries, s.epoch from {s}.session s where s.id = $1::text and s.is_there",
+            Self::Head => {
+                "select coalesce(t.head, s.head), coalesce(t.entries, s.entries), s.epoch from {s}.session s {newest}
+                 where s.id = $1::text and s.is_there"
+            }
             Self::UsedKey => {
                 "select k.first from {s}.key k join {s}.session s on s.id = k.session
                  where k.session = $1::text and k.key = $2::bytea and s.is_there"
             }
             Self::Load => {
-                "select s.entries, s.epoch, e.id, e.body from {s}.session s
+                "select coalesce(t.entries, s.entries), s.epoch, e.id, e.body from {s}.session s {newest}
                  left join {s}.entry e on e.session = $1::text and e.id >= $2::int8
                  where s.id = $1::text and s.is_there order by e.id"
             }
             // The head is the first row, and the only one without an entry's id.
             Self::Open => {
-                "select s.entries, s.epoch, null::int8 as id, s.head as body from {s}.session s
-                 where s.id = $1::text and s.is_there
+                "with h as materialized (
+                     select coalesce(t.entries, s.entries) as entries, s.epoch, coalesce(t.head, s.head) as head, s.active_from
+                     from {s}.session s {newest} where s.id = $1::text and s.is_there
+                 )
+                 select h.entries, h.epoch, null::int8 as id, h.head as body from h
                  union all
-                 select s.entries, s.epoch, e.id, e.body from {s}.session s
-                 join {s}.entry e on e.session = $1::text and e.id >= s.active_from
-                 where s.id = $1::text and s.is_there
+                 select h.entries, h.epoch, e.id, e.body from h
+                 join {s}.entry e on e.session = $1::text and e.id >= h.active_from
                  order by id nulls first"
             }
             Self::Get => {
-                "select s.entries, s.epoch, e.id, e.body from {s}.session s
+                "select null::int8, s.epoch, e.id, e.body from {s}.session s
                  left join {s}.entry e on e.session = $1::text and e.id = any($2::int8[])
                  where s.id = $1::text and s.is_there"
             }
             Self::Page => {
-                "select s.id, s.head from {s}.session s
+                "select s.id, coalesce(t.head, s.head) from {s}.session s {newest}
                  where s.is_there and s.id > $1::text order by s.id limit $2::int8"
             }
             Self::FactGet => "select f.value from {s}.fact f where f.name = $1::bytea",

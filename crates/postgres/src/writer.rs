@@ -148,7 +148,7 @@ impl<J: Job> Queue<J> {
                     group.into_iter().zip(answers).for_each(|(job, answer)| job.answer(Ok(answer)))
                 }
                 // One of them is at fault, and the others need not suffer from it.
-                Err(Fault::Refused(_)) if group.len() > 1 => {
+                Err(Fault::Refused(_) | Fault::Taken(_)) if group.len() > 1 => {
                     for job in group {
                         let answers = J::run(link, &[&job.job], patience).await;
                         let answer = answers.and_then(|answers| {
@@ -158,7 +158,7 @@ impl<J: Job> Queue<J> {
                     }
                 }
                 Err(fault) => {
-                    let is_over = !matches!(fault, Fault::Refused(_));
+                    let is_over = !matches!(fault, Fault::Refused(_) | Fault::Taken(_));
                     group.into_iter().for_each(|job| job.answer(Err(fault.clone())));
                     if is_over {
                         return;
@@ -192,6 +192,8 @@ pub(crate) enum Claiming {
     Mine {
         epoch: i64,
         entries: i64,
+        /// The entries that the session's row counts.
+        before: i64,
     },
     Theirs(Owner),
     /// It has no row, or got one just now.
@@ -211,16 +213,16 @@ impl Job for Claim {
         let incarnation = group.iter().map(|claim| claim.incarnation).max().unwrap_or_default();
         let sessions: Vec<&str> = group.iter().map(|claim| claim.session.as_str()).collect();
         let creates: Vec<bool> = group.iter().map(|claim| claim.creates).collect();
-        let rows = link.run(Sql::Claim, &[&sessions, &incarnation, &creates], patience).await?;
+        let rows = link.run(Sql::Claim, &[&incarnation, &sessions, &creates], patience).await?;
         let mut found: HashMap<&str, Claiming> = HashMap::new();
         for row in &rows {
             let claiming = match (row.get(1), row.get::<_, Option<i64>>(2)) {
                 (false, _) => Claiming::NoLease,
-                (true, Some(epoch)) => Claiming::Mine { epoch, entries: row.get(3) },
+                (true, Some(epoch)) => Claiming::Mine { epoch, entries: row.get(3), before: row.get(4) },
                 (true, None) => Claiming::Theirs(Owner {
-                    node: row.get::<_, Option<String>>(5).unwrap_or_default(),
-                    address: row.get(6),
-                    epoch: number(row.get::<_, Option<i64>>(4).unwrap_or_default()),
+                    node: row.get::<_, Option<String>>(6).unwrap_or_default(),
+                    address: row.get(7),
+                    epoch: number(row.get::<_, Option<i64>>(5).unwrap_or_default()),
                 }),
             };
             found.insert(row.get(0), claiming);
@@ -240,30 +242,73 @@ pub(crate) struct Append {
     pub(crate) owned: Owned,
 }
 
+/// What became of a batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Appending {
+    Written,
+    /// The session is not as its owner left it.
+    Refused,
+    /// The owner's lease has run out.
+    NoLease,
+    /// The connection is newer than the owner's knowledge.
+    Unchecked,
+}
+
+impl Append {
+    /// Whether the session's row is written: if lists need something new, or there is no entry for the head, or a key.
+    pub(crate) fn writes_row(&self) -> bool {
+        let Self { work, owned } = self;
+        work.entries.is_empty() || work.key.is_some() || owned.shown != Some(work.shown)
+    }
+}
+
 impl Job for Append {
-    /// Whether it was written. If not, the session is not as expected.
-    type Answer = bool;
+    type Answer = Appending;
     const SQL: Sql = Sql::Append;
 
     fn bytes(&self) -> usize {
         self.work.bytes
     }
 
-    async fn run(link: &Link, group: &[&Self], patience: Duration) -> Result<Vec<bool>, Fault> {
-        let written = append(link, group, patience).await?;
-        Ok(group.iter().map(|job| written.contains(&job.work.session)).collect())
+    async fn run(link: &Link, group: &[&Self], patience: Duration) -> Result<Vec<Appending>, Fault> {
+        // After a loss, batches of two incarnations may wait together. Those of the older one are late in any case.
+        let incarnation = group.iter().map(|job| job.owned.incarnation).max().unwrap_or_default();
+        let is_checked = |job: &Self| job.owned.checked >= link.serial();
+        let is_sent = |job: &Self| is_checked(job) && job.owned.incarnation == incarnation;
+        let mut sent: Vec<&Self> = group.iter().copied().filter(|job| is_sent(job)).collect();
+        let written = match append(link, incarnation, &mut sent, patience).await {
+            // Which of them is at fault is found out one by one.
+            Err(Fault::Taken(_)) if group.len() == 1 => return Ok(vec![Appending::Refused]),
+            written => written?,
+        };
+        let answer = |job: &&Self| match &written {
+            _ if !is_checked(job) => Appending::Unchecked,
+            _ if !is_sent(job) => Appending::NoLease,
+            None => Appending::NoLease,
+            Some(rows) if job.writes_row() && !rows.contains(&job.work.session) => Appending::Refused,
+            Some(_) => Appending::Written,
+        };
+        Ok(group.iter().map(answer).collect())
     }
 }
 
-/// Appends a group, and returns the sessions whose batches were written.
-async fn append(link: &Link, group: &[&Append], patience: Duration) -> Result<HashSet<String>, Fault> {
+/// Appends a group, and returns the sessions whose rows were written; `None` if the lease has run out.
+async fn append(
+    link: &Link,
+    incarnation: i64,
+    group: &mut [&Append],
+    patience: Duration,
+) -> Result<Option<HashSet<String>>, Fault> {
+    if group.is_empty() {
+        return Ok(Some(HashSet::new()));
+    }
     // Rows are locked in this order.
-    let mut group = group.to_vec();
     group.sort_unstable_by(|one, other| one.work.session.cmp(&other.work.session));
-    let works = || group.iter().map(|job| job.work.as_ref());
+    let rows: Vec<&Append> = group.iter().copied().filter(|job| job.writes_row()).collect();
+    let works = || rows.iter().map(|job| job.work.as_ref());
     let sessions: Vec<&str> = works().map(|work| work.session.as_str()).collect();
-    let owners: Vec<i64> = group.iter().map(|job| job.owned.incarnation).collect();
-    let epochs: Vec<i64> = group.iter().map(|job| job.owned.epoch).collect();
+    let epochs: Vec<i64> = rows.iter().map(|job| job.owned.epoch).collect();
+    let befores: Vec<i64> = rows.iter().map(|job| job.owned.before).collect();
     let firsts: Vec<i64> = works().map(|work| work.first).collect();
     let nexts: Vec<i64> = works().map(|work| work.next).collect();
     let keys: Vec<Option<&[u8]>> = works().map(|work| work.key.as_deref()).collect();
@@ -271,19 +316,17 @@ async fn append(link: &Link, group: &[&Append], patience: Duration) -> Result<Ha
     let titles: Vec<Option<&str>> = works().map(|work| work.columns.title.as_deref()).collect();
     let labels: Vec<&str> = works().map(|work| work.columns.labels.as_str()).collect();
     let created: Vec<i64> = works().map(|work| work.columns.created_at_ms).collect();
-    let updated: Vec<i64> = works().map(|work| work.columns.updated_at_ms).collect();
+    let updated: Vec<i64> = works().map(|work| work.updated_at_ms).collect();
     let unfinished: Vec<bool> = works().map(|work| work.columns.is_unfinished).collect();
     let parents: Vec<Option<&str>> = works().map(|work| work.columns.parent.as_deref()).collect();
     let active: Vec<i64> = works().map(|work| work.columns.active_from).collect();
-    let entries =
-        || works().flat_map(|work| (work.first..).zip(&work.entries).map(move |(id, body)| (work, id, body)));
-    let entry_sessions: Vec<&str> = entries().map(|(work, ..)| work.session.as_str()).collect();
-    let entry_ids: Vec<i64> = entries().map(|(_, id, _)| id).collect();
-    let bodies: Vec<&[u8]> = entries().map(|(.., body)| body.as_slice()).collect();
-    let parameters: [&(dyn ToSql + Sync); 17] = [
+    let mut entries = EntryColumns::default();
+    group.iter().for_each(|job| entries.add(job));
+    let parameters: [&(dyn ToSql + Sync); 21] = [
+        &incarnation,
         &sessions,
-        &owners,
         &epochs,
+        &befores,
         &firsts,
         &nexts,
         &keys,
@@ -295,10 +338,41 @@ async fn append(link: &Link, group: &[&Append], patience: Duration) -> Result<Ha
         &unfinished,
         &parents,
         &active,
-        &entry_sessions,
-        &entry_ids,
-        &bodies,
+        &entries.sessions,
+        &entries.ids,
+        &entries.epochs,
+        &entries.bodies,
+        &entries.heads,
+        &entries.of_row,
     ];
-    let rows = link.run(Sql::Append, &parameters, patience).await?;
-    Ok(rows.iter().map(|row| row.get(0)).collect())
+    let answer = link.run(Sql::Append, &parameters, patience).await?;
+    let written: Option<Vec<String>> = answer.first().and_then(|row| row.get(0));
+    Ok(written.map(HashSet::from_iter))
+}
+
+/// The entries of a group, by column.
+#[derive(Default)]
+struct EntryColumns<'a> {
+    sessions: Vec<&'a str>,
+    ids: Vec<i64>,
+    epochs: Vec<i64>,
+    bodies: Vec<&'a [u8]>,
+    /// The head, with the last entry of a batch that writes no row.
+    heads: Vec<Option<&'a [u8]>>,
+    of_row: Vec<bool>,
+}
+
+impl<'a> EntryColumns<'a> {
+    fn add(&mut self, job: &'a Append) {
+        let (work, writes_row) = (job.work.as_ref(), job.writes_row());
+        for (id, body) in (work.first..).zip(&work.entries) {
+            let has_head = !writes_row && id + 1 == work.next;
+            self.sessions.push(&work.session);
+            self.ids.push(id);
+            self.epochs.push(job.owned.epoch);
+            self.bodies.push(body);
+            self.heads.push(has_head.then_some(work.head.as_slice()));
+            self.of_row.push(writes_row);
+        }
+    }
 }

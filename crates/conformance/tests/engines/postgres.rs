@@ -14,6 +14,7 @@ use greenroom_store::{Answer, Engine, Store, StoreError, StoreOptions};
 use parking_lot::Mutex;
 
 mod admission;
+mod fence;
 mod power_cut;
 
 /// A schema of a server.
