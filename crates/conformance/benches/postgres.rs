@@ -22,7 +22,8 @@ use tokio::sync::{Mutex, mpsc, oneshot};
 /// The text of one entry, in bytes.
 const BYTES: usize = 1_024;
 const ROUNDS: usize = 7;
-const WRITERS: usize = 4;
+/// The connections for appends, as many as the engine uses by default.
+const WRITERS: usize = 2;
 /// The maximum number of rows of a statement, as in the engine.
 const GROUP_MAX: usize = 256;
 

@@ -56,15 +56,29 @@ enum Finding {
 }
 
 impl Shared {
-    pub(crate) async fn append(&self, session: &str, batch: Batch) -> Result<Appended, StoreError> {
-        let work = Arc::new(Work::new(session, batch, &self.hashes)?);
+    /// Writes to a session when it is its turn. After a write in doubt, and one whose caller stopped waiting, the session is
+    /// claimed again before anything else: the claim waits for what is still on its way.
+    async fn write<T>(
+        &self,
+        session: &str,
+        write: impl AsyncFnOnce(&Slot) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        let _counted = self.writes.token();
         let slot = self.slots.of(session);
         let turn = slot.turn().await;
-        let result = self.append_in_turn(&slot, &work).await;
-        slot.left(&result);
+        let doubt = slot.doubt_unless_ended();
+        let result = write(&slot).await;
+        if !matches!(result, Err(StoreError::InDoubt { .. })) {
+            doubt.end();
+        }
         drop(turn);
         self.slots.done(session, slot);
         result
+    }
+
+    pub(crate) async fn append(&self, session: &str, batch: Batch) -> Result<Appended, StoreError> {
+        let work = Arc::new(Work::new(session, batch, &self.hashes)?);
+        self.write(session, async |slot| self.append_in_turn(slot, &work).await).await
     }
 
     async fn append_in_turn(&self, slot: &Slot, work: &Arc<Work>) -> Result<Appended, StoreError> {
@@ -82,14 +96,16 @@ impl Shared {
                     slot.set(State::Owned(after(work, owned)));
                     return Ok(written(work));
                 }
-                Ok(Appending::Unchecked) => match self.check(slot, &work.session, owned, until).await {
-                    Ok(checked) => {
-                        owned = checked;
-                        continue;
+                Ok(Appending::Unchecked) => {
+                    match Box::pin(self.check(slot, &work.session, owned, until)).await {
+                        Ok(checked) => {
+                            owned = checked;
+                            continue;
+                        }
+                        Err(StoreError::Unavailable { detail }) => Fault::Later(detail),
+                        Err(error) => return Err(error),
                     }
-                    Err(StoreError::Unavailable { detail }) => Fault::Later(detail),
-                    Err(error) => return Err(error),
-                },
+                }
                 Ok(Appending::NoLease) => {
                     self.lease.end(owned.incarnation);
                     slot.set(State::Lost);
@@ -97,7 +113,7 @@ impl Shared {
                         return Err(fenced(&work.session));
                     }
                     // An earlier attempt may have been written before.
-                    return match self.find_out(slot, work, owned, true, until).await {
+                    return match Box::pin(self.find_out(slot, work, owned, true, until)).await {
                         Ok(Finding::Appended(appended)) => Ok(appended),
                         Ok(Finding::Again(_)) | Err(StoreError::Sequence { .. }) => {
                             let detail = "the lease ran out before the answer".to_owned();
@@ -107,7 +123,7 @@ impl Shared {
                     };
                 }
                 Ok(Appending::Refused) => {
-                    match self.find_out(slot, work, owned, attempts.is_in_doubt, until).await {
+                    match Box::pin(self.find_out(slot, work, owned, attempts.is_in_doubt, until)).await {
                         Ok(Finding::Appended(appended)) => return Ok(appended),
                         Ok(Finding::Again(found)) => {
                             owned = found;
@@ -129,9 +145,11 @@ impl Shared {
             return Ok(Appending::Refused);
         }
         if work.is_large() {
-            return self.write_large(work, owned, until).await;
+            return Box::pin(self.write_large(work, owned, until)).await;
         }
-        self.appends.ask(Append { work: Arc::clone(work), owned }, until).await
+        // A statement to few partitions is faster, so those of a partition share a connection.
+        let queue = usize::try_from(owned.part).unwrap_or(0) % self.appends.len();
+        self.appends[queue].ask(Append { work: Arc::clone(work), owned }, until).await
     }
 
     /// Says whose the session is, and claims it if this node has not asked yet.
@@ -153,7 +171,7 @@ impl Shared {
             (State::Lost, _) => Err(fenced(session)),
             (State::Unknown | State::Doubt, Err(error)) => Err(error),
             (State::Unknown | State::Doubt, Ok(incarnation)) => {
-                let claimed = self.claim(session, incarnation, creates, until).await?;
+                let claimed = Box::pin(self.claim(session, incarnation, creates, until)).await?;
                 if let Claimed::Mine(owned) = &claimed {
                     slot.set(State::Owned(*owned));
                 }
@@ -175,8 +193,9 @@ impl Shared {
             let claim = Claim { session: session.to_owned(), incarnation, creates };
             let checked = opened();
             let fault = match self.claims.ask(claim, until).await {
-                Ok(Claiming::Mine { epoch, entries, before }) => {
-                    break Claimed::Mine(Owned { incarnation, epoch, entries, before, shown: None, checked });
+                Ok(Claiming::Mine { epoch, entries, before, part }) => {
+                    let shown = None;
+                    break Claimed::Mine(Owned { incarnation, epoch, entries, before, shown, part, checked });
                 }
                 Ok(Claiming::Theirs(owner)) => break Claimed::Theirs(owner),
                 Ok(Claiming::NoLease) => {
@@ -344,13 +363,7 @@ impl Shared {
     }
 
     pub(crate) async fn delete(&self, session: &str) -> Result<(), StoreError> {
-        let slot = self.slots.of(session);
-        let turn = slot.turn().await;
-        let result = self.delete_in_turn(&slot, session).await;
-        slot.left(&result);
-        drop(turn);
-        self.slots.done(session, slot);
-        result
+        self.write(session, async |slot| self.delete_in_turn(slot, session).await).await
     }
 
     async fn delete_in_turn(&self, slot: &Slot, session: &str) -> Result<(), StoreError> {

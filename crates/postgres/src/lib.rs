@@ -80,7 +80,8 @@ struct Shared {
     options: PostgresOptions,
     server: Server,
     pool: Pool,
-    appends: Queue<Append>,
+    /// A queue for each connection for appends.
+    appends: Vec<Queue<Append>>,
     claims: Queue<Claim>,
     slots: Slots,
     hashes: RandomState,
@@ -111,7 +112,7 @@ impl Postgres {
             options: options.clone(),
             server: server.clone(),
             pool,
-            appends: Queue::default(),
+            appends: (0..options.writers).map(|_| Queue::default()).collect(),
             claims: Queue::default(),
             slots: Slots::default(),
             hashes: RandomState::new(),
@@ -120,9 +121,9 @@ impl Postgres {
             is_closed: AtomicBool::new(false),
             end: CancellationToken::new(),
         });
-        for _ in 0..options.writers {
+        for queue in 0..options.writers {
             let (options, server) = (options.clone(), server.clone());
-            shared.spawn(move |shared| async move { shared.appends.serve(options, server).await });
+            shared.spawn(move |shared| async move { shared.appends[queue].serve(options, server).await });
         }
         let options = options.clone();
         shared.spawn(move |shared| async move { shared.claims.serve(options, server).await });
@@ -154,18 +155,6 @@ impl Shared {
         if self.is_closed.load(Ordering::SeqCst) { Err(StoreError::Closed) } else { Ok(()) }
     }
 
-    /// Runs what writes to a session as a task, so that a caller who stops waiting leaves it whole.
-    async fn write<T: Send + 'static>(
-        self: &Arc<Self>,
-        work: impl Future<Output = Result<T, StoreError>> + Send + 'static,
-    ) -> Result<T, StoreError> {
-        self.check_open()?;
-        let result = self.writes.spawn(work).await;
-        result.unwrap_or_else(|error| {
-            Err(StoreError::InDoubt { detail: format!("the write ended early: {error}") })
-        })
-    }
-
     async fn close(&self) -> Result<(), StoreError> {
         if self.is_closed.swap(true, Ordering::SeqCst) {
             return Err(StoreError::Closed);
@@ -182,18 +171,16 @@ impl Shared {
 impl Engine for Postgres {
     fn append<'a>(&'a self, session: &'a str, batch: Batch) -> Answer<'a, Appended> {
         Box::pin(async move {
-            let shared = Arc::clone(self.shared());
-            let session = session.to_owned();
-            self.shared().write(async move { shared.append(&session, batch).await }).await
+            self.shared().check_open()?;
+            self.shared().append(session, batch).await
         })
     }
 
     fn delete<'a>(&'a self, session: &'a str) -> Answer<'a, ()> {
         Box::pin(async move {
             check_session(session)?;
-            let shared = Arc::clone(self.shared());
-            let session = session.to_owned();
-            self.shared().write(async move { shared.delete(&session).await }).await
+            self.shared().check_open()?;
+            self.shared().delete(session).await
         })
     }
 
@@ -264,5 +251,21 @@ impl Engine for Postgres {
 
     fn node(&self) -> &str {
         &self.shared().options.node
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn size_of_future<F>(_: fn(&'static Shared, &'static str, Batch) -> F) -> usize {
+        size_of::<F>()
+    }
+
+    /// Each append allocates its future: what seldom happens in it is allocated when it does.
+    #[test]
+    fn the_future_of_an_append_is_small() {
+        let bytes = size_of_future(|shared, session, batch| shared.append(session, batch));
+        assert!(bytes <= 1_024, "{bytes} bytes");
     }
 }

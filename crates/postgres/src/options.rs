@@ -27,8 +27,9 @@ pub struct PostgresOptions {
     /// How long a node that is not heard of keeps its sessions: after that, others may take them over. It is renewed three
     /// times as often. The default is 10 seconds; the minimum is 100 ms.
     pub lease: Duration,
-    /// The number of connections for appends. Appends that wait at the same time are written together. The default is 4; 8
-    /// are useful where a commit takes long.
+    /// The number of connections for appends. Each has its share of the sessions, and what waits for one is written together,
+    /// up to 256 appends in a statement. The default is 2; more are useful only for thousands of sessions at work where a
+    /// commit takes long.
     pub writers: usize,
     /// The number of connections for everything else. The default is 2.
     pub readers: usize,
@@ -53,7 +54,7 @@ impl PostgresOptions {
             node: node.into(),
             address: None,
             lease: Duration::from_secs(10),
-            writers: 4,
+            writers: 2,
             readers: 2,
             patience: Duration::from_secs(10),
             allows_loss: false,

@@ -6,7 +6,6 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use greenroom_store::StoreError;
 use parking_lot::Mutex;
 use tokio::sync::{Mutex as Turn, OwnedMutexGuard};
 
@@ -22,6 +21,8 @@ pub(crate) struct Owned {
     pub(crate) before: i64,
     /// What its row shows to lists, as [`Work::shown`](crate::batch::Work::shown); `None` if that is not known.
     pub(crate) shown: Option<u64>,
+    /// The partition of its entries.
+    pub(crate) part: i64,
     /// The newest connection when all this was last compared with the tables.
     pub(crate) checked: u64,
 }
@@ -54,17 +55,32 @@ impl Slot {
         *self.state.lock() = state;
     }
 
-    /// Notes how a write ended. After one in doubt, the session is claimed again before anything else: the claim waits for
-    /// what is still on its way.
-    pub(crate) fn left<T>(&self, result: &Result<T, StoreError>) {
-        if matches!(result, Err(StoreError::InDoubt { .. })) {
-            self.set(State::Doubt);
-        }
+    /// Notes that a write begins. If what is returned is dropped before its end, the session is in doubt.
+    pub(crate) fn doubt_unless_ended(self: &Arc<Self>) -> Doubt {
+        Doubt(Some(Arc::clone(self)))
     }
 
     /// Waits until no other operation writes to the session.
     pub(crate) async fn turn(&self) -> OwnedMutexGuard<()> {
         Arc::clone(&self.turn).lock_owned().await
+    }
+}
+
+/// A write that has begun.
+pub(crate) struct Doubt(Option<Arc<Slot>>);
+
+impl Doubt {
+    /// Notes that the outcome is known.
+    pub(crate) fn end(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Doubt {
+    fn drop(&mut self) {
+        if let Some(slot) = self.0.take() {
+            slot.set(State::Doubt);
+        }
     }
 }
 

@@ -13,8 +13,10 @@ const NEWEST: &str = "left join lateral (
 /// A statement, by what it does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Sql {
-    /// Appends batches of several sessions.
+    /// Appends batches of several sessions, and writes the rows of some.
     Append,
+    /// Appends batches of several sessions, and writes no rows.
+    AppendEntries,
     /// Appends one batch whose entries wait in `part`.
     AppendParts,
     /// Adds entries to `part`.
@@ -56,11 +58,14 @@ impl Sql {
 
     fn template(self) -> &'static str {
         match self {
-            // Both are functions of the tables, because the lock comes before what they read: `migrations/002.sql`.
+            // These are functions of the tables, because the lock comes before what they read: `migrations/002.sql`.
             Self::Append => {
                 "select {s}.append($1::int8, $2::text[], $3::int8[], $4::int8[], $5::int8[], $6::int8[], $7::bytea[], \
                      $8::bytea[], $9::text[], $10::text[], $11::int8[], $12::int8[], $13::bool[], $14::text[], \
                      $15::int8[], $16::text[], $17::int8[], $18::int8[], $19::bytea[], $20::bytea[], $21::bool[])"
+            }
+            Self::AppendEntries => {
+                "select {s}.append_entries($1::int8, $2::text[], $3::int8[], $4::int8[], $5::bytea[], $6::bytea[])"
             }
             Self::Claim => "select * from {s}.claim($1::int8, $2::text[], $3::bool[])",
             Self::AppendParts => {

@@ -15,7 +15,7 @@ use tokio_postgres::types::ToSql;
 
 use crate::backoff::Backoff;
 use crate::batch::{Work, number};
-use crate::link::{Fault, Link};
+use crate::link::{Fault, Link, Parameters};
 use crate::options::{PostgresOptions, Server};
 use crate::slots::Owned;
 use crate::statements::Sql;
@@ -29,8 +29,8 @@ const GROUP_BYTES_MAX: usize = 8 << 20;
 pub(crate) trait Job: Send + Sync + 'static {
     /// What becomes of it.
     type Answer: Send + 'static;
-    /// The statement for several.
-    const SQL: Sql;
+    /// The statements for several.
+    const SQL: &'static [Sql];
 
     /// Its size.
     fn bytes(&self) -> usize;
@@ -63,7 +63,7 @@ impl<J: Job> Default for Queue<J> {
 }
 
 impl<J: Job> Queue<J> {
-    /// Has a job done, and returns what became of it.
+    /// Has a job done, and returns what became of it. A job whose caller stops waiting is withdrawn, if it was not taken.
     pub(crate) async fn ask(&self, job: J, until: Instant) -> Result<J::Answer, Fault> {
         let (reply, mut answer) = oneshot::channel();
         let number = {
@@ -74,20 +74,24 @@ impl<J: Job> Queue<J> {
             number
         };
         self.news.notify_one();
+        let mut asked = Asked { queue: self, number, is_answered: false };
         let ended = || Err(Fault::Unsent("the engine was closed".to_owned()));
         if let Ok(answer) = tokio::time::timeout_at(until.into(), &mut answer).await {
+            asked.is_answered = true;
             return answer.unwrap_or_else(|_| ended());
         }
-        let withdrawn = {
-            let mut waiting = self.waiting.lock();
-            let at = waiting.1.iter().position(|job| job.number == number);
-            at.map(|at| waiting.1.remove(at)).is_some()
-        };
-        if withdrawn {
+        if self.withdraw(number) {
             return Err(Fault::Unsent("there is no connection to the database".to_owned()));
         }
         // It was sent, and the statement has a limit of its own.
         answer.await.unwrap_or_else(|_| ended())
+    }
+
+    /// Withdraws a job. Returns whether it was not taken yet.
+    fn withdraw(&self, number: u64) -> bool {
+        let mut waiting = self.waiting.lock();
+        let at = waiting.1.iter().position(|job| job.number == number);
+        at.map(|at| waiting.1.remove(at)).is_some()
     }
 
     /// Takes what waits, as much as fits into a statement; nothing if nothing waits.
@@ -118,7 +122,7 @@ impl<J: Job> Queue<J> {
     pub(crate) async fn serve(&self, options: PostgresOptions, server: Server) {
         let mut backoff = Backoff::new();
         loop {
-            let link = match Link::open(&options, &server, &[J::SQL]).await {
+            let link = match Link::open(&options, &server, J::SQL).await {
                 Ok(link) => link,
                 Err(error) => {
                     tracing::debug!(%error, "no connection for {:?}", J::SQL);
@@ -169,6 +173,21 @@ impl<J: Job> Queue<J> {
     }
 }
 
+/// A job, as its caller sees it.
+struct Asked<'a, J: Job> {
+    queue: &'a Queue<J>,
+    number: u64,
+    is_answered: bool,
+}
+
+impl<J: Job> Drop for Asked<'_, J> {
+    fn drop(&mut self) {
+        if !self.is_answered {
+            self.queue.withdraw(self.number);
+        }
+    }
+}
+
 impl<J: Job> Waiting<J> {
     fn answer(self, answer: Result<J::Answer, Fault>) {
         // Nobody waits any more if the runtime ends.
@@ -194,6 +213,8 @@ pub(crate) enum Claiming {
         entries: i64,
         /// The entries that the session's row counts.
         before: i64,
+        /// The partition of the session's entries.
+        part: i64,
     },
     Theirs(Owner),
     /// It has no row, or got one just now.
@@ -202,7 +223,7 @@ pub(crate) enum Claiming {
 
 impl Job for Claim {
     type Answer = Claiming;
-    const SQL: Sql = Sql::Claim;
+    const SQL: &'static [Sql] = &[Sql::Claim];
 
     fn bytes(&self) -> usize {
         self.session.len()
@@ -218,10 +239,12 @@ impl Job for Claim {
         for row in &rows {
             let claiming = match (row.get(1), row.get::<_, Option<i64>>(2)) {
                 (false, _) => Claiming::NoLease,
-                (true, Some(epoch)) => Claiming::Mine { epoch, entries: row.get(3), before: row.get(4) },
+                (true, Some(epoch)) => {
+                    Claiming::Mine { epoch, entries: row.get(3), before: row.get(4), part: row.get(6) }
+                }
                 (true, None) => Claiming::Theirs(Owner {
-                    node: row.get::<_, Option<String>>(6).unwrap_or_default(),
-                    address: row.get(7),
+                    node: row.get::<_, Option<String>>(7).unwrap_or_default(),
+                    address: row.get(8),
                     epoch: number(row.get::<_, Option<i64>>(5).unwrap_or_default()),
                 }),
             };
@@ -264,7 +287,7 @@ impl Append {
 
 impl Job for Append {
     type Answer = Appending;
-    const SQL: Sql = Sql::Append;
+    const SQL: &'static [Sql] = &[Sql::AppendEntries, Sql::Append];
 
     fn bytes(&self) -> usize {
         self.work.bytes
@@ -305,6 +328,15 @@ async fn append(
     // Rows are locked in this order.
     group.sort_unstable_by(|one, other| one.work.session.cmp(&other.work.session));
     let rows: Vec<&Append> = group.iter().copied().filter(|job| job.writes_row()).collect();
+    let mut entries = EntryColumns::default();
+    group.iter().for_each(|job| entries.add(job));
+    if rows.is_empty() {
+        let EntryColumns { sessions, ids, epochs, bodies, heads, .. } = &entries;
+        let parameters: Parameters<'_> = &[&incarnation, sessions, ids, epochs, bodies, heads];
+        let answer = link.run(Sql::AppendEntries, parameters, patience).await?;
+        let is_written = answer.first().is_some_and(|row| row.get(0));
+        return Ok(is_written.then(HashSet::new));
+    }
     let works = || rows.iter().map(|job| job.work.as_ref());
     let sessions: Vec<&str> = works().map(|work| work.session.as_str()).collect();
     let epochs: Vec<i64> = rows.iter().map(|job| job.owned.epoch).collect();
@@ -320,8 +352,6 @@ async fn append(
     let unfinished: Vec<bool> = works().map(|work| work.columns.is_unfinished).collect();
     let parents: Vec<Option<&str>> = works().map(|work| work.columns.parent.as_deref()).collect();
     let active: Vec<i64> = works().map(|work| work.columns.active_from).collect();
-    let mut entries = EntryColumns::default();
-    group.iter().for_each(|job| entries.add(job));
     let parameters: [&(dyn ToSql + Sync); 21] = [
         &incarnation,
         &sessions,
