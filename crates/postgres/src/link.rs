@@ -83,7 +83,9 @@ impl Link {
         wanted: &[Sql],
     ) -> Result<Self, StoreError> {
         let link = Self::open_bare(options, server).await?;
-        link.prepare(options, wanted).await
+        let link = link.prepare(options, wanted).await?;
+        server.reached.notify_waiters();
+        Ok(link)
     }
 
     /// Connects and checks the server. The tables may not exist yet.

@@ -3,10 +3,12 @@
 //! Invariants: the URL, which may have a password, is in no error, no log and no `Debug` output.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use greenroom_store::StoreError;
 use secrecy::{ExposeSecret, SecretString};
+use tokio::sync::Notify;
 use tokio_postgres::Config;
 use tokio_postgres::config::{Host, SslMode, SslNegotiation};
 
@@ -108,6 +110,8 @@ impl fmt::Debug for PostgresOptions {
 pub(crate) struct Server {
     pub(crate) config: Config,
     pub(crate) tls: Tls,
+    /// Notified of each new connection: a pause before another attempt can end.
+    pub(crate) reached: Arc<Notify>,
 }
 
 impl Server {
@@ -150,7 +154,7 @@ impl Server {
         }
         config.tcp_user_timeout(options.patience.max(Duration::from_secs(1)));
         config.keepalives_idle(Duration::from_secs(15)).keepalives_interval(Duration::from_secs(5));
-        Ok(Self { config, tls: Tls::new(&trust)? })
+        Ok(Self { config, tls: Tls::new(&trust)?, reached: Arc::default() })
     }
 }
 

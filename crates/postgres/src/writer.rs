@@ -126,7 +126,11 @@ impl<J: Job> Queue<J> {
                 Ok(link) => link,
                 Err(error) => {
                     tracing::debug!(%error, "no connection for {:?}", J::SQL);
-                    tokio::time::sleep(backoff.next()).await;
+                    let pause = tokio::time::sleep(backoff.next());
+                    tokio::select! {
+                        () = pause => {}
+                        () = server.reached.notified() => {}
+                    }
                     continue;
                 }
             };
