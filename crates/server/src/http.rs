@@ -38,7 +38,7 @@ use self::connections::{Connection, Connections};
 use self::forward::{Forwarding, Secret};
 pub use self::forward::{NodeAnswer, ask_node};
 use self::guard::Guard;
-pub use self::openapi::openapi;
+use self::openapi::openapi;
 use crate::operations::{OpenConsumers, Right, Runs};
 
 mod access;
@@ -54,7 +54,7 @@ mod probes;
 mod tests;
 
 /// The largest body that is read.
-pub const BODY_BYTES_MAX: usize = 4 * 1024 * 1024;
+pub(crate) const BODY_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 /// The address of the server, and its access control.
 #[derive(Debug, Clone)]
