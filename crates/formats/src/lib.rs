@@ -12,7 +12,7 @@
 //! Reading order: `lines` (text to JSON, with limits), `fields` (JSON that others wrote), `log` (source ids to ours),
 //! `calls` (results to calls), `pi`, `claude` and `codex` (one format each), `repair` (broken pairs of calls and results,
 //! in any format), [`report`] (a plan, for printing), `timestamp`. Another format is one more module beside `pi`, one
-//! more [`Format`], and one more line in [`recognise`] and [`import`].
+//! more [`Format`], and one more line in `recognise` and [`import`].
 
 mod calls;
 mod claude;

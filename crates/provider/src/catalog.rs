@@ -139,7 +139,7 @@ impl Catalog {
     }
 
     /// Returns `model` at `provider` if that provider is known, and otherwise at any provider
-    /// ([`Catalog::find_any`]).
+    /// (`find_any`).
     pub fn lookup(&self, provider: &str, model: &str) -> Option<ModelInfo> {
         match self.provider(provider) {
             Some(_) => self.find(provider, model),

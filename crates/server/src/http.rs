@@ -10,8 +10,8 @@
 //!
 //! Invariants: every route except the two probes requires a bearer token; all require one of our own host names, and refuse
 //! web pages (`guard`); a token
-//! reaches what its right and its label permit (`access`); a GET request starts nothing; bodies are JSON and at most
-//! [`BODY_BYTES_MAX`]; errors are `application/problem+json` (`answers`); a client that disconnects cancels nothing; slow
+//! reaches what its right and its label permit (`access`); a GET request starts nothing; bodies are JSON and at most 4 MiB
+//! (`BODY_BYTES_MAX`); errors are `application/problem+json` (`answers`); a client that disconnects cancels nothing; slow
 //! and idle clients do not block others (`connections`).
 
 use std::collections::BTreeMap;
