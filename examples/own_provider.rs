@@ -9,7 +9,7 @@ use greenroom::futures_util::{FutureExt, StreamExt, stream};
 use greenroom::prelude::*;
 use greenroom::provider::{BoxFuture, Provider, ProviderError, ReplyEvent, ReplyStream, Request};
 use greenroom::{AssistantMessage, Failure, FailureClass, Part, StopReason, Usage};
-use greenroom_simulator::conformance;
+use greenroom_simulator::provider_conformance;
 
 #[derive(Default)]
 struct Parrot {
@@ -49,7 +49,7 @@ impl Provider for Parrot {
 async fn main() -> Result<()> {
     let parrot: Arc<dyn Provider> = Arc::new(Parrot::default());
     // The conformance check: these lines are the complete test of a custom provider.
-    let report = conformance::check(&parrot, "grey").await;
+    let report = provider_conformance::check(&parrot, "grey").await;
     println!("{report}");
     report.assert_passed();
 

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use greenroom::prelude::*;
-use greenroom::{AskError, PendingQuestion};
+use greenroom::{AskError, PendingQuestion, Role};
 use greenroom_simulator::{Answer as Said, CallInfo, Function, SeenRequest, Simulator, SimulatorOptions};
 use serde_json::json;
 

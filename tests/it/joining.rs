@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use greenroom::Delta;
 use greenroom::prelude::*;
+use greenroom::{Delta, Role};
 use greenroom::{InProgress, ToolContext};
 use greenroom_simulator::{Answer as Said, Echo, Fault, Pace, Point, Sequence};
 use serde_json::json;

@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use greenroom::ConfigError;
 use greenroom::prelude::*;
+use greenroom::{ConfigError, RunOutcome};
 use greenroom_simulator::{Answer as Said, CallInfo, Function, Pace, SeenRequest, Sequence};
 use serde_json::json;
 

@@ -228,13 +228,12 @@ async fn sessions_have_ids_as_people_have_them() {
         false => Said::text(request.messages[0].text()),
     });
     let model = simulator(script, WINDOW);
+    let open = || async {
+        let builder = Runtime::builder().provider(model.provider());
+        builder.data_dir(dir.path().join("store")).start().await.unwrap()
+    };
     for round in 0..2 {
-        let runtime = Runtime::builder()
-            .provider(model.provider())
-            .data_dir(dir.path().join("store"))
-            .start()
-            .await
-            .unwrap();
+        let runtime = open().await;
         for id in &ids {
             if round == 0 {
                 let session = runtime.open(id, &team()).await.unwrap();
@@ -254,12 +253,7 @@ async fn sessions_have_ids_as_people_have_them() {
     let beside: Vec<_> = std::fs::read_dir(dir.path()).unwrap().flatten().collect();
     assert_eq!(beside.len(), 1, "no file is named after an id: {beside:?}");
 
-    let runtime = Runtime::builder()
-        .provider(model.provider())
-        .data_dir(dir.path().join("store"))
-        .start()
-        .await
-        .unwrap();
+    let runtime = open().await;
     for id in ["", ".", "..", " a", "a\n", "a\0", "\u{1b}[2J", "a\u{202e}b", &"x".repeat(256)] {
         let error = runtime.open(id, &team()).await.unwrap_err();
         assert!(

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use greenroom::Delta;
 use greenroom::prelude::*;
+use greenroom::{Delta, Role};
 use greenroom_simulator::{Answer as Said, Pace, Sequence};
 use serde_json::json;
 

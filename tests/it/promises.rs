@@ -5,6 +5,7 @@
 use std::future::IntoFuture as _;
 use std::time::Duration;
 
+use greenroom::CompactionOutcome;
 use greenroom::prelude::*;
 use greenroom_kernel::entry::{EntryKind, Trigger};
 use greenroom_kernel::size::{Estimator, text_tokens};

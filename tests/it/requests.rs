@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use futures_util::{StreamExt, TryStreamExt};
+use greenroom::RunOutcome;
 use greenroom::prelude::*;
 use greenroom_simulator::{Answer as Said, Fault, Pace, Point, Sequence, Simulator, SimulatorOptions};
 use serde_json::{Value, json};

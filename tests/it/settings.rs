@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use greenroom::ConfigError;
 use greenroom::prelude::*;
 use greenroom::provider::{HttpProvider, ServerOptions};
+use greenroom::{ConfigError, ReasoningEffort, ToolChoice};
 use greenroom_simulator::{Answer as Said, ByPurpose, Echo, Fault, Sequence, Summariser};
 use serde_json::json;
 

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use greenroom::ConfigError;
 use greenroom::prelude::*;
+use greenroom::{ConfigError, RunOutcome};
 use greenroom_kernel::entry::{ChildStage, EntryKind};
 use greenroom_kernel::message::Message;
 use greenroom_kernel::{EntryId, ToolStatus};

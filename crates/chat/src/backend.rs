@@ -11,11 +11,11 @@ use greenroom::{
 use greenroom_kernel::usage::ContextUsage;
 use greenroom_server::operations::{
     Abort, AnswerQuestion, BranchSession, ClearInbox, CompactSession, ContextParts, ExportFormat,
-    ExportSession, FollowUp, ForkSession, Forked, GetSession, ImageData, ListCompactions, ListModels,
-    ListPins, ListSessions, ListTools, ListWaiting, ModelsListed, Nothing, Operation, PinEntry, Pinned,
-    PlanSession, Planned, PromptSession, ReadPermissions, Replay, ResumeSession, RewindScope, RewindSession,
-    Said, Sent, SessionContext, SessionInProgress, SessionPage, SessionPermissions, SessionRewound,
-    SessionState, SessionTree, SetPermissions, SetTitle, ShowCompaction, ShowSession, Shown, Speech,
+    ExportSession, FollowUp, ForkSession, Forked, GetSession, GetState, ImageData, ListCompactions,
+    ListModels, ListPins, ListSessions, ListTools, ListWaiting, ModelsListed, Nothing, Operation, PinEntry,
+    Pinned, PlanSession, Planned, PromptSession, ReadPermissions, Replay, ResumeSession, RewindScope,
+    RewindSession, Said, Sent, SessionContext, SessionInProgress, SessionPage, SessionPermissions,
+    SessionRewound, SessionTree, SetPermissions, SetTitle, ShowCompaction, ShowSession, Shown, Speech,
     StartSession, Steer, ToolsListed, Tree, UndoCompaction, WaitingInput,
 };
 use greenroom_server::{Client, ClientError, Events, ProblemKind};
@@ -169,7 +169,7 @@ impl Backend {
 
     /// Returns the session's state.
     pub async fn state(&self) -> Result<State> {
-        self.call(SessionState { session_id: self.session_id.clone() }).await
+        self.call(GetState { session_id: self.session_id.clone() }).await
     }
 
     /// Returns what the list of sessions says of it; `None` if it has no messages.

@@ -82,7 +82,7 @@ pub enum Permitting {
 
 /// Where a branch begins.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Place {
+pub enum BranchStart {
     /// The user chooses it.
     #[default]
     Choose,
@@ -96,7 +96,7 @@ pub enum Place {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Branching {
     /// Where it begins.
-    pub place: Place,
+    pub start: BranchStart,
     /// The prompt that was chosen, which returns to the editor.
     pub prompt: Option<u64>,
     /// Whether to add a summary of the abandoned messages.
@@ -153,7 +153,7 @@ impl Command {
             | Self::Export(None)
             | Self::Theme(None) => true,
             Self::Undo(back) => back.scope.is_none(),
-            Self::Branch(how) => how.place == Place::Choose,
+            Self::Branch(how) => how.start == BranchStart::Choose,
             _ => false,
         }
     }
@@ -401,8 +401,10 @@ fn branch(rest: &str) -> Result<Command, String> {
         match word {
             "--summary" => how.summary = true,
             word if how.back.takes(word) => {}
-            _ if how.place != Place::Choose => return Err(WRONG.to_owned()),
-            number => how.place = Place::After(number.trim_start_matches('#').parse().map_err(|_| WRONG)?),
+            _ if how.start != BranchStart::Choose => return Err(WRONG.to_owned()),
+            number => {
+                how.start = BranchStart::After(number.trim_start_matches('#').parse().map_err(|_| WRONG)?)
+            }
         }
     }
     Ok(Command::Branch(how))

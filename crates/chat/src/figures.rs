@@ -151,7 +151,7 @@ pub fn window(context: &ContextUsage) -> String {
 }
 
 /// Like [`window`], in few words: whatever is to be done is said elsewhere.
-pub fn window_short(context: &ContextUsage) -> String {
+pub(crate) fn window_short(context: &ContextUsage) -> String {
     match (context.window, context.window_source) {
         (Some(tokens), WindowSource::Assumed) => format!("context {} (assumed)", format::short(tokens)),
         (None, _) => "context of unknown size".to_owned(),
@@ -187,7 +187,7 @@ pub fn rewound(rewound: &SessionRewound) -> Vec<(Look, String)> {
 }
 
 /// Describes what a rewind did to the files, a line each.
-pub fn rewound_files(rewound: &SessionRewound) -> Vec<(Look, String)> {
+pub(crate) fn rewound_files(rewound: &SessionRewound) -> Vec<(Look, String)> {
     let mut lines = Vec::new();
     for file in rewound.files.iter().take(REWOUND_MAX) {
         let path = one_line(&file.path, TEXT_COLUMNS);

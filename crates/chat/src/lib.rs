@@ -41,7 +41,7 @@ use tokio::sync::mpsc;
 pub use self::backend::{Backend, HowToCompact};
 pub use self::commands::INIT;
 pub use self::live::{Ended, Opened, open, talk};
-pub use self::program::{Chosen, OtherModel, Place, Program, PromptPart, Reconnected, Silence, Skill};
+pub use self::program::{Chosen, Environment, OtherModel, Program, PromptPart, Reconnected, Silence, Skill};
 
 /// The message after the host has ended, by itself, stopped or killed.
 pub const NEXT_HOST: &str = "The host ended; starting another one";

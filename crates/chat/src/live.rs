@@ -33,7 +33,7 @@ use super::follow::Follow;
 use super::history::History;
 use super::model::{Effect, Model};
 use super::notice::Notices;
-use super::program::{Chosen, Place, Program, Silence, Skill};
+use super::program::{Chosen, Environment, Program, Silence, Skill};
 use super::{Typed, figures};
 
 mod does;
@@ -200,16 +200,16 @@ pub struct Ended {
 /// The terminal cannot be used, or the session's folder cannot be noted.
 pub async fn talk(
     program: Arc<dyn Program>,
-    place: Place,
+    environment: Environment,
     interrupts: Interrupts,
     silences: mpsc::UnboundedReceiver<Silence>,
     opened: Opened,
     typed: Typed,
 ) -> Result<Ended> {
-    let history = History::new(&place.data_dir);
-    let local = Arc::new(Local::new(&place));
-    let custom = commands::load(&local.command_folders(), &place.skills);
-    let color = Screen::stdout(place.color).has_color();
+    let history = History::new(&environment.data_dir);
+    let local = Arc::new(Local::new(&environment));
+    let custom = commands::load(&local.command_folders(), &environment.skills);
+    let color = Screen::stdout(environment.color).has_color();
     let size = input::size();
     let (done, mut results) = mpsc::unbounded_channel();
     let (orders, ordered) = mpsc::unbounded_channel();
@@ -226,14 +226,14 @@ pub async fn talk(
         interrupts,
         silences,
         is_silent: false,
-        compaction: place.compaction,
+        compaction: environment.compaction,
         program,
         chosen: None,
         mode: None,
-        prompt_settings: ModelSettings { reasoning_effort: place.effort, ..ModelSettings::default() },
+        prompt_settings: ModelSettings { reasoning_effort: environment.effort, ..ModelSettings::default() },
         history,
         local,
-        folder: place.folder,
+        folder: environment.folder,
         done,
         orders,
         work: None,
@@ -242,12 +242,12 @@ pub async fn talk(
         told: Vec::new(),
         stops: false,
         noted: None,
-        notices: Notices::new(place.notify, time::now_ms()),
+        notices: Notices::new(environment.notify, time::now_ms()),
         title: String::new(),
-        theme: place.theme,
-        instructions: place.instructions,
-        commands: place.commands,
-        skills: place.skills,
+        theme: environment.theme,
+        instructions: environment.instructions,
+        commands: environment.commands,
+        skills: environment.skills,
         edits: None,
         undone: Vec::new(),
     };
@@ -257,7 +257,7 @@ pub async fn talk(
     live.model.set_outlives(live.program.outlives());
     live.program.keep_settings();
     live.model.set_now(time::now_ms());
-    live.model.status.effort = place.effort.map(|effort| effort.as_str().to_owned());
+    live.model.status.effort = environment.effort.map(|effort| effort.as_str().to_owned());
     live.model.status.git_branch = live.local.git_branch();
     live.welcome(opened, false);
     let result = live.hold(&mut results, typed).await;

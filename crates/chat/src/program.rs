@@ -98,7 +98,7 @@ pub struct Reconnected {
 
 /// The chat's environment.
 #[derive(Debug)]
-pub struct Place {
+pub struct Environment {
     /// The user's working folder.
     pub folder: PathBuf,
     /// The folder of the prompt history.

@@ -32,8 +32,9 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::Result;
+use greenroom::internal::Catalog;
 use greenroom::permissions::Mode;
-use greenroom::provider::{Api, BaseUrl, Catalog, ResendReasoning, ServerOptions};
+use greenroom::provider::{Api, BaseUrl, ResendReasoning, ServerOptions};
 use greenroom::{Agent, ModelPrice, ModelSettings};
 use greenroom_kernel::settings::CompactionSettings;
 use greenroom_server::HttpOptions;
@@ -251,8 +252,10 @@ pub(crate) struct ProviderConfig {
     /// The provider's name in the model catalogue, for limits and prices; if it is not set, it is found by the
     /// address or the provider's own name.
     pub(crate) catalog: Option<String>,
-    /// The maximum number of concurrent calls; at most half of them are for summaries.
-    pub(crate) max_in_flight: usize,
+    /// The maximum number of concurrent calls; at most half of them are for summaries. An earlier name,
+    /// `max_in_flight`, is still read.
+    #[serde(alias = "max_in_flight")]
+    pub(crate) in_flight_max: usize,
     /// The maximum number of tokens per minute, input and output together, including summaries; further calls wait.
     pub(crate) tokens_per_minute: Option<u64>,
     /// How long to wait for the first piece of an answer, in seconds; without `stream`, for the whole answer.
@@ -282,7 +285,7 @@ impl Default for ProviderConfig {
             key_command: None,
             key_command_ttl_s: 300,
             catalog: None,
-            max_in_flight: 16,
+            in_flight_max: 16,
             tokens_per_minute: None,
             first_event_timeout_s: 300,
             idle_timeout_s: 120,
@@ -559,7 +562,7 @@ fn check(config: &Config) -> Result<(), Wrong> {
             return wrong(&["providers", name, "key_command"], "must be a command, or null");
         }
         for (key, value) in [
-            ("max_in_flight", provider.max_in_flight as u64),
+            ("in_flight_max", provider.in_flight_max as u64),
             ("tokens_per_minute", provider.tokens_per_minute.unwrap_or(1)),
             ("first_event_timeout_s", provider.first_event_timeout_s),
             ("idle_timeout_s", provider.idle_timeout_s),

@@ -20,7 +20,7 @@ use tokio::sync::Notify;
 
 use self::agents::Agents;
 use self::peer::Stranger;
-use self::socket::{HeldLock, Place};
+use self::socket::{HeldLock, HostSocket};
 use crate::agent;
 use crate::args::Global;
 
@@ -81,14 +81,14 @@ pub(crate) struct Answering {
     /// Notified when the store has been moved.
     pub(crate) gone: Arc<Notify>,
     /// `None` if no clients are served.
-    place: Option<Arc<Place>>,
+    socket: Option<Arc<HostSocket>>,
 }
 
 impl Drop for Answering {
     fn drop(&mut self) {
         self.accepting.abort();
-        if let Some(place) = &self.place {
-            place.leave();
+        if let Some(socket) = &self.socket {
+            socket.leave();
         }
     }
 }
@@ -113,22 +113,22 @@ impl Answering {
         let global = Global { data_dir: Some(dir), config: None, settings: Vec::new(), ..global.clone() };
         let host = Host::new(runtime, Agents::new(&global), env!("CARGO_PKG_VERSION"));
         let (is_ending, gone) = (Arc::<AtomicBool>::default(), Arc::<Notify>::default());
-        let door = |place: &Arc<Place>| Door {
+        let door = |socket: &Arc<HostSocket>| Door {
             host: host.clone(),
-            place: Arc::clone(place),
+            socket: Arc::clone(socket),
             lock,
             is_ending: Arc::clone(&is_ending),
             gone: Arc::clone(&gone),
         };
-        let (place, accepting) = match listening {
-            Some((listener, place)) => {
-                let place = Arc::new(place);
-                let accepting = tokio::spawn(door(&place).accept(listener));
-                (Some(place), accepting)
+        let (socket, accepting) = match listening {
+            Some((listener, socket)) => {
+                let socket = Arc::new(socket);
+                let accepting = tokio::spawn(door(&socket).accept(listener));
+                (Some(socket), accepting)
             }
             None => (None, tokio::spawn(async {})),
         };
-        Ok(Self { host, accepting, is_ending, gone, place })
+        Ok(Self { host, accepting, is_ending, gone, socket })
     }
 
     /// Makes this a part of a program that does not end without clients.
@@ -157,7 +157,7 @@ impl Answering {
 /// Accepts connections.
 struct Door {
     host: Host,
-    place: Arc<Place>,
+    socket: Arc<HostSocket>,
     lock: HeldLock,
     is_ending: Arc<AtomicBool>,
     gone: Arc<Notify>,
@@ -184,7 +184,7 @@ impl Door {
             match accepted {
                 None if is_ending => {}
                 // The socket may have been removed.
-                None => match self.place.renewed() {
+                None => match self.socket.renewed() {
                     Ok(None) => {}
                     Ok(Some(renewed)) => listener = renewed,
                     Err(error) => {

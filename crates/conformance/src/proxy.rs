@@ -91,7 +91,7 @@ impl Proxy {
     }
 
     /// Cuts all connections.
-    pub fn cut_all(&self) {
+    pub(crate) fn cut_all(&self) {
         self.shared.cut_all.send_modify(|times| *times += 1);
     }
 

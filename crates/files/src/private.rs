@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// The permissions of a private file.
 pub const FILE_MODE: u32 = 0o600;
 /// The permissions of a private folder.
-pub const FOLDER_MODE: u32 = 0o700;
+pub(crate) const FOLDER_MODE: u32 = 0o700;
 
 /// Creates a file that does not exist, for writing.
 ///

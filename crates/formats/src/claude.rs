@@ -70,7 +70,7 @@ pub(crate) fn import(text: &str) -> Imported {
 }
 
 /// The position of a line in the tree.
-struct Place {
+struct LinePosition {
     origin: Option<String>,
     parent: Option<EntryId>,
     at_ms: u64,
@@ -139,17 +139,17 @@ impl Reader {
         }
         let parent = self.parent(kind, line);
         let at_ms = str_of(line, "timestamp").and_then(timestamp::unix_ms).unwrap_or(0);
-        let place = Place { origin, parent, at_ms };
+        let position = LinePosition { origin, parent, at_ms };
         match kind {
-            "user" if flag(line, "isCompactSummary") => self.compaction(line, place),
-            "user" | "assistant" if flag(line, "isMeta") => self.log.alias(place.origin, place.parent),
-            "user" => self.user(line, place),
-            "assistant" => self.assistant(line, place),
+            "user" if flag(line, "isCompactSummary") => self.compaction(line, position),
+            "user" | "assistant" if flag(line, "isMeta") => self.log.alias(position.origin, position.parent),
+            "user" => self.user(line, position),
+            "assistant" => self.assistant(line, position),
             _ => {
                 if is_boundary(line) {
                     self.boundary = Some(boundary(line));
                 }
-                self.log.alias(place.origin, place.parent);
+                self.log.alias(position.origin, position.parent);
             }
         }
     }
@@ -178,41 +178,41 @@ impl Reader {
         last.copied().or(entry)
     }
 
-    fn compaction(&mut self, line: &Value, place: Place) {
+    fn compaction(&mut self, line: &Value, position: LinePosition) {
         let message = line.get("message").unwrap_or(&Value::Null);
         let summary = greenroom_kernel::message::blocks_text(&content::blocks(message));
         let boundary = self.boundary.take();
         let boundary = boundary.unwrap_or_else(|| self::boundary(&Value::Null));
         let compaction = Compaction {
-            files: self.log.files_before(place.parent),
+            files: self.log.files_before(position.parent),
             trigger: boundary.trigger,
             tokens_before: boundary.tokens_before,
             tokens_after: boundary.tokens_after,
-            ..self.log.compaction(place.parent, summary)
+            ..self.log.compaction(position.parent, summary)
         };
         let kind = EntryKind::Compaction(Box::new(compaction));
-        self.leaf = Some(self.log.push(place.origin, place.parent, place.at_ms, kind));
+        self.leaf = Some(self.log.push(position.origin, position.parent, position.at_ms, kind));
     }
 
-    fn user(&mut self, line: &Value, place: Place) {
+    fn user(&mut self, line: &Value, position: LinePosition) {
         let Some(message) = line.get("message").filter(|message| content::has_content(message)) else {
             let why = "a message without content was left out".into();
-            self.log.skip(place.origin, place.parent, why);
+            self.log.skip(position.origin, position.parent, why);
             return;
         };
         let said = content::said(message);
         let mut messages: Vec<Message> =
             content::results(message, &self.calls).map(Message::ToolResult).collect();
         messages.extend((!said.is_empty()).then_some(Message::User(said)));
-        let mut parent = place.parent;
-        let mut origin = place.origin;
+        let mut parent = position.parent;
+        let mut origin = position.origin;
         let last = messages.len().saturating_sub(1);
         for (index, message) in messages.into_iter().enumerate() {
             // A line that follows this one follows its last message.
             let origin = if index == last { origin.take() } else { None };
             let answer = parent.and_then(|parent| self.answer_of.get(&parent)).copied();
             let is_result = matches!(message, Message::ToolResult(_));
-            let id = self.log.push(origin, parent, place.at_ms, EntryKind::message(message));
+            let id = self.log.push(origin, parent, position.at_ms, EntryKind::message(message));
             if let Some(answer) = answer.filter(|_| is_result) {
                 self.answer_of.insert(id, answer);
                 self.last_result.insert(answer, id);
@@ -223,32 +223,32 @@ impl Reader {
         self.leaf = parent.or(self.leaf);
     }
 
-    fn assistant(&mut self, line: &Value, place: Place) {
+    fn assistant(&mut self, line: &Value, position: LinePosition) {
         let Some(message) = line.get("message").filter(|message| content::has_content(message)) else {
             let why = "a message without content was left out".into();
-            self.log.skip(place.origin, place.parent, why);
+            self.log.skip(position.origin, position.parent, why);
             return;
         };
         if str_of(message, "model") == Some(NO_MODEL) {
-            self.log.alias(place.origin, place.parent);
+            self.log.alias(position.origin, position.parent);
             return;
         }
         let more = content::answer(message, &mut self.calls);
         let key = filled(message, "id");
         let begun = key.and_then(|key| self.answers.get(key)).copied().filter(|begun| {
             // Another line may be between them, and stays there.
-            place.parent.is_none_or(|parent| self.answer_of.get(&parent) == Some(begun))
+            position.parent.is_none_or(|parent| self.answer_of.get(&parent) == Some(begun))
         });
         if let Some(begun) = begun
             && let Some(answer) = self.log.answer_mut(begun)
         {
             content::extend(answer, more);
-            self.log.alias(place.origin, Some(begun));
+            self.log.alias(position.origin, Some(begun));
             self.leaf = Some(begun);
             return;
         }
         let kind = EntryKind::message(Message::Assistant(more));
-        let id = self.log.push(place.origin, place.parent, place.at_ms, kind);
+        let id = self.log.push(position.origin, position.parent, position.at_ms, kind);
         self.answer_of.insert(id, id);
         self.answers.extend(key.map(|key| (key.to_owned(), id)));
         self.leaf = Some(id);

@@ -12,7 +12,7 @@
 //! Reading order: `lines` (text to JSON, with limits), `fields` (JSON that others wrote), `log` (source ids to ours),
 //! `calls` (results to calls), `pi`, `claude` and `codex` (one format each), `repair` (broken pairs of calls and results,
 //! in any format), [`report`] (a plan, for printing), `timestamp`. Another format is one more module beside `pi`, one
-//! more [`Format`], and one more line in [`recognise`] and [`import`].
+//! more [`Format`], and one more line in `recognise` and [`import`].
 
 mod calls;
 mod claude;
@@ -135,7 +135,7 @@ impl Imported {
 
     /// Returns an entry's id in the source; `None` if the source has no ids, or the entry was made by a
     /// repair.
-    pub fn origin_of(&self, id: EntryId) -> Option<&str> {
+    pub(crate) fn origin_of(&self, id: EntryId) -> Option<&str> {
         let index = usize::try_from(id.0).ok()?;
         self.entries.get(index)?.origin.as_deref()
     }
@@ -160,7 +160,7 @@ impl Imported {
 ///
 /// # Errors
 /// Fails if the text is empty, too large, or in no known format.
-pub fn recognise(text: &str) -> Result<Format, FormatError> {
+pub(crate) fn recognise(text: &str) -> Result<Format, FormatError> {
     lines::check_limits(text)?;
     if pi::is_pi(text) {
         return Ok(Format::Pi);

@@ -68,7 +68,7 @@ pub(crate) fn import(text: &str) -> Imported {
 
 /// The position of a line in the tree: its id in the file, its parent, and its timestamp, in unix
 /// milliseconds.
-struct Place {
+struct LinePosition {
     origin: Option<String>,
     parent: Option<EntryId>,
     at_ms: u64,
@@ -92,23 +92,23 @@ impl Reader {
             self.header(line);
             return;
         }
-        let place = self.place(line);
-        if place.origin.as_deref().is_some_and(|id| self.log.resolve(id).is_some()) {
+        let position = self.position(line);
+        if position.origin.as_deref().is_some_and(|id| self.log.resolve(id).is_some()) {
             self.linear.add(None);
             self.log.skip(None, None, "an entry with a duplicate id was skipped".into());
             return;
         }
-        match self.kind(kind, line, &place) {
+        match self.kind(kind, line, &position) {
             Ok(entry) => {
-                let id = self.log.push(place.origin, place.parent, place.at_ms, entry);
+                let id = self.log.push(position.origin, position.parent, position.at_ms, entry);
                 self.linear.add(Some(id));
                 self.leaf = Some(id);
             }
             Err(why) => {
                 self.linear.add(None);
                 // The newest line may be of an unknown kind. Then the session continues from its parent.
-                self.leaf = place.parent;
-                self.log.skip(place.origin, place.parent, why);
+                self.leaf = position.parent;
+                self.log.skip(position.origin, position.parent, why);
             }
         }
     }
@@ -131,13 +131,13 @@ impl Reader {
 
     /// Returns the position of a line. A line without an id, like all lines of version 1, is a child of the
     /// previous line.
-    fn place(&mut self, line: &Value) -> Place {
+    fn position(&mut self, line: &Value) -> LinePosition {
         let at_ms = str_of(line, "timestamp")
             .and_then(timestamp::unix_ms)
             .or_else(|| line.get("message")?.get("timestamp")?.as_u64())
             .unwrap_or(0);
         let Some(origin) = str_of(line, "id") else {
-            return Place { origin: None, parent: self.leaf, at_ms };
+            return LinePosition { origin: None, parent: self.leaf, at_ms };
         };
         let parent = str_of(line, "parentId").and_then(|parent| {
             let found = self.log.resolve(parent);
@@ -146,10 +146,10 @@ impl Reader {
             }
             found.flatten()
         });
-        Place { origin: Some(origin.to_owned()), parent, at_ms }
+        LinePosition { origin: Some(origin.to_owned()), parent, at_ms }
     }
 
-    fn kind(&mut self, kind: &str, line: &Value, place: &Place) -> Result<EntryKind, String> {
+    fn kind(&mut self, kind: &str, line: &Value, position: &LinePosition) -> Result<EntryKind, String> {
         let text = |field: &str| text(line, field);
         match kind {
             "message" => {
@@ -160,11 +160,11 @@ impl Reader {
                 })
             }
             "custom_message" => Ok(content::custom(line)),
-            "compaction" => Ok(EntryKind::Compaction(Box::new(self.compaction(line, place)))),
+            "compaction" => Ok(EntryKind::Compaction(Box::new(self.compaction(line, position)))),
             "branch_summary" => Ok(EntryKind::BranchSummary {
                 from: str_of(line, "fromId")
                     .and_then(|id| self.log.resolve(id).flatten())
-                    .or(place.parent)
+                    .or(position.parent)
                     .unwrap_or_else(|| self.log.next_id()),
                 summary: text("summary"),
                 files: files(line),
@@ -202,7 +202,7 @@ impl Reader {
         }
     }
 
-    fn compaction(&self, line: &Value, place: &Place) -> Compaction {
+    fn compaction(&self, line: &Value, position: &LinePosition) -> Compaction {
         let from_hook = flag(line, "fromHook");
         let first_kept = match str_of(line, "firstKeptEntryId") {
             // A compaction that names itself or an unknown entry keeps no earlier entry.
@@ -215,7 +215,7 @@ impl Reader {
             trigger: if from_hook { Trigger::Hook } else { Trigger::Threshold },
             from_hook,
             tokens_before: count(line, "tokensBefore"),
-            ..self.log.compaction(place.parent, text(line, "summary"))
+            ..self.log.compaction(position.parent, text(line, "summary"))
         }
     }
 }

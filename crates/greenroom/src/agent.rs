@@ -480,7 +480,7 @@ impl Agent {
     /// which would break them; the output limit applies to them, too.
     ///
     /// ```
-    /// use greenroom::prelude::*;
+    /// use greenroom::{ReasoningEffort, prelude::*};
     /// let agent = Agent::new("gpt-5.5").settings(ModelSettings::new().reasoning_effort(ReasoningEffort::Low));
     /// ```
     #[must_use]

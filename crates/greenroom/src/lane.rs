@@ -86,14 +86,14 @@ pub(crate) struct Queued {
 }
 
 /// A slot in a lane. Dropping it frees the slot.
-pub(crate) struct Place {
+pub(crate) struct Slot {
     ticket: Ticket,
     /// The tokens reserved from the limit per minute.
     reserved: u64,
     has_begun: bool,
 }
 
-impl Place {
+impl Slot {
     /// Reports the usage of an answered call. Without a report, the reservation counts.
     pub(crate) fn used(&mut self, usage: &Usage) {
         self.settle(usage.total_tokens());
@@ -107,7 +107,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for Slot {
     fn drop(&mut self) {
         if !self.has_begun {
             self.settle(0);
@@ -212,7 +212,7 @@ impl Lane {
 
     /// Waits for a slot, and until the call may start. `tell` is called if the call has to wait: when the
     /// wait starts, when its reason changes, and when it ends. Dropping the future leaves the queue.
-    pub(crate) async fn enter(self: &Arc<Self>, call: ModelCall, mut tell: impl FnMut(Queued)) -> Place {
+    pub(crate) async fn enter(self: &Arc<Self>, call: ModelCall, mut tell: impl FnMut(Queued)) -> Slot {
         let began = Instant::now();
         let mut waits = |position, reason| tell(Queued { position, waited: began.elapsed(), reason });
         let mut reason = None;
@@ -221,11 +221,11 @@ impl Lane {
         if granted.try_recv().is_err() {
             reason = Some(QueueReason::Places);
             waits(position, QueueReason::Places);
-            granted.await.expect("the queue keeps who waits until it grants a place");
+            granted.await.expect("the queue keeps who waits until it grants a slot");
         }
         let delay =
             self.budget().map_or(Duration::ZERO, |mut budget| budget.reserve(call.tokens, Instant::now()));
-        let mut place = Place { ticket, reserved: call.tokens, has_begun: false };
+        let mut slot = Slot { ticket, reserved: call.tokens, has_begun: false };
         if !delay.is_zero() {
             reason = Some(QueueReason::Tokens);
             waits(1, QueueReason::Tokens);
@@ -239,8 +239,8 @@ impl Lane {
         if let Some(reason) = reason {
             waits(0, reason);
         }
-        place.has_begun = true;
-        place
+        slot.has_begun = true;
+        slot
     }
 
     /// Joins the queue. Returns the position in it.

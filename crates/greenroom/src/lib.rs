@@ -114,7 +114,7 @@ pub use api::children::Child;
 pub use api::consumer::Consumer;
 pub use api::consumers::ConsumerSummary;
 pub use api::follow::Follow;
-pub use api::fork::{CONTINUED_FROM, Continued};
+pub use api::fork::Continued;
 pub use api::models::{FactSource, KnownModel, Models};
 pub use api::position::Position;
 pub use api::questions::PendingQuestion;
@@ -170,9 +170,7 @@ pub use greenroom_store::{Engine, Notice, Store, StoreError};
 pub mod postgres {
     pub use greenroom_postgres::{Postgres, PostgresOptions};
 }
-pub use greenroom_tools::{
-    AppState, AskError, FunctionTool, MissingState, Registry, Tool, ToolContext, ToolError, ToolOutput, tool,
-};
+pub use greenroom_tools::{AskError, FunctionTool, Registry, Tool, ToolContext, ToolError, ToolOutput, tool};
 
 pub use greenroom_kernel::entry::{Delivery as InboxDelivery, Trigger};
 pub use greenroom_kernel::settings::CompactionSettings;
@@ -191,9 +189,7 @@ pub use {futures_util, schemars, serde, serde_json};
 /// Which tool calls run, ask a person, or are denied: see [`Agent::permissions`].
 #[cfg(feature = "permissions")]
 pub mod permissions {
-    pub use greenroom_policy::{
-        Call, Effect, InvalidRule, Mode, Policy, PolicyRule, Subject, UnknownMode, Verdict,
-    };
+    pub use greenroom_policy::{Effect, Mode, Policy, PolicyRule, Subject};
 
     pub use crate::agent::permissions::Permissions;
 }
@@ -208,17 +204,15 @@ pub mod provider {
     pub use greenroom_kernel::ToolSpec;
     pub use greenroom_provider::retry_after::retry_after_ms;
     pub use greenroom_provider::{
-        Catalog, ModelInfo, NativeCompaction, OutputSchema, Provider, ProviderError, Purpose, ReplyEvent,
-        ReplyStream, Request, ResendReasoning, ResentReasoning, Served, ServedModel, SettingError, classify,
-        sendable_arguments,
+        NativeCompaction, OutputSchema, Provider, ProviderError, Purpose, ReplyEvent, ReplyStream, Request,
+        ResendReasoning, ResentReasoning, Served, ServedModel, classify, sendable_arguments,
     };
 
     pub use greenroom_provider::catalog::Prices;
 
     #[cfg(feature = "http")]
     pub use greenroom_provider::{
-        Api, ApiKey, BaseUrl, BaseUrlError, HttpProvider, KeySource, MaxTokensField, OptionsError, Proxies,
-        ServerOptions,
+        Api, ApiKey, BaseUrl, HttpProvider, KeySource, MaxTokensField, OptionsError, Proxies, ServerOptions,
     };
 }
 
@@ -239,6 +233,7 @@ pub mod internal {
     pub use crate::values::model_info::call_cost;
     #[cfg(feature = "postgres")]
     pub use greenroom_postgres::{Survey, SurveyedNode};
+    pub use greenroom_provider::Catalog;
     #[cfg(feature = "http")]
     pub use greenroom_provider::Poster;
 }
@@ -246,10 +241,9 @@ pub mod internal {
 /// The items that most programs need.
 pub mod prelude {
     pub use crate::{
-        Agent, Child, CompactOptions, CompactionOutcome, CompactionSettings, Delivery, Error, Event,
-        EventKind, EventType, Filter, Image, ModelSettings, Position, Prompt, Question, ReasoningEffort,
-        Reply, Result, Role, Run, RunItem, RunLimits, RunOutcome, Runtime, Sees, SessionHandle, Status, Team,
-        ToolChoice, Typed, sub_agent,
+        Agent, Child, CompactOptions, CompactionSettings, Delivery, Error, Event, EventKind, EventType,
+        Filter, Image, ModelSettings, Position, Prompt, Question, Reply, Result, Run, RunItem, RunLimits,
+        Runtime, Sees, SessionHandle, Status, Team, Typed, sub_agent,
     };
     #[cfg(feature = "command-tools")]
     pub use greenroom_tools::builtin;

@@ -64,7 +64,7 @@ pub struct Entry {
     /// Its estimated size in tokens ([`crate::size::entry_tokens`] with the default estimator), counted once,
     /// without reasoning.
     pub tokens: u64,
-    /// The estimated size of an answer's readable reasoning, in tokens ([`crate::size::reasoning_tokens`]),
+    /// The estimated size of an answer's readable reasoning, in tokens (`size::reasoning_tokens`),
     /// counted once; 0 for all other entries. [`crate::reasoning::ResentReasoning`] decides whether a request
     /// carries it.
     pub reasoning_tokens: u64,
@@ -276,7 +276,7 @@ impl EntryKind {
     }
 
     /// Returns the recorded requirements of a prompt besides its content.
-    pub fn as_terms(&self) -> Option<&Arc<Terms>> {
+    pub(crate) fn as_terms(&self) -> Option<&Arc<Terms>> {
         if let Self::Terms { terms, .. } | Self::Inbox { terms: Some(terms), .. } = self {
             Some(terms)
         } else {

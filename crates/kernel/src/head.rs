@@ -83,7 +83,7 @@ pub struct Head {
     /// part of it.
     pub hidden_before: EntryId,
     /// The state of the session.
-    pub state: SessionState,
+    pub state: LoggedState,
     /// The first entry that was lost with a damaged disk. The session is then quarantined. Only the store
     /// sets and clears it; an append ignores it.
     pub lost_from: Option<EntryId>,
@@ -91,7 +91,7 @@ pub struct Head {
 
 /// The state of a session according to its log.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub enum SessionState {
+pub enum LoggedState {
     /// The session waits for input.
     #[default]
     Idle,
@@ -166,7 +166,7 @@ impl Default for Head {
             open_children: Vec::new(),
             agent: None,
             hidden_before: EntryId(0),
-            state: SessionState::Idle,
+            state: LoggedState::Idle,
             lost_from: None,
         }
     }

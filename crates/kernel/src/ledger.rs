@@ -26,7 +26,7 @@ pub(crate) use collect::collect;
 /// The maximum number of facts that a compaction carries.
 pub const FACTS_MAX: usize = 400;
 /// The maximum amount of text of all facts that a compaction carries, in bytes.
-pub const FACTS_BYTES_MAX: usize = 32 * 1024;
+const FACTS_BYTES_MAX: usize = 32 * 1024;
 /// The text before the facts in a summary.
 pub(crate) const MARK: &str = "\n\n## Facts\n<facts>";
 const CLOSE: &str = "</facts>";

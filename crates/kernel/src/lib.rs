@@ -10,10 +10,10 @@
 //! - A conversation: [`message`] (with [`image`]), [`messages`] (a shared list), [`entry`] (the records; [`terms`] of prompts), [`path`] (the active
 //!   records), [`render`] (what is sent for records that are no messages), [`log`] (a session's records in memory, and
 //!   additions to them), [`head`] (their summary), [`session_id`], [`search`].
-//! - Sizes: [`size`], [`reasoning`], [`window`], [`usage`], [`context_usage`], [`unreported`].
+//! - Sizes: [`size`], [`reasoning`], `window`, [`usage`], [`context_usage`], [`unreported`].
 //! - Costs: [`cost`] (limits), [`bill`] (what was spent).
 //! - Compaction: [`settings`] and [`due`] (when and how), [`plan`] (where to cut), [`narrowing`] (what the next agent of a
-//!   team sees), [`prune`] (which tool results are sent shorter), [`words`], [`skills`], [`ledger`] and [`files`] (what is
+//!   team sees), [`prune`] (which tool results are sent shorter), [`words`], `skills`, [`ledger`] and [`files`] (what is
 //!   [`carried`] verbatim), [`summary`] (what to request and what to accept), [`compacting`] (from the plan to the end),
 //!   [`compactions`] (what each one did).
 //! - Runs: [`run`] (what to do next), [`failure`] and [`retry`], [`question`] (questions to people).
@@ -53,13 +53,13 @@ pub mod search;
 pub mod session_id;
 pub mod settings;
 pub mod size;
-pub mod skills;
+mod skills;
 pub mod summary;
 pub mod terms;
 pub mod text;
 pub mod unreported;
 pub mod usage;
-pub mod window;
+mod window;
 pub mod words;
 
 pub use carried::{Carried, Fact, FactKind, FactRecall, Quote, SkillText};

@@ -80,12 +80,12 @@ impl Messages {
     }
 
     /// Returns the size of all images, in bytes.
-    pub fn media_bytes(&self) -> u64 {
+    pub(crate) fn media_bytes(&self) -> u64 {
         self.media_bytes
     }
 
     /// Returns a bound of the estimated tokens without images, which is known without reading the messages.
-    pub fn text_tokens_max(&self) -> u64 {
+    pub(crate) fn text_tokens_max(&self) -> u64 {
         self.text_tokens_max
     }
 

@@ -78,7 +78,7 @@ pub fn newest_rewrite(path: &[Arc<Entry>]) -> Option<usize> {
 }
 
 /// Whether the newest change of the context was undone, and nothing was compacted or pruned since.
-pub fn is_rewrite_undone(path: &[Arc<Entry>]) -> bool {
+pub(crate) fn is_rewrite_undone(path: &[Arc<Entry>]) -> bool {
     let is_undo = |kind: &EntryKind| matches!(kind, EntryKind::CompactionUndone { .. });
     let newest = path.iter().rev().find(|entry| is_rewrite(&entry.kind) || is_undo(&entry.kind));
     newest.is_some_and(|entry| is_undo(&entry.kind))
@@ -161,7 +161,7 @@ impl<'a> ActivePath<'a> {
     }
 
     /// Returns the newest active compaction's id.
-    pub fn compaction_id(&self) -> Option<EntryId> {
+    pub(crate) fn compaction_id(&self) -> Option<EntryId> {
         self.compaction.map(|index| self.path[index].id)
     }
 
@@ -171,7 +171,7 @@ impl<'a> ActivePath<'a> {
     }
 
     /// Yields the pinned entries that are sent before the active ones, because a compaction replaced them.
-    pub fn pinned_before<'p>(&self, pinned: &'p [Arc<Entry>]) -> impl Iterator<Item = &'p Arc<Entry>> {
+    pub(crate) fn pinned_before<'p>(&self, pinned: &'p [Arc<Entry>]) -> impl Iterator<Item = &'p Arc<Entry>> {
         let is_replaced = self.compaction.is_some();
         let first = self.entries().first().map(|entry| entry.id);
         pinned.iter().filter(move |entry| is_replaced && first.is_none_or(|first| entry.id < first))

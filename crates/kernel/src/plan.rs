@@ -29,7 +29,7 @@ use touched::file_operations;
 pub use touched::{call_file, touched_files};
 
 /// The longest active request that is repeated verbatim, in bytes.
-pub const ACTIVE_REQUEST_BYTES: usize = 8 * 1024;
+const ACTIVE_REQUEST_BYTES: usize = 8 * 1024;
 /// The expected size of a summary relative to what it replaces: one part in this many.
 const SUMMARY_PARTS: u64 = 10;
 /// A summary that replaces fewer tokens than this shows no words and no facts.
@@ -216,7 +216,7 @@ impl Plan {
 
     /// Returns the same compaction with one summary: the beginning of the split turn is part of the history.
     #[must_use]
-    pub fn with_one_summary(mut self) -> Self {
+    pub(crate) fn with_one_summary(mut self) -> Self {
         self.history.append(&mut self.turn_prefix);
         self.is_split_turn = false;
         self
@@ -326,9 +326,6 @@ pub enum NothingToCompact {
     /// The conversation cannot be cut anywhere.
     #[error("the conversation has no point at which it can be cut")]
     NoCut,
-    /// The settings turn it off.
-    #[error("compaction is turned off")]
-    Disabled,
 }
 
 /// Plans a compaction of `path`.

@@ -42,7 +42,7 @@ const RESULT_LINES_MAX: usize = 2_000;
 /// enough.
 ///
 /// `window` is in tokens by our estimate.
-pub fn old_results(path: &[Arc<Entry>], window: u64) -> Vec<PrunedResult> {
+pub(crate) fn old_results(path: &[Arc<Entry>], window: u64) -> Vec<PrunedResult> {
     let sent = as_sent(path);
     let old = old_lines(&sent[ActivePath::of(&sent).start..], window);
     if freed(&old) < freed_min(window) {
@@ -57,7 +57,7 @@ pub fn old_results(path: &[Arc<Entry>], window: u64) -> Vec<PrunedResult> {
 /// later, then whatever is not the content of a file. The newest content of each file stays.
 ///
 /// `window` and `wanted` are in tokens by our estimate.
-pub fn instead_of_summary(path: &[Arc<Entry>], window: u64, wanted: u64) -> Vec<PrunedResult> {
+pub(crate) fn instead_of_summary(path: &[Arc<Entry>], window: u64, wanted: u64) -> Vec<PrunedResult> {
     let sent = as_sent(path);
     let active = &sent[ActivePath::of(&sent).start..];
     let uses = uses(active);
@@ -165,7 +165,7 @@ fn uses(entries: &[Arc<Entry>]) -> Vec<Use> {
 
 /// Returns the largest active results without their middles, from `first` on, so that all results there have
 /// about `budget` tokens together; empty if they already fit, or cannot be shortened.
-pub fn middles(path: &[Arc<Entry>], first: EntryId, budget: u64) -> Vec<PrunedResult> {
+pub(crate) fn middles(path: &[Arc<Entry>], first: EntryId, budget: u64) -> Vec<PrunedResult> {
     let sent = as_sent(path);
     let entries = &sent[ActivePath::of(&sent).start..];
     let results: Vec<&Arc<Entry>> =
@@ -180,7 +180,7 @@ pub fn middles(path: &[Arc<Entry>], first: EntryId, budget: u64) -> Vec<PrunedRe
 }
 
 /// Returns the size of all active tool results from `first` on, in tokens.
-pub fn results_tokens(path: &[Arc<Entry>], first: EntryId) -> u64 {
+pub(crate) fn results_tokens(path: &[Arc<Entry>], first: EntryId) -> u64 {
     let sent = as_sent(path);
     let entries = &sent[ActivePath::of(&sent).start..];
     let is_meant = |entry: &&Arc<Entry>| entry.id >= first && tool_result(entry).is_some();

@@ -22,9 +22,9 @@ pub use approval::{Approval, Approved};
 
 /// The maximum size of a question, and of an answer, as JSON text in bytes. An approval, which shows a whole call, may
 /// have [`Approval::BYTES_MAX`].
-pub const BYTES_MAX: usize = 64 * 1024;
+pub(crate) const BYTES_MAX: usize = 64 * 1024;
 /// The maximum number of choices.
-pub const CHOICES_MAX: usize = 100;
+const CHOICES_MAX: usize = 100;
 
 /// A question for a person.
 ///
@@ -464,7 +464,7 @@ impl Questions {
 
     /// Returns the open questions that end as withdrawn before this entry is recorded.
     #[expect(clippy::wildcard_enum_match_arm, reason = "no other record ends a call or a run")]
-    pub fn withdrawn_by(&self, kind: &EntryKind) -> Vec<EntryId> {
+    pub(crate) fn withdrawn_by(&self, kind: &EntryKind) -> Vec<EntryId> {
         let ends = |known: &&KnownQuestion| match kind {
             EntryKind::RunEnded { .. } => true,
             EntryKind::Message { message, .. } => {
@@ -531,7 +531,7 @@ impl Questions {
     }
 
     /// Returns the open questions that have expired.
-    pub fn expired(&self, now_ms: u64) -> Vec<EntryId> {
+    pub(crate) fn expired(&self, now_ms: u64) -> Vec<EntryId> {
         self.open().filter(|known| known.has_expired(now_ms)).map(|known| known.id).collect()
     }
 

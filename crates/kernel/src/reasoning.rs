@@ -39,7 +39,7 @@ impl ResentReasoning {
     }
 
     /// Whether a request carries this native content, in place of the text before it.
-    pub fn carries_native(&self, native: &Native) -> bool {
+    fn carries_native(&self, native: &Native) -> bool {
         self.knows(&native.dialect, &native.provider)
     }
 
@@ -82,7 +82,7 @@ impl ResentReasoning {
 
     /// Returns an entry's size in a request, in estimated tokens: the entry, and the reasoning that is sent
     /// back with it; or the provider's own summary in place of the readable one.
-    pub fn sent_tokens(&self, entry: &Entry) -> u64 {
+    pub(crate) fn sent_tokens(&self, entry: &Entry) -> u64 {
         let native = entry.kind.as_compaction().and_then(|compaction| compaction.native.as_ref());
         match native.filter(|summary| self.carries_native(&summary.native)) {
             Some(summary) => summary.tokens,

@@ -24,7 +24,7 @@ mod shapes;
 mod tests;
 
 /// The shortest value that is replaced, in bytes. Shorter ones occur in ordinary text.
-pub const VALUE_BYTES_MIN: usize = 8;
+const VALUE_BYTES_MIN: usize = 8;
 
 /// What a replacement begins with; the name of the secret and `]` follow.
 const BEGIN: &str = "[redacted:";
@@ -76,7 +76,7 @@ impl Redactor {
         });
     }
 
-    /// Adds values, each with the name that replaces it. Values shorter than [`VALUE_BYTES_MIN`] are ignored.
+    /// Adds values, each with the name that replaces it. Values shorter than 8 bytes are ignored.
     pub fn add(&self, secrets: impl IntoIterator<Item = (String, String)>) {
         let secrets: Vec<(String, String)> = secrets
             .into_iter()

@@ -18,14 +18,14 @@ const BRANCH_LEAD: &str = "The conversation went another way for a while and the
      What follows is a record of that other branch, made by the system:";
 
 /// Returns the text of a compaction for the model: the leading sentence and the summary.
-pub fn summary_text(summary: &str) -> String {
+pub(crate) fn summary_text(summary: &str) -> String {
     format!("{SUMMARY_LEAD}\n\n<summary>\n{summary}\n</summary>")
 }
 
 /// Returns the message as which a compaction is sent.
 ///
 /// A provider's own form replaces the summary, but not the active request and the files, which code wrote.
-pub fn compaction_message(compaction: &Compaction) -> Message {
+pub(crate) fn compaction_message(compaction: &Compaction) -> Message {
     let Some(NativeSummary { native, .. }) = &compaction.native else {
         return Message::user(summary_text(&compaction.summary));
     };
@@ -36,12 +36,12 @@ pub fn compaction_message(compaction: &Compaction) -> Message {
 }
 
 /// Returns the text of a branch summary for the model.
-pub fn branch_summary_text(summary: &str) -> String {
+pub(crate) fn branch_summary_text(summary: &str) -> String {
     format!("{BRANCH_LEAD}\n\n<summary>\n{summary}\n</summary>")
 }
 
 /// Returns the text of a command that the user ran for the model.
-pub fn shell_text(shell: &Shell) -> String {
+pub(crate) fn shell_text(shell: &Shell) -> String {
     let mut text = format!("I ran `{}`.\n```\n{}\n```", shell.command, shell.output.trim_end_matches('\n'));
     if shell.truncated {
         text.push_str("\n(The output was cut.)");

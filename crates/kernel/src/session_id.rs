@@ -6,7 +6,7 @@
 //! after an id.
 
 /// The maximum number of bytes of a session's id.
-pub const BYTES_MAX: usize = 255;
+pub(crate) const BYTES_MAX: usize = 255;
 
 /// Checks an id. The error is a fragment of a sentence.
 ///

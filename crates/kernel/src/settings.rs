@@ -168,7 +168,7 @@ impl Strategy {
     }
 
     /// Whether the provider's own compaction is wanted.
-    pub fn is_native(self) -> bool {
+    pub(crate) fn is_native(self) -> bool {
         match self {
             Self::Native | Self::Auto => true,
             Self::Summarize | Self::Digest | Self::Truncate => false,
@@ -380,7 +380,7 @@ impl CompactionSettings {
 
     /// Returns the largest context, in tokens, that is a success of an automatic compaction beside this fixed
     /// part: 0.7 × the trigger; or, if the fixed part is large, half of the compactable part.
-    pub fn target_tokens(&self, window: u64, overhead: u64) -> u64 {
+    pub(crate) fn target_tokens(&self, window: u64, overhead: u64) -> u64 {
         let trigger = self.trigger_tokens(window).unwrap_or(window);
         let by_room = overhead.saturating_add(trigger.saturating_sub(overhead) / SUCCESS_ROOM_SHARE);
         share(trigger, SUCCESS_SHARE).max(by_room.min(trigger))
@@ -388,13 +388,13 @@ impl CompactionSettings {
 
     /// Returns the most of the newest conversation that can be kept if a compaction is to succeed, in tokens:
     /// the rest of the target beside the fixed part and a useful summary.
-    pub fn keep_max(&self, window: u64, overhead: u64) -> u64 {
+    pub(crate) fn keep_max(&self, window: u64, overhead: u64) -> u64 {
         let room = self.target_tokens(window, overhead).saturating_sub(overhead);
         room - self.summary_cap(window).min(room / SUMMARY_ROOM_SHARE)
     }
 
     /// Returns how much of the newest conversation to keep verbatim, in tokens, if the trigger leaves room
-    /// for it ([`Self::keep_max`]). `conversation` is the size of everything beside the fixed part, in
+    /// for it (`keep_max`). `conversation` is the size of everything beside the fixed part, in
     /// tokens: a requested compaction takes place however much of the window is free.
     pub fn keep_recent(&self, window: u64, occasion: Occasion, conversation: u64) -> u64 {
         match (occasion, self.keep_recent_tokens) {
@@ -412,19 +412,19 @@ impl CompactionSettings {
     }
 
     /// Returns how much of the user's own words a compaction quotes if it keeps `keep_recent`.
-    pub fn words_max(&self, window: u64, overhead: u64, keep_recent: u64) -> WordsMax {
+    pub(crate) fn words_max(&self, window: u64, overhead: u64, keep_recent: u64) -> WordsMax {
         let carried = self.user_words.map_or(0, |of| share(window, of));
         let shown = self.carried_max(self.user_words, WORDS_ROOM_PARTS, window, overhead, keep_recent);
         WordsMax { carried, shown }
     }
 
     /// Returns how many tokens of facts a compaction adds to a summary, if it keeps `keep_recent`.
-    pub fn facts_max(&self, window: u64, overhead: u64, keep_recent: u64) -> u64 {
+    pub(crate) fn facts_max(&self, window: u64, overhead: u64, keep_recent: u64) -> u64 {
         self.carried_max(self.ledger, FACTS_ROOM_PARTS, window, overhead, keep_recent)
     }
 
     /// Returns how many tokens of skills' texts a compaction tells again, if it keeps `keep_recent`.
-    pub fn skills_max(&self, window: u64, overhead: u64, keep_recent: u64) -> u64 {
+    pub(crate) fn skills_max(&self, window: u64, overhead: u64, keep_recent: u64) -> u64 {
         self.carried_max(Some(SKILLS_SHARE), SKILLS_ROOM_PARTS, window, overhead, keep_recent)
     }
 

@@ -18,7 +18,7 @@ pub mod classes;
 pub mod json;
 
 /// The size of an image, in tokens, with either estimator.
-pub const IMAGE_TOKENS: u64 = 1_200;
+pub(crate) const IMAGE_TOKENS: u64 = 1_200;
 /// The size of a message's frame (role, separators) with [`Estimator::Classes`], in tokens.
 const MESSAGE_TOKENS: u64 = 4;
 /// The size of a tool call's frame (id, type) with [`Estimator::Classes`], besides its name and arguments, in
@@ -107,7 +107,7 @@ pub(crate) fn bytes_max(text: &str) -> u64 {
 
 /// Returns the estimated tokens of an answer's readable reasoning, if a request carries it; 0 for all other
 /// messages.
-pub fn reasoning_tokens(message: &Message) -> u64 {
+pub(crate) fn reasoning_tokens(message: &Message) -> u64 {
     let Message::Assistant(answer) = message else { return 0 };
     let tokens = |part: &Part| match part {
         Part::Reasoning(text) => classes::tokens(text),
@@ -180,7 +180,7 @@ impl Entry {
 }
 
 /// Returns an entry's size with `estimator`: the stored one if it was counted with it.
-pub fn stored_tokens(entry: &Entry, estimator: Estimator) -> u64 {
+pub(crate) fn stored_tokens(entry: &Entry, estimator: Estimator) -> u64 {
     match estimator {
         Estimator::Classes => entry.tokens,
         Estimator::Char4 => entry_tokens(&entry.kind, estimator),

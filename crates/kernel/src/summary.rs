@@ -23,7 +23,8 @@ mod footer;
 mod tests;
 
 use footer::append_footer;
-pub use footer::{footer, split_footer, without_footer};
+pub(crate) use footer::split_footer;
+pub use footer::without_footer;
 pub(crate) use footer::{with_facts, without_request};
 
 /// The minimum room, in tokens, in which a summary is worth requesting.
@@ -114,7 +115,7 @@ pub fn output_tokens(cap_tokens: u64) -> u64 {
 }
 
 /// Returns the largest cap, in tokens, with which a summary request stays within this output limit.
-pub fn cap_within(output_tokens_max: u64) -> u64 {
+pub(crate) fn cap_within(output_tokens_max: u64) -> u64 {
     output_tokens_max - output_tokens_max.div_ceil(5)
 }
 
@@ -179,7 +180,7 @@ fn instruction(kind: SummaryKind, cap_tokens: u64) -> String {
 }
 
 /// Returns the instruction for a provider that compacts the conversation itself.
-pub fn native_instruction(style: &Style, cap_tokens: u64) -> String {
+pub(crate) fn native_instruction(style: &Style, cap_tokens: u64) -> String {
     let mut text = match &style.prompt {
         Some(prompt) => own_request(prompt, "(the conversation above)", &[], cap_tokens),
         None => instruction(SummaryKind::History, cap_tokens),
@@ -403,7 +404,7 @@ pub enum Rejected {
 impl Rejected {
     /// Returns the correction for the summariser when it is asked again; `None` if it can do nothing about
     /// it.
-    pub fn correction(&self) -> Option<String> {
+    pub(crate) fn correction(&self) -> Option<String> {
         match self {
             Self::Empty => Some("Your last answer was empty. Write the record now, as text.".to_owned()),
             Self::CutOff => Some(
@@ -565,7 +566,7 @@ pub fn assemble(plan: &Plan, history: Option<&str>, turn_prefix: Option<&str>) -
 /// request, the footer.
 ///
 /// If a summary was `wanted`, the text says that there is none.
-pub fn truncated(plan: &Plan, cap_tokens: u64, wanted: bool) -> String {
+pub(crate) fn truncated(plan: &Plan, cap_tokens: u64, wanted: bool) -> String {
     let mut counts = [0u64; 4];
     for entry in plan.history.iter().chain(&plan.turn_prefix) {
         let slot = match entry.kind.as_message().map(|message| &**message) {
@@ -601,7 +602,7 @@ pub fn truncated(plan: &Plan, cap_tokens: u64, wanted: bool) -> String {
 }
 
 /// Returns a summary without the line that reports a cut.
-pub fn without_cut_note(summary: &str) -> String {
+pub(crate) fn without_cut_note(summary: &str) -> String {
     match summary.strip_prefix(CUT_NOTE).and_then(|noted| noted.split_once(']')) {
         Some((_, after)) => after.trim_start().to_owned(),
         None => summary.to_owned(),
@@ -609,7 +610,7 @@ pub fn without_cut_note(summary: &str) -> String {
 }
 
 /// Returns a supplied summary, escaped, with the active request and the footer.
-pub fn supplied(plan: &Plan, summary: &str) -> String {
+pub(crate) fn supplied(plan: &Plan, summary: &str) -> String {
     append_footer(
         escape_tags(summary.trim()),
         &plan.carried_text(),
@@ -619,13 +620,13 @@ pub fn supplied(plan: &Plan, summary: &str) -> String {
 }
 
 /// Returns the record of a branch that was left, with the files touched there as its footer.
-pub fn branch_record(text: &str, files: &FileOps) -> String {
+pub(crate) fn branch_record(text: &str, files: &FileOps) -> String {
     append_footer(text.to_owned(), "", None, files)
 }
 
 /// Escapes a text so that nothing in it can be taken for one of our tags, or for the role at the beginning of
 /// a line: their first character is escaped.
-pub fn escape_tags(text: &str) -> String {
+pub(crate) fn escape_tags(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut line_start = true;
     let mut rest = text;

@@ -8,7 +8,7 @@ mod tests;
 
 /// Returns at most about `bytes` bytes of a text: its head (two thirds) and its tail (one third), with a line
 /// between them that states how many bytes were cut. That line is in addition to `bytes`.
-pub fn bounded(text: &str, bytes: usize) -> String {
+pub(crate) fn bounded(text: &str, bytes: usize) -> String {
     if text.len() <= bytes {
         return text.to_owned();
     }

@@ -1,6 +1,6 @@
 //! The size of the context: the provider's last report and our estimate of later messages.
 //!
-//! Invariants: a report is believed only within [`is_believable`]'s range of our own count of the same
+//! Invariants: a report is believed only within `is_believable`'s range of our own count of the same
 //! request, however often it is repeated and wherever it was recorded, unless its growth reveals something
 //! that our count does not know; a report from before a compaction is never used again; reports of summary
 //! calls never come here; and everything is O(1) per message, whatever the history.
@@ -87,7 +87,7 @@ pub fn usable_usage(message: &Message) -> Option<&Usage> {
 /// A report outside of it is an error of the server (a sum over several requests, a part of one, another
 /// unit) or reflects something unknown to us; either way it does not measure the context, and our own count
 /// is used.
-pub fn is_believable(reported: u64, counted: u64) -> bool {
+pub(crate) fn is_believable(reported: u64, counted: u64) -> bool {
     let factor = to_f64(reported) / to_f64(counted.max(1));
     reported.max(counted) < SAMPLE_TOKENS || (FACTOR_MIN..=FACTOR_MAX).contains(&factor)
 }
@@ -97,7 +97,7 @@ pub fn is_believable(reported: u64, counted: u64) -> bool {
 ///
 /// `counted` is the size of the context before it. The result excludes reasoning: the log does not record
 /// whether it is sent back.
-pub fn size_after(answer: &Entry, counted: u64) -> Option<u64> {
+pub(crate) fn size_after(answer: &Entry, counted: u64) -> Option<u64> {
     let usage = answer.kind.as_message().and_then(|message| usable_usage(message))?;
     let answered = Answered { content: answer.tokens, reasoning: answer.reasoning_tokens, resent: 0 };
     is_believable(usage.input_tokens, counted)

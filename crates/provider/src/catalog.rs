@@ -139,7 +139,7 @@ impl Catalog {
     }
 
     /// Returns `model` at `provider` if that provider is known, and otherwise at any provider
-    /// ([`Catalog::find_any`]).
+    /// (`find_any`).
     pub fn lookup(&self, provider: &str, model: &str) -> Option<ModelInfo> {
         match self.provider(provider) {
             Some(_) => self.find(provider, model),
@@ -162,7 +162,7 @@ impl Catalog {
 
     /// Finds a model whose provider is unknown: of all models with this name, with or without a vendor's
     /// prefix, the one with the smallest window. It has no price, because prices differ between providers.
-    pub fn find_any(&self, model: &str) -> Option<ModelInfo> {
+    pub(crate) fn find_any(&self, model: &str) -> Option<ModelInfo> {
         let wanted = model.rsplit('/').next().unwrap_or(model);
         let found = names(wanted).find_map(|name| {
             let same = self.models.iter().filter(|info| is_named(info.model, name));

@@ -6,7 +6,7 @@
 //! Invariants: a body of any length and content is classified without a panic; only what the provider said is
 //! read, never what it echoes of the request; and a message is one line. A refusal with an empty body is classified
 //! by its status alone: whether it was a context overflow is decided by our own estimate of the request's size
-//! ([`crate::is_empty_body_overflow_candidate`]).
+//! (`is_empty_body_overflow_candidate`).
 
 mod digest;
 mod overflow_words;

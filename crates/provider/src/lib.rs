@@ -246,7 +246,7 @@ impl ProviderError {
 
 /// Whether a refusal has a status that servers use for an overflow (400, 413 or 429) and an empty body. Runs
 /// use [`ProviderError::is_overflow_candidate`], which includes empty streams.
-pub fn is_empty_body_overflow_candidate(status: Option<u16>, body: &str) -> bool {
+pub(crate) fn is_empty_body_overflow_candidate(status: Option<u16>, body: &str) -> bool {
     matches!(status, Some(400 | 413 | 429)) && body.trim().is_empty()
 }
 

@@ -33,7 +33,7 @@ pub fn retry_after_ms(headers: &HeaderMap, now: SystemTime) -> Option<u64> {
 ///
 /// Examples: "try again in 1.5s", "Please retry in 20ms", "wait for 30 seconds", `"retryDelay": "3s"`,
 /// `"retry_after_ms": 250`. A number without a unit is in seconds.
-pub fn retry_after_in_text_ms(text: &str) -> Option<u64> {
+pub(crate) fn retry_after_in_text_ms(text: &str) -> Option<u64> {
     // In order of precedence.
     const NAMES: [&str; 13] = [
         "try again in",

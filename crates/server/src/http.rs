@@ -10,8 +10,8 @@
 //!
 //! Invariants: every route except the two probes requires a bearer token; all require one of our own host names, and refuse
 //! web pages (`guard`); a token
-//! reaches what its right and its label permit (`access`); a GET request starts nothing; bodies are JSON and at most
-//! [`BODY_BYTES_MAX`]; errors are `application/problem+json` (`answers`); a client that disconnects cancels nothing; slow
+//! reaches what its right and its label permit (`access`); a GET request starts nothing; bodies are JSON and at most 4 MiB
+//! (`BODY_BYTES_MAX`); errors are `application/problem+json` (`answers`); a client that disconnects cancels nothing; slow
 //! and idle clients do not block others (`connections`).
 
 use std::collections::BTreeMap;
@@ -38,7 +38,7 @@ use self::connections::{Connection, Connections};
 use self::forward::{Forwarding, Secret};
 pub use self::forward::{NodeAnswer, ask_node};
 use self::guard::Guard;
-pub use self::openapi::openapi;
+use self::openapi::openapi;
 use crate::operations::{OpenConsumers, Right, Runs};
 
 mod access;
@@ -54,7 +54,7 @@ mod probes;
 mod tests;
 
 /// The largest body that is read.
-pub const BODY_BYTES_MAX: usize = 4 * 1024 * 1024;
+pub(crate) const BODY_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 /// The address of the server, and its access control.
 #[derive(Debug, Clone)]

@@ -18,7 +18,6 @@ use serde_json::{Value, json};
 
 use crate::problem::Problem;
 
-pub use self::at_work::{ListLive, LiveListed, SessionInProgress, WatchSession};
 pub use self::compactions::{
     CompactionsListed, ListCompactions, ListPins, PinEntry, Pinned, PinsListed, ShowCompaction,
 };
@@ -36,7 +35,7 @@ pub use self::entries::{
     EntryPage, LoggedBlock, LoggedCompaction, LoggedEntry, LoggedFiles, LoggedKind, LoggedPart, LoggedPruned,
     LoggedTouch, ReadEntries, StoreLosses, status_of,
 };
-pub use self::keeping::{BackUpStore, BackedUp, PruneRule, PruneSessions, Pruned, PrunedSession};
+pub use self::live::{ListLive, LiveListed, SessionInProgress, WatchSession};
 pub use self::parts::{
     ContextCategory, ContextPart, ContextParts, ListTools, SessionContext, ToolSummary, ToolsListed,
 };
@@ -44,9 +43,10 @@ pub use self::permissions::{PermissionRule, ReadPermissions, SessionPermissions,
 pub(crate) use self::query::{LABEL, take_labels};
 pub use self::questions::{AnswerQuestion, Answered, ListQuestions, QuestionsListed};
 pub use self::read::{
-    ExportFormat, ExportSession, Exported, FindSession, ForgetLimit, Forgotten, GetSession, ListModels,
-    ListSessions, ListWaiting, ModelSummary, ModelsListed, RecallEntries, RecalledEntries, Replay, Replayed,
-    SessionCounts, SessionFound, SessionPage, SessionState, ShowSession, Shown, WaitingInput, WaitingListed,
+    ExportFormat, ExportSession, Exported, FindSession, ForgetLimit, Forgotten, GetSession, GetState,
+    ListModels, ListSessions, ListWaiting, ModelSummary, ModelsListed, RecallEntries, RecalledEntries,
+    Replay, Replayed, SessionCounts, SessionFound, SessionPage, ShowSession, Shown, WaitingInput,
+    WaitingListed,
 };
 pub use self::rewind::{RewindScope, RewindSession, RewoundAction, RewoundFile, SessionRewound};
 pub use self::route::{Label, Reach, Right, Route, Verb};
@@ -56,6 +56,7 @@ pub use self::session::{
     Abort, BranchSession, ClearInbox, DeleteSession, Deleted, ForkSession, Forked, ImportSession, Imported,
     SessionNamed, SetLabel, SetTitle, StartSession, Withdrawn,
 };
+pub use self::store::{BackUpStore, BackedUp, PruneRule, PruneSessions, Pruned, PrunedSession};
 pub use self::tree::{Branch, SessionTree, Tree, branches};
 pub use self::usage::{ReportUsage, UsageReported};
 pub use self::work::{
@@ -63,13 +64,12 @@ pub use self::work::{
     PromptSession, ResumeSession, Sent, Steer, UndoCompaction, Undone,
 };
 
-mod at_work;
 mod compactions;
 mod connection;
 mod consumers;
 mod conversation;
 mod entries;
-mod keeping;
+mod live;
 mod parts;
 mod permissions;
 mod query;
@@ -79,6 +79,7 @@ mod rewind;
 mod route;
 mod runs;
 mod session;
+mod store;
 #[cfg(test)]
 mod tests;
 mod tree;
@@ -363,7 +364,7 @@ impl Method {
     ///
     /// # Errors
     /// It does not take them.
-    pub fn call_of_pairs(&self, pairs: Pairs) -> Result<Box<dyn Call>, Refused> {
+    pub(crate) fn call_of_pairs(&self, pairs: Pairs) -> Result<Box<dyn Call>, Refused> {
         (self.read_pairs)(pairs)
     }
 
@@ -403,7 +404,7 @@ fn method<O: Operation>() -> Method {
 }
 
 /// All operations.
-pub fn methods() -> Vec<Method> {
+pub(crate) fn methods() -> Vec<Method> {
     vec![
         method::<Hello>(),
         method::<PingHost>(),
@@ -439,7 +440,7 @@ pub fn methods() -> Vec<Method> {
         method::<GetSession>(),
         method::<FindSession>(),
         method::<Replay>(),
-        method::<SessionState>(),
+        method::<GetState>(),
         method::<ListWaiting>(),
         method::<SessionContext>(),
         method::<SessionTree>(),

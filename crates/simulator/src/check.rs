@@ -136,7 +136,7 @@ pub(crate) fn check(request: &SeenRequest, known: usize) -> Vec<Broken> {
 }
 
 /// Whether `name` is a valid tool name: 1 to 64 of `A-Z a-z 0-9 _ -`.
-pub fn is_tool_name(name: &str) -> bool {
+pub(crate) fn is_tool_name(name: &str) -> bool {
     (1..=64).contains(&name.len())
         && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-')
 }

@@ -20,13 +20,12 @@
 //! (the script interface), [`scripts`], `scripted` with `expect` and `history` (for tests of agents), [`summariser`] with
 //! `sealed`, `answer` (a reply in steps), [`fault`] and [`overflow`] (failures), [`simulator`] (the life of a call),
 //! `in_process` and [`server`] (the transports) with `protocol` and `list` (the forms of APIs), `cassette` (recorded answers),
-//! `conformance` (what the runtime demands of any provider), [`replay`] (a recorded session through the kernel's
+//! `provider_conformance` (what the runtime demands of any provider), [`replay`] (a recorded session through the kernel's
 //! compactions).
 
 mod answer;
 mod cassette;
 pub mod check;
-pub mod conformance;
 mod counting;
 pub mod expect;
 pub mod fault;
@@ -36,6 +35,7 @@ mod list;
 pub mod model;
 pub mod overflow;
 mod protocol;
+pub mod provider_conformance;
 pub mod replay;
 mod scripted;
 pub mod scripts;

@@ -11,15 +11,15 @@
 use greenroom_kernel::{Block, Message, Part, ToolSpec};
 
 /// Tokens around every message.
-pub const MESSAGE_OVERHEAD: u64 = 4;
+pub(crate) const MESSAGE_OVERHEAD: u64 = 4;
 /// Tokens around every tool call.
-pub const CALL_OVERHEAD: u64 = 6;
+pub(crate) const CALL_OVERHEAD: u64 = 6;
 /// Tokens around every tool's description.
-pub const TOOL_OVERHEAD: u64 = 8;
+pub(crate) const TOOL_OVERHEAD: u64 = 8;
 /// Tokens of one image, whatever its size.
-pub const IMAGE: u64 = 1_024;
+pub(crate) const IMAGE: u64 = 1_024;
 /// Tokens that begin the answer; part of every request.
-pub const REPLY_PRIMER: u64 = 3;
+pub(crate) const REPLY_PRIMER: u64 = 3;
 
 /// Returns the number of tokens in `text`.
 pub fn count(text: &str) -> u64 {

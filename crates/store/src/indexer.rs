@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use greenroom_kernel::EntryId;
-use greenroom_kernel::head::{Head, SessionState};
+use greenroom_kernel::head::{Head, LoggedState};
 
 use crate::error::StoreError;
 use crate::index::{
@@ -148,7 +148,7 @@ pub(crate) struct Uncommitted {
 pub(crate) fn lost_head(mut head: Head, from: EntryId) -> Head {
     head.lost_from = Some(from);
     head.state =
-        SessionState::Failed { reason: format!("entries from {from} on were lost with a damaged disk") };
+        LoggedState::Failed { reason: format!("entries from {from} on were lost with a damaged disk") };
     head
 }
 

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use greenroom_kernel::EntryId;
-use greenroom_kernel::head::{Head, SessionState};
+use greenroom_kernel::head::{Head, LoggedState};
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot};
 
@@ -508,7 +508,7 @@ impl Writer {
         let Some(lost_from) = row.head.lost_from else { return Ok(row.head) };
         let mut head = reader::head_after_loss(&self.index, &self.segments, session, &row.head, lost_from)?;
         head.lost_from = None;
-        head.state = SessionState::Idle;
+        head.state = LoggedState::Idle;
         let record = StoredRecord::LossAccepted { head: Arc::new(head.clone()) };
         self.write_record(session, head.entries, record)?;
         Ok(head)

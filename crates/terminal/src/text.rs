@@ -70,7 +70,7 @@ pub fn compacted(end: &Compacted) -> String {
 }
 
 /// Describes how many of the facts that a compaction replaced are still in the context: `kept 39 of 41 facts`.
-pub fn kept_facts(end: &Compacted) -> Option<String> {
+pub(crate) fn kept_facts(end: &Compacted) -> Option<String> {
     let recall = end.recall.filter(|recall| recall.facts > 0)?;
     Some(format!("kept {} of {} facts", recall.after, recall.facts))
 }

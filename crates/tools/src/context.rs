@@ -50,10 +50,10 @@ impl ToolContext {
         Self { session, call_id, key, ..Self::default() }
     }
 
-    /// Sets the state that [`Self::state`] returns.
+    /// Adds a value that [`Self::state`] returns, for tests of tools.
     #[must_use]
-    pub fn with_state(mut self, state: AppState) -> Self {
-        self.app_state = state;
+    pub fn with_state<T: Send + Sync + 'static>(mut self, value: T) -> Self {
+        self.app_state = self.app_state.with(value);
         self
     }
 

@@ -61,11 +61,6 @@ pub use value_schema::ValueSchema;
 #[cfg(feature = "command-tools")]
 pub use workspace::Workspace;
 
-/// Returns the JSON schema of a type, in the form sent to models.
-pub fn schema_of<T: schemars::JsonSchema>() -> serde_json::Value {
-    schema::of::<T>().0
-}
-
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;

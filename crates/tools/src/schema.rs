@@ -12,12 +12,6 @@ use serde_json::Value;
 /// How many references are followed from a type to its definition.
 const REFERENCES_MAX: usize = 16;
 
-/// Returns the schema of `T` as an object schema, and its description: the doc comment of the type.
-pub(crate) fn of<T: JsonSchema>() -> (Value, Option<String>) {
-    let (schema, description) = plain_schema::<T>();
-    (as_object(schema), description)
-}
-
 /// Returns the schema of a tool's arguments, and their description. If they are not an object, the schema
 /// states their actual type, and the tool is rejected.
 pub(crate) fn of_arguments<T: JsonSchema>() -> (Value, Option<String>) {

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use greenroom::CompactionOutcome;
 use greenroom::prelude::*;
 use greenroom_kernel::EntryId;
 use greenroom_kernel::FileOps;
@@ -214,7 +215,7 @@ async fn a_session_is_continued_in_a_new_one_with_a_goal() {
     assert_eq!(context.last(), before.last(), "the newest message is there verbatim");
     let summary = runtime.summary("tests").await.unwrap().expect("it is stored");
     assert_eq!(summary.title.as_deref(), Some("Write the tests."));
-    assert_eq!(summary.labels.get(greenroom::CONTINUED_FROM).map(String::as_str), Some("design"));
+    assert_eq!(summary.labels.get(greenroom::Continued::FROM_LABEL).map(String::as_str), Some("design"));
     assert_eq!(summary.labels.get("team").map(String::as_str), Some("red"), "a copy has the labels");
     assert_eq!(session.context().await.unwrap(), before, "the original is unchanged");
     // What was replaced is recalled in the new session, too.

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use greenroom::prelude::*;
-use greenroom::{BeforeCompact, CompactionProposal, CompactionReport, RuntimeBuilder};
+use greenroom::{BeforeCompact, CompactionOutcome, CompactionProposal, CompactionReport, RuntimeBuilder};
 use greenroom_kernel::EntryId;
 use greenroom_kernel::compacting::Supplied;
 use greenroom_kernel::entry::EntryKind;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use greenroom::RunOutcome;
 use greenroom::prelude::*;
 use greenroom_kernel::message::{Message, ToolStatus};
 use greenroom_kernel::run::RunLimits;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use greenroom::Role;
 use greenroom::prelude::*;
 use greenroom_kernel::{FailureClass, ToolStatus};
 use greenroom_provider::{HttpProvider, ServerOptions};

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use greenroom::prelude::*;
 use greenroom::provider::Purpose;
-use greenroom::{BeforeModel, HookAction, HookPoint, Message};
+use greenroom::{BeforeModel, CompactionOutcome, HookAction, HookPoint, Message, ToolChoice};
 use greenroom_simulator::{Answer as Said, ByPurpose, Echo, Fault, Sequence, Summariser};
 use serde_json::json;
 

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use greenroom::Rejection;
 use greenroom::prelude::*;
+use greenroom::{Rejection, RunOutcome};
 use greenroom_simulator::Answer as Said;
 
 use super::live;

@@ -8,9 +8,10 @@ use std::sync::Arc;
 
 use greenroom::EntryId;
 use greenroom::prelude::*;
-use greenroom::provider::{Api, Catalog, HttpProvider, ServerOptions};
+use greenroom::provider::{Api, HttpProvider, ServerOptions};
 use greenroom_kernel::Usage;
 use greenroom_kernel::entry::EntryKind;
+use greenroom_provider::Catalog;
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;

@@ -34,15 +34,15 @@ const FILES: &[(&str, &str)] = &[
     ("limits", "crates/provider/src/transport/limits/tests.rs"),
     ("classify", "crates/provider/src/classify/tests.rs"),
     ("served", "crates/provider/src/served/tests.rs"),
-    ("conformance", "crates/simulator/src/conformance/tests.rs"),
+    ("provider_conformance", "crates/simulator/src/provider_conformance/tests.rs"),
     ("server", "crates/simulator/src/server/tests.rs"),
     ("native", "tests/it/native.rs"),
     ("compaction", "tests/it/native/compaction.rs"),
     ("counting", "tests/it/native/counting.rs"),
 ];
 
-const EVERY_API: &str = "conformance our_provider_conforms_with_every_api";
-const CHAT: &str = "conformance our_openai_provider_conforms";
+const EVERY_API: &str = "provider_conformance our_provider_conforms_with_every_api";
+const CHAT: &str = "provider_conformance our_openai_provider_conforms";
 const SAME: &str = "server in_process_and_over_http_through_the_real_client_are_the_same";
 
 /// The features, each with chat completions, Anthropic, Responses and Gemini.

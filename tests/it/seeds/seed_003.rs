@@ -2,6 +2,7 @@
 //! trigger, a number of messages to preserve, the configurable prompt, the status lines, the event, the history in the
 //! metadata, and conversations that are too short.
 
+use greenroom::CompactionOutcome;
 use greenroom::prelude::*;
 use greenroom_kernel::entry::EntryId;
 use greenroom_simulator::{

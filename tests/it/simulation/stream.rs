@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use greenroom::Role;
 use greenroom::internal::of_entries;
 use greenroom::prelude::*;
 use greenroom_kernel::RunId;

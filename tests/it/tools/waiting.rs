@@ -5,8 +5,8 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use greenroom::BeforeCompact;
 use greenroom::prelude::*;
+use greenroom::{BeforeCompact, CompactionOutcome};
 use greenroom_simulator::{Answer as Said, CallInfo, Function, SeenRequest, Sequence, Summariser};
 use serde_json::json;
 

@@ -60,8 +60,8 @@ fn arguments_are_read_or_refused_with_what_is_wanted() {
     };
     let back = |scope, overwrite| GoingBack { scope, overwrite, abort: false };
     let branch = |entry: Option<u64>, summary| {
-        let place = entry.map_or(Place::Choose, Place::After);
-        Ok(Command::Branch(Branching { place, prompt: None, summary, back: back(None, false) }))
+        let start = entry.map_or(BranchStart::Choose, BranchStart::After);
+        Ok(Command::Branch(Branching { start, prompt: None, summary, back: back(None, false) }))
     };
     let no_branch = || {
         Err("/branch takes the number of an entry, as /tree shows it, --summary, and --both, --conversation or --files \
@@ -96,7 +96,7 @@ fn arguments_are_read_or_refused_with_what_is_wanted() {
         (
             "/branch 12 --files --overwrite",
             Ok(Command::Branch(Branching {
-                place: Place::After(12),
+                start: BranchStart::After(12),
                 prompt: None,
                 summary: false,
                 back: back(Some(RewindScope::Files), true),

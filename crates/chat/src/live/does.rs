@@ -21,7 +21,7 @@ use greenroom_terminal::{compactions as texts, format, screen, time};
 use super::{Done, TerminalChat, going_back, open};
 use crate::attached;
 use crate::backend::{Backend, HowToCompact};
-use crate::commands::{Branching, COMMANDS, Command, Custom, KEYS, Permitting, Place, Spec};
+use crate::commands::{BranchStart, Branching, COMMANDS, Command, Custom, KEYS, Permitting, Spec};
 use crate::figures;
 use crate::picker::{Item, Picker, Purpose};
 use crate::program::{Chosen, Program, PromptPart};
@@ -162,7 +162,7 @@ impl TerminalChat {
                         .collect())
                 });
             }
-            Command::Branch(Branching { place: Place::Choose, summary, .. }) => {
+            Command::Branch(Branching { start: BranchStart::Choose, summary, .. }) => {
                 self.spawn(async move { places(&backend, summary).await });
             }
             Command::Branch(how) => {

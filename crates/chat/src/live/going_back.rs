@@ -15,7 +15,7 @@ use super::Done;
 use super::does::{Outcome, note};
 use crate::attached;
 use crate::backend::Backend;
-use crate::commands::{Branching, GoingBack, Place};
+use crate::commands::{BranchStart, Branching, GoingBack};
 use crate::figures;
 use crate::picker::{Item, Picker, Purpose};
 
@@ -122,9 +122,9 @@ pub(super) fn typed(said: &[Said], prompt: EntryId) -> Option<String> {
 /// Continues at an earlier place. The prompt that was chosen returns to the editor.
 pub(super) async fn to(backend: &Backend, how: Branching, width: usize) -> Outcome {
     let prompt = how.prompt.map(EntryId);
-    let after = match how.place {
-        Place::Choose | Place::Start => None,
-        Place::After(entry) => Some(EntryId(entry)),
+    let after = match how.start {
+        BranchStart::Choose | BranchStart::Start => None,
+        BranchStart::After(entry) => Some(EntryId(entry)),
     };
     // When the prompt was the newest entry, its run had changed no file.
     let moment = after.or(prompt);

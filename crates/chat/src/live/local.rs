@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::attached;
 use crate::commands::CommandFolder;
-use crate::program::Place;
+use crate::program::Environment;
 
 /// How many levels of folders are searched for a file name.
 const DEPTH: usize = 12;
@@ -60,11 +60,11 @@ pub(super) struct Whole {
 
 impl Local {
     /// Creates the access for the chat's folder.
-    pub(crate) fn new(place: &Place) -> Self {
-        let (folder, own_folder) = (place.folder.clone(), place.own_folder.clone());
-        let trusts_project = place.trusts_project;
-        let data_dir = place.data_dir.clone();
-        Self { folder, own_folder, data_dir, trusts_project, ..Self::of(place.workspace.clone()) }
+    pub(crate) fn new(environment: &Environment) -> Self {
+        let (folder, own_folder) = (environment.folder.clone(), environment.own_folder.clone());
+        let trusts_project = environment.trusts_project;
+        let data_dir = environment.data_dir.clone();
+        Self { folder, own_folder, data_dir, trusts_project, ..Self::of(environment.workspace.clone()) }
     }
 
     /// Creates the access for a workspace.

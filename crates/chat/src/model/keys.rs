@@ -9,7 +9,7 @@ use super::{
     Asked, Branching, COMMANDS, Command, Completion, Edit, Effect, GoingBack, KeyCode, KeyEvent,
     KeyModifiers, Kind, Look, Model, Pending, Picked, Picker, Purpose, commands,
 };
-use crate::commands::{Permitting, Place};
+use crate::commands::{BranchStart, Permitting};
 use crate::picker::Item;
 use crate::viewer::{Viewed, Viewer};
 
@@ -132,9 +132,9 @@ impl Model {
             },
             Purpose::Branch { summary } => {
                 let Some((prompt, after)) = value.split_once(' ') else { return Vec::new() };
-                let place = after.parse().map_or(Place::Start, Place::After);
+                let start = after.parse().map_or(BranchStart::Start, BranchStart::After);
                 let prompt = prompt.parse().ok();
-                Command::Branch(Branching { place, prompt, summary, ..Branching::default() })
+                Command::Branch(Branching { start, prompt, summary, ..Branching::default() })
             }
             Purpose::Theme => Command::Theme(Some(value)),
             Purpose::Export => Command::Export(Some(value)),

@@ -6,7 +6,8 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use greenroom::provider::{Catalog, Provider as _};
+use greenroom::internal::Catalog;
+use greenroom::provider::Provider as _;
 
 use super::server::Server;
 use super::{data_dir, load_config, named_model};

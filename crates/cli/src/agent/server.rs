@@ -9,8 +9,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
+use greenroom::internal::Catalog;
 use greenroom::provider::Prices;
-use greenroom::provider::{BaseUrl, Catalog, HttpProvider, KeySource, Proxies, ServerOptions};
+use greenroom::provider::{BaseUrl, HttpProvider, KeySource, Proxies, ServerOptions};
 use greenroom_tools::origin;
 
 use super::{confirmed, key_command, local};

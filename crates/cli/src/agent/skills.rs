@@ -37,7 +37,7 @@ pub(crate) struct Skills(Arc<Inner>);
 
 struct Inner {
     /// The user's folder, then the project's: skills of earlier folders take precedence.
-    folders: Vec<Place>,
+    folders: Vec<SkillFolder>,
     /// Whether the project's are used.
     trust: Option<FolderTrust>,
     /// The last search, with the state of the folders and files.
@@ -45,7 +45,7 @@ struct Inner {
 }
 
 /// A folder that may contain skills.
-struct Place {
+struct SkillFolder {
     folder: PathBuf,
     /// The root of the project; `None` for the user's own folder.
     project: Option<PathBuf>,
@@ -95,9 +95,10 @@ impl Skills {
         let trust = workspace.as_ref().map(|(_, trust)| trust.clone());
         let of_project = workspace.into_iter().flat_map(|(folder, trust)| {
             let root = trust.root().to_owned();
-            PROJECT_FOLDERS.map(|skills| Place { folder: folder.join(skills), project: Some(root.clone()) })
+            PROJECT_FOLDERS
+                .map(|skills| SkillFolder { folder: folder.join(skills), project: Some(root.clone()) })
         });
-        let own = own.map(|folder| Place { folder: folder.to_owned(), project: None });
+        let own = own.map(|folder| SkillFolder { folder: folder.to_owned(), project: None });
         let folders = own.into_iter().chain(of_project).collect();
         Self(Arc::new(Inner { folders, trust, known: Mutex::default() }))
     }
@@ -206,7 +207,7 @@ impl Skills {
     fn stamps(&self) -> Vec<Possible> {
         let mut stamps = Vec::new();
         let is_trusted = self.0.trust.as_ref().is_some_and(FolderTrust::is_given);
-        for Place { folder, project } in &self.0.folders {
+        for SkillFolder { folder, project } in &self.0.folders {
             if project.is_some() && !is_trusted {
                 continue;
             }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use greenroom::permissions::Mode;
-use greenroom_chat::{Backend, Ended, INIT, Opened, Place, SILENCE_MAX, Skill, Typed};
+use greenroom_chat::{Backend, Ended, Environment, INIT, Opened, SILENCE_MAX, Skill, Typed};
 use greenroom_server::operations::ClientKind;
 use greenroom_terminal::input::{self, Input, KeyCode, KeyEvent, KeyModifiers, Raw};
 use greenroom_terminal::screen::variable;
@@ -143,10 +143,10 @@ async fn draw_it(
     wanted.keep(global, &args, &begun)?;
     link.say_warnings(global)?;
     interrupts.unless(link.say_folder(global, &args, opened.id())).await?;
-    let place = place(global, &args, &link)?;
+    let environment = environment(global, &args, &link)?;
     let around = Arc::new(Around::new(global, &args, patience, link));
     let program = Arc::clone(&around) as Arc<dyn greenroom_chat::Program>;
-    let ended = greenroom_chat::talk(program, place, interrupts, silences, opened, typed).await;
+    let ended = greenroom_chat::talk(program, environment, interrupts, silences, opened, typed).await;
     // Work for this command ends with the connection.
     let link = Arc::into_inner(around).and_then(Around::into_link).filter(|link| !link.is_host());
     let Ended { session_id, result } = ended?;
@@ -164,7 +164,7 @@ async fn draw_it(
 }
 
 /// Returns the chat's environment.
-fn place(global: &Global, args: &ModelArgs, link: &Link) -> Result<Place> {
+fn environment(global: &Global, args: &ModelArgs, link: &Link) -> Result<Environment> {
     let here = Surroundings::here();
     let config = agent::load_config(global, &here)?.config;
     let trust = FolderTrust::of(&config, &link.folder, &here);
@@ -177,7 +177,7 @@ fn place(global: &Global, args: &ModelArgs, link: &Link) -> Result<Place> {
     let skills = skills.map(|skills| skills.listed()).unwrap_or_default();
     let workspace = agent::workspace(global, &args.workspace, &here)?;
     let sandbox = config.sandbox.sandbox(args.sandbox, &link.folder, Vec::new(), &here);
-    Ok(Place {
+    Ok(Environment {
         commands: sandbox.summary().filter(|_| !args.no_tools),
         trusts_project: trust.is_given(),
         theme: config.theme.theme(),

@@ -17,7 +17,7 @@ use clap_complete::engine::{
     ArgValueCompleter, CompletionCandidate, PathCompleter, ValueCompleter as _, complete,
 };
 use clap_complete::env::Shells;
-use greenroom::provider::Catalog;
+use greenroom::internal::Catalog;
 use greenroom_store::{Store, StoreOptions};
 use greenroom_terminal::screen::{one_line, variable};
 use greenroom_terminal::{ColorChoice, Screen};

@@ -6,7 +6,7 @@
 
 use anyhow::Result;
 use greenroom::FactSource;
-use greenroom::provider::Catalog;
+use greenroom::internal::Catalog;
 use greenroom_kernel::usage::WindowSource;
 use greenroom_server::Client;
 use greenroom_server::operations::{ClientKind, ForgetLimit, ListModels, ModelSummary, ModelsListed};

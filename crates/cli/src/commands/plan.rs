@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Result;
-use greenroom::provider::Catalog;
+use greenroom::internal::Catalog;
 use greenroom_formats::{ImportOptions, PlanReport, import};
 use greenroom_kernel::entry::{Entry, EntryId};
 use greenroom_kernel::path::{ActivePath, as_sent, is_message, path_to};

@@ -7,7 +7,7 @@
 use anyhow::Result;
 use greenroom::{Approved, EntryId, GivenAnswer, PendingQuestion, Question, QuestionKind, State};
 use greenroom_server::Client;
-use greenroom_server::operations::{AnswerQuestion, ListQuestions, SessionState};
+use greenroom_server::operations::{AnswerQuestion, GetState, ListQuestions};
 use greenroom_store::StoreError;
 use greenroom_terminal::screen::variable;
 use greenroom_terminal::{Look, Row, Screen, approvals};
@@ -120,7 +120,7 @@ async fn give(
             "Answered. The run continues, at once if the program with its tools is running.".to_owned()
         );
     }
-    Ok(goes_on(&changes.client.call(SessionState { session_id }).await?, id))
+    Ok(goes_on(&changes.client.call(GetState { session_id }).await?, id))
 }
 
 /// Converts the answer into the form that the question requires.

@@ -17,6 +17,7 @@ use self::errors::{at, misfit, wrong};
 use self::merge::{Origins, has_core_tag, has_tag, rename, typed, unset_to_default};
 use self::permitted::Over;
 use self::read::{own_source, project_source, read_prompt, user_source};
+use super::keys;
 use super::overrides::Overrides;
 use super::place::line_of;
 use super::redact;
@@ -305,6 +306,12 @@ pub(crate) fn checked(source: &Source, is_trusted: bool) -> Result<Value> {
     if let Err((parts, reason)) = check(&typed) {
         return Err(usage(at(source, &parts, &reason)));
     }
-    rename(&mut value, "compaction", "model_auto_compact_token_limit", "auto_compact_token_limit");
+    if let Some(compaction) = value.get_mut("compaction") {
+        rename(compaction, "model_auto_compact_token_limit", "auto_compact_token_limit");
+    }
+    let providers = value.get_mut("providers").and_then(Value::as_mapping_mut);
+    for provider in providers.into_iter().flat_map(|providers| providers.values_mut()) {
+        rename(provider, keys::EARLIER_IN_FLIGHT_MAX, keys::IN_FLIGHT_MAX);
+    }
     Ok(value)
 }

@@ -29,14 +29,14 @@ fn problems_name_the_file_the_line_and_the_key() {
             "model: x\ncompaction:\n  threshold: 7\n",
             &["greenroom.yaml, line 3: compaction.threshold: ", "fraction"],
         ),
-        ("providers:\n  openai: { max_in_flight: 0 }\n", &["line 2: providers.openai.max_in_flight: "]),
+        ("providers:\n  openai: { in_flight_max: 0 }\n", &["line 2: providers.openai.in_flight_max: "]),
         (
-            "providers: { x: { base_url: 'http://x', max_in_flight: 0 } }\n",
-            &["line 1: providers.x.max_in_flight: "],
+            "providers: { x: { base_url: 'http://x', in_flight_max: 0 } }\n",
+            &["line 1: providers.x.in_flight_max: "],
         ),
         ("providers: { openai: { idle_timeout_s: 0 } }\n", &["line 1: providers.openai.idle_timeout_s: "]),
         (
-            "model: x\nproviders:\n  local: { max_in_flight: 2 }\n",
+            "model: x\nproviders:\n  local: { in_flight_max: 2 }\n",
             &["line 3: providers.local: ", "base_url is missing"],
         ),
         ("model: x\nproviders: { x: { base_url: 'http:x' } }\n", &["line 2", "base URL", "http://"]),
@@ -221,6 +221,7 @@ fn every_setting_has_a_name_and_a_variable_of_its_own() {
     for (key, wanted) in [
         ("model", Some("model")),
         ("providers.a.b.base_url", Some("providers|a.b|base_url")),
+        ("providers.a.max_in_flight", Some("providers|a|in_flight_max")),
         ("models.gpt-5.5.temperature", Some("models|gpt-5.5|temperature")),
         ("models.gpt-5.5.compaction.threshold", Some("models|gpt-5.5|compaction|threshold")),
         ("models.gpt-5.5.compaction", Some("models|gpt-5.5|compaction")),

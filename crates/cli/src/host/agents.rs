@@ -276,7 +276,7 @@ impl Agents {
         let known = lanes.iter().position(|lane| lane.options == *options && lane.limits == *limits);
         let at = known.unwrap_or_else(|| {
             let provider = SharedProvider::new(provider())
-                .in_flight_max(limits.max_in_flight)
+                .in_flight_max(limits.in_flight_max)
                 .tokens_per_minute(limits.tokens_per_minute.unwrap_or(0))
                 .silence_max(limits.silence_max());
             let (options, limits) = (options.clone(), limits.clone());

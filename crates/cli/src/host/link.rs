@@ -10,9 +10,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use greenroom::{Order, SessionSummary, State, Status};
-use greenroom_server::operations::{
-    ClientKind, FindSession, GetSession, ListSessions, SessionState, SetLabel,
-};
+use greenroom_server::operations::{ClientKind, FindSession, GetSession, GetState, ListSessions, SetLabel};
 use greenroom_server::{Client, ClientError, ProblemKind};
 use greenroom_terminal::{Screen, time};
 
@@ -228,7 +226,7 @@ impl Link {
         let listed = self.client.call(list).await.map(|page| page.sessions).unwrap_or_default();
         let mut found = Vec::new();
         for session in listed.into_iter().filter(|session| session.has_open_run && session.id != session_id) {
-            let state = self.client.call(SessionState { session_id: session.id.clone() }).await;
+            let state = self.client.call(GetState { session_id: session.id.clone() }).await;
             if state.is_ok_and(|state| state.status == Status::Working) {
                 found.push(session);
             }
@@ -262,7 +260,7 @@ impl Link {
     /// Like [`Self::check_not_waiting`], for a chat: it can answer the questions of its own tool, and
     /// continues with the answers.
     pub(crate) async fn check_not_waiting_for_others(&self, session_id: &str) -> Result<()> {
-        match self.client.call(SessionState { session_id: session_id.to_owned() }).await {
+        match self.client.call(GetState { session_id: session_id.to_owned() }).await {
             Ok(state) if ask_user::is_all_that_waits(&state) => Ok(()),
             Ok(_) | Err(_) => self.check_not_waiting(session_id).await,
         }
@@ -273,7 +271,7 @@ impl Link {
     /// lose the answer.
     pub(crate) async fn check_not_waiting(&self, session_id: &str) -> Result<()> {
         let session = session_id.to_owned();
-        match self.client.call(SessionState { session_id: session.clone() }).await {
+        match self.client.call(GetState { session_id: session.clone() }).await {
             Ok(state @ State { status: Status::Waiting, questions: 0, questions_below: 0, .. }) => {
                 Err(answered(&session, ask_user::is_all_that_waits(&state)).into())
             }

@@ -129,7 +129,7 @@ impl HeldLock {
 }
 
 /// A socket on which this process listens.
-pub(super) struct Place {
+pub(super) struct HostSocket {
     path: PathBuf,
     /// The link to it in the store, if it is elsewhere.
     link: Option<PathBuf>,
@@ -137,7 +137,7 @@ pub(super) struct Place {
     file: Mutex<(u64, u64)>,
 }
 
-impl Place {
+impl HostSocket {
     /// Creates the socket again if it is gone.
     ///
     /// # Errors
@@ -180,7 +180,7 @@ fn identity(path: &Path) -> io::Result<(u64, u64)> {
 ///
 /// # Errors
 /// No socket can be created.
-pub(super) fn listen(data_dir: &Path) -> Result<(UnixListener, Place)> {
+pub(super) fn listen(data_dir: &Path) -> Result<(UnixListener, HostSocket)> {
     let path = path(data_dir)?;
     let beside = data_dir.canonicalize().with_context(|| format!("find {}", data_dir.display()))?.join(NAME);
     let link = (path != beside).then_some(beside);
@@ -208,7 +208,7 @@ fn in_the_way(path: &Path) -> anyhow::Error {
     usage(format!("{shown} exists and is not a socket; move it so that the host can listen there"))
 }
 
-fn bind(path: PathBuf, link: Option<PathBuf>) -> Result<(UnixListener, Place)> {
+fn bind(path: PathBuf, link: Option<PathBuf>) -> Result<(UnixListener, HostSocket)> {
     let shown = path.display();
     match path.symlink_metadata() {
         Err(_) => {}
@@ -228,7 +228,7 @@ fn bind(path: PathBuf, link: Option<PathBuf>) -> Result<(UnixListener, Place)> {
     if let Some(link) = &link {
         note(link, &path)?;
     }
-    Ok((listener, Place { path, link, file }))
+    Ok((listener, HostSocket { path, link, file }))
 }
 
 /// The result of a connection attempt.

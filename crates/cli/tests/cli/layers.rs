@@ -113,7 +113,7 @@ fn a_provider_is_put_together_from_several_layers() {
     let check = |file: &str, variables: &[(&str, &str)], flags: &[&str], wanted: Result<&str, &str>| {
         let place = Place::new();
         place.own_file(file);
-        let arguments = [&["config", "get", "providers.local.max_in_flight"], flags].concat();
+        let arguments = [&["config", "get", "providers.local.in_flight_max"], flags].concat();
         let ran = with_variables(&place, &arguments, variables);
         match wanted {
             Ok(value) => assert_eq!((ran.code, ran.stdout.trim()), (Some(0), value), "{ran:?}"),
@@ -123,18 +123,18 @@ fn a_provider_is_put_together_from_several_layers() {
             }
         }
     };
-    let places = ["--set", "providers.local.max_in_flight=3"];
+    let places = ["--set", "providers.local.in_flight_max=3"];
     let address = ["--set", "providers.local.base_url=http://localhost:2/v1"];
     let variable = |value| [("GREENROOM_PROVIDERS", value)];
     check(local, &[], &places, Ok("3"));
-    check(local, &variable("{local: {max_in_flight: 4}}"), &[], Ok("4"));
-    check(local, &variable("{local: {max_in_flight: 4}}"), &places, Ok("3"));
-    check("providers:\n  local: { max_in_flight: 5 }\n", &[], &address, Ok("5"));
-    check("", &variable("{local: {max_in_flight: 6}}"), &address, Ok("6"));
+    check(local, &variable("{local: {in_flight_max: 4}}"), &[], Ok("4"));
+    check(local, &variable("{local: {in_flight_max: 4}}"), &places, Ok("3"));
+    check("providers:\n  local: { in_flight_max: 5 }\n", &[], &address, Ok("5"));
+    check("", &variable("{local: {in_flight_max: 6}}"), &address, Ok("6"));
     check("", &[], &[places, address].concat(), Ok("3"));
     let missing = "its base_url is missing";
     check(
-        "model: x\nproviders:\n  local: { max_in_flight: 5 }\n",
+        "model: x\nproviders:\n  local: { in_flight_max: 5 }\n",
         &variable("{local: {idle_timeout_s: 9}}"),
         &places,
         Err(&format!("greenroom.yaml, line 3: providers.local: {missing}")),
@@ -144,26 +144,26 @@ fn a_provider_is_put_together_from_several_layers() {
     check(local, &variable("{local: {base_url: null}}"), &address, Ok("16"));
     check(
         "",
-        &variable("{local: {max_in_flight: 6}}"),
+        &variable("{local: {in_flight_max: 6}}"),
         &places,
         Err(&format!(" GREENROOM_PROVIDERS: local: {missing}")),
     );
     // What is wrong by itself is wrong, whatever stands over it.
     check(
-        "providers:\n  local: { base_url: 'http://localhost:1/v1', max_in_flight: 0 }\n",
+        "providers:\n  local: { base_url: 'http://localhost:1/v1', in_flight_max: 0 }\n",
         &[],
         &places,
-        Err("greenroom.yaml, line 2: providers.local.max_in_flight: must be at least 1"),
+        Err("greenroom.yaml, line 2: providers.local.in_flight_max: must be at least 1"),
     );
     // `config set` edits a part of a provider that the file has.
     let place = Place::new();
     place.own_file(local);
-    let refused = place.run(&["config", "set", "providers.other.max_in_flight", "3"]);
+    let refused = place.run(&["config", "set", "providers.other.in_flight_max", "3"]);
     assert!(refused.code == Some(2) && refused.stderr.contains(missing), "{refused:?}");
     place.own_file("providers:\n  local:\n    base_url: http://localhost:1/v1\n");
-    let set = place.run(&["config", "set", "providers.local.max_in_flight", "3"]);
+    let set = place.run(&["config", "set", "providers.local.in_flight_max", "3"]);
     assert_eq!(set.code, Some(0), "{set:?}");
-    assert_eq!(place.run(&["config", "get", "providers.local.max_in_flight"]).stdout.trim(), "3");
+    assert_eq!(place.run(&["config", "get", "providers.local.in_flight_max"]).stdout.trim(), "3");
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use greenroom_server::Client;
-use greenroom_server::operations::{ClientKind, PromptSession, SessionState, StartSession};
+use greenroom_server::operations::{ClientKind, GetState, PromptSession, StartSession};
 use greenroom_simulator::{Answer, ByPurpose, Summariser};
 use serde_json::{Value, json};
 
@@ -97,7 +97,7 @@ async fn a_live_session_is_compacted_from_there_when_that_is_confirmed() {
         let prompt = PromptSession::new("mine", format!("{number}: {}", "Count these. ".repeat(400)));
         chat.work(prompt).await.unwrap().outcome().await.unwrap();
     }
-    let state = || async { chat.call(SessionState { session_id: "mine".to_owned() }).await.unwrap() };
+    let state = || async { chat.call(GetState { session_id: "mine".to_owned() }).await.unwrap() };
     let before = state().await;
     assert_eq!(before.compactions, 0);
     let terminal = Terminal::run(&hosted.place, (110, 24), &["top"]);

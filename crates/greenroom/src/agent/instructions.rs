@@ -29,8 +29,7 @@ pub struct InstructionsContext {
     pub provider: String,
     /// The model of the run.
     pub model: String,
-    /// The agent's application state.
-    pub app_state: AppState,
+    pub(crate) app_state: AppState,
 }
 
 has_state!(InstructionsContext);

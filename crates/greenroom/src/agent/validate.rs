@@ -28,8 +28,7 @@ pub struct ProposedAnswer {
     pub text: String,
     /// How many answers of this run were rejected before.
     pub rejections: u32,
-    /// The agent's application state.
-    pub app_state: AppState,
+    pub(crate) app_state: AppState,
 }
 
 has_state!(ProposedAnswer);

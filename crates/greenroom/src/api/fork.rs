@@ -13,8 +13,6 @@ use crate::api::session::SessionHandle;
 use crate::values::compaction::{CompactOptions, Compacted};
 use crate::values::error::{BranchPointError, Error, Result};
 
-/// The label of a session that continues another one: the other one's id.
-pub const CONTINUED_FROM: &str = "continued_from";
 /// The longest title made of a goal, in characters.
 const TITLE_CHARS_MAX: usize = 80;
 
@@ -27,6 +25,11 @@ pub struct Continued {
     /// How the conversation so far was summarised. If [nothing was](Compacted::is_installed), the new session has the
     /// whole conversation.
     pub compacted: Compacted,
+}
+
+impl Continued {
+    /// The label of a session that continues another one: the other one's id.
+    pub const FROM_LABEL: &str = "continued_from";
 }
 
 impl Runtime {
@@ -79,7 +82,7 @@ impl Runtime {
 
     /// Continues a session in a new one with a goal: the new session has the conversation so far, replaced in the model's
     /// view by a summary that attends to the goal, with the newest messages. Its title is the goal, and its label
-    /// [`continued_from`](CONTINUED_FROM) names the session. The goal is not a prompt: send one to begin.
+    /// [`continued_from`](Continued::FROM_LABEL) names the session. The goal is not a prompt: send one to begin.
     ///
     /// ```
     /// # use greenroom::prelude::*;
@@ -111,7 +114,7 @@ impl Runtime {
         if let Some(line) = goal.lines().next() {
             let _ = session.set_title(line.chars().take(TITLE_CHARS_MAX).collect::<String>()).await;
         }
-        let _ = session.set_label(CONTINUED_FROM, from).await;
+        let _ = session.set_label(Continued::FROM_LABEL, from).await;
         let focus = match goal {
             "" => "the conversation continues in a new session".to_owned(),
             goal => format!("the conversation continues in a new session, whose goal is: {goal}"),

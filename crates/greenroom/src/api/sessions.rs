@@ -13,7 +13,7 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use greenroom_kernel::bill::{Bill, CompactionBill};
 use greenroom_kernel::entry::EntryId;
-use greenroom_kernel::head::SessionState;
+use greenroom_kernel::head::LoggedState;
 use greenroom_kernel::{Head, Usage};
 use greenroom_store::Engine;
 use serde::{Deserialize, Serialize};
@@ -126,14 +126,14 @@ impl LoggedWork {
 
     fn of(head: &Head) -> Self {
         let is_open =
-            head.state == SessionState::Working || head.open_run.is_some() || head.open_compaction.is_some();
+            head.state == LoggedState::Working || head.open_run.is_some() || head.open_compaction.is_some();
         match &head.state {
             _ if head.lost_from.is_some() => Self::Damaged,
-            SessionState::Failed { .. } => Self::Failed,
+            LoggedState::Failed { .. } => Self::Failed,
             _ if is_open && !head.questions.is_empty() => Self::Waiting,
             _ if is_open => Self::Open,
             _ if head.interrupted.is_some() => Self::Interrupted,
-            SessionState::Idle | SessionState::Working => Self::Idle,
+            LoggedState::Idle | LoggedState::Working => Self::Idle,
         }
     }
 }
@@ -422,7 +422,7 @@ impl SessionQuery {
     }
 
     /// Returns a session's sort key.
-    fn place(&self, cursor: &Cursor) -> Place {
+    fn sort_key(&self, cursor: &Cursor) -> SortKey {
         let Cursor { updated_at_ms, id } = cursor;
         match self.order {
             Order::Id => (0, Reverse(0), id.clone()),
@@ -467,7 +467,7 @@ struct Page<'a> {
     query: &'a SessionQuery,
     store: &'a dyn Engine,
     live: &'a HashSet<String>,
-    selected: BTreeMap<Place, SessionSummary>,
+    selected: BTreeMap<SortKey, SessionSummary>,
     counts: SessionCounts,
 }
 
@@ -477,11 +477,11 @@ impl Page<'_> {
         let (query, summary) = (self.query, SessionSummary::new(id, head));
         self.counts.of_sub_agents += usize::from(summary.parent.is_some());
         self.counts.damaged += usize::from(summary.lost_from.is_some());
-        let place = query.place(&summary.cursor());
-        let is_after = query.after.as_ref().is_none_or(|after| place > query.place(after));
+        let key = query.sort_key(&summary.cursor());
+        let is_after = query.after.as_ref().is_none_or(|after| key > query.sort_key(after));
         if is_after && query.wants(&summary, self.live) && self.has_parent(&summary).await? {
             self.counts.matching += 1;
-            self.selected.insert(place, summary);
+            self.selected.insert(key, summary);
             if self.selected.len() > query.limit {
                 self.selected.pop_last();
             }
@@ -516,7 +516,7 @@ impl Page<'_> {
 }
 
 /// A session's sort key.
-type Place = (u64, Reverse<u64>, String);
+type SortKey = (u64, Reverse<u64>, String);
 
 impl IntoFuture for SessionQuery {
     type Output = Result<Vec<SessionSummary>>;

@@ -29,7 +29,7 @@ pub(crate) fn transient(redactor: &Redactor, kind: &mut EventKind) {
 
 /// The part of an answer to which a piece belongs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Place {
+enum AnswerPart {
     Text,
     Reasoning,
     Arguments(usize),
@@ -38,45 +38,45 @@ enum Place {
 /// The pieces of an answer as they are shown.
 #[derive(Default)]
 pub(crate) struct Pieces {
-    parts: BTreeMap<Place, RedactedStream>,
-    newest: Option<Place>,
+    parts: BTreeMap<AnswerPart, RedactedStream>,
+    newest: Option<AnswerPart>,
 }
 
 impl Pieces {
     /// Adds a piece. Returns what can be shown: what a part before this one held back, and the piece, unless it
     /// has to wait for the next one.
     pub(crate) fn push(&mut self, redactor: &Redactor, piece: Delta) -> [Option<Delta>; 2] {
-        let (place, text, name) = match piece {
-            Delta::Text(text) => (Place::Text, text, None),
-            Delta::Reasoning(text) => (Place::Reasoning, text, None),
-            Delta::ToolArguments { index, name, text } => (Place::Arguments(index), text, name),
+        let (part, text, name) = match piece {
+            Delta::Text(text) => (AnswerPart::Text, text, None),
+            Delta::Reasoning(text) => (AnswerPart::Reasoning, text, None),
+            Delta::ToolArguments { index, name, text } => (AnswerPart::Arguments(index), text, name),
         };
         // A text is over when another part begins; the arguments of several calls may alternate.
-        let over = self.newest.replace(place).filter(|newest| *newest != place);
-        let over = over.filter(|over| matches!(over, Place::Text | Place::Reasoning));
+        let over = self.newest.replace(part).filter(|newest| *newest != part);
+        let over = over.filter(|over| matches!(over, AnswerPart::Text | AnswerPart::Reasoning));
         let before = over.and_then(|over| self.end_of(redactor, over));
-        let shown = self.parts.entry(place).or_default().push(redactor, text);
-        [before, delta(place, name, shown)]
+        let shown = self.parts.entry(part).or_default().push(redactor, text);
+        [before, delta(part, name, shown)]
     }
 
     /// Returns what is left at the end of the answer.
     pub(crate) fn end(&mut self, redactor: &Redactor) -> Vec<Delta> {
-        let places: Vec<Place> = self.parts.keys().copied().collect();
-        places.into_iter().filter_map(|place| self.end_of(redactor, place)).collect()
+        let places: Vec<AnswerPart> = self.parts.keys().copied().collect();
+        places.into_iter().filter_map(|part| self.end_of(redactor, part)).collect()
     }
 
-    fn end_of(&mut self, redactor: &Redactor, place: Place) -> Option<Delta> {
-        let rest = self.parts.remove(&place)?.end(redactor);
-        delta(place, None, rest)
+    fn end_of(&mut self, redactor: &Redactor, part: AnswerPart) -> Option<Delta> {
+        let rest = self.parts.remove(&part)?.end(redactor);
+        delta(part, None, rest)
     }
 }
 
 /// Returns a piece that is shown, if there is anything to show.
-fn delta(place: Place, name: Option<String>, text: String) -> Option<Delta> {
-    match place {
-        Place::Text => (!text.is_empty()).then_some(Delta::Text(text)),
-        Place::Reasoning => (!text.is_empty()).then_some(Delta::Reasoning(text)),
-        Place::Arguments(index) => {
+fn delta(part: AnswerPart, name: Option<String>, text: String) -> Option<Delta> {
+    match part {
+        AnswerPart::Text => (!text.is_empty()).then_some(Delta::Text(text)),
+        AnswerPart::Reasoning => (!text.is_empty()).then_some(Delta::Reasoning(text)),
+        AnswerPart::Arguments(index) => {
             (name.is_some() || !text.is_empty()).then_some(Delta::ToolArguments { index, name, text })
         }
     }

@@ -10,7 +10,7 @@ mod tests;
 
 /// The reader's position in the innermost object or list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum Expected {
     /// In an object, before or in a key.
     Key,
     /// In an object, between a key and its value.
@@ -26,9 +26,9 @@ enum Place {
 /// Returns the value of the text so far; `None` if there is none yet. Numbers and literals count when they
 /// are complete.
 pub(crate) fn read(text: &str) -> Option<Value> {
-    let mut stack: Vec<Place> = Vec::new();
+    let mut stack: Vec<Expected> = Vec::new();
     // The longest prefix that brackets alone can complete, and those brackets.
-    let mut safe: Option<(usize, Vec<Place>)> = None;
+    let mut safe: Option<(usize, Vec<Expected>)> = None;
     let mut string: Option<usize> = None;
     let mut is_escaped = false;
     for (at, byte) in text.bytes().enumerate() {
@@ -39,10 +39,10 @@ pub(crate) fn read(text: &str) -> Option<Value> {
                 b'"' => {
                     string = None;
                     match stack.last_mut() {
-                        Some(place @ Place::Key) => *place = Place::Colon,
-                        Some(place) => {
-                            if *place == Place::Value {
-                                *place = Place::AfterValue;
+                        Some(expected @ Expected::Key) => *expected = Expected::Colon,
+                        Some(expected) => {
+                            if *expected == Expected::Value {
+                                *expected = Expected::AfterValue;
                             }
                             safe = Some((at + 1, stack.clone()));
                         }
@@ -56,13 +56,13 @@ pub(crate) fn read(text: &str) -> Option<Value> {
         match byte {
             b'"' => string = Some(at),
             b'{' | b'[' => {
-                stack.push(if byte == b'{' { Place::Key } else { Place::List });
+                stack.push(if byte == b'{' { Expected::Key } else { Expected::List });
                 safe = Some((at + 1, stack.clone()));
             }
             b'}' | b']' => {
                 stack.pop()?;
-                if let Some(place @ Place::Value) = stack.last_mut() {
-                    *place = Place::AfterValue;
+                if let Some(expected @ Expected::Value) = stack.last_mut() {
+                    *expected = Expected::AfterValue;
                 }
                 safe = Some((at + 1, stack.clone()));
             }
@@ -70,13 +70,13 @@ pub(crate) fn read(text: &str) -> Option<Value> {
                 // The number or literal before it is complete.
                 safe = Some((at, stack.clone()));
                 match stack.last_mut() {
-                    Some(Place::List) | None => {}
-                    Some(place) => *place = Place::Key,
+                    Some(Expected::List) | None => {}
+                    Some(expected) => *expected = Expected::Key,
                 }
             }
             b':' => {
-                if let Some(place @ Place::Colon) = stack.last_mut() {
-                    *place = Place::Value;
+                if let Some(expected @ Expected::Colon) = stack.last_mut() {
+                    *expected = Expected::Value;
                 }
             }
             _ => {}
@@ -84,7 +84,7 @@ pub(crate) fn read(text: &str) -> Option<Value> {
     }
     let (until, stack, quote) = match string {
         // An incomplete string counts as far as it goes; an incomplete key does not.
-        Some(_) if stack.last() != Some(&Place::Key) => (whole_characters(text), stack, "\""),
+        Some(_) if stack.last() != Some(&Expected::Key) => (whole_characters(text), stack, "\""),
         Some(_) | None => match serde_json::from_str(text) {
             Ok(value) => return Some(value),
             Err(_) => {
@@ -95,7 +95,7 @@ pub(crate) fn read(text: &str) -> Option<Value> {
     };
     let mut closed = text[..until].to_owned();
     closed.push_str(quote);
-    closed.extend(stack.iter().rev().map(|place| if *place == Place::List { ']' } else { '}' }));
+    closed.extend(stack.iter().rev().map(|expected| if *expected == Expected::List { ']' } else { '}' }));
     serde_json::from_str(&closed).ok()
 }
 

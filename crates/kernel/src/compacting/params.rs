@@ -64,7 +64,7 @@ pub struct CompactionParams {
 
 impl CompactionParams {
     /// Returns the occasion, for [`CompactionSettings::keep_recent`].
-    pub fn occasion(&self) -> Occasion {
+    pub(crate) fn occasion(&self) -> Occasion {
         match self.trigger {
             Trigger::Overflow => Occasion::Emergency,
             Trigger::Manual | Trigger::HandOff => Occasion::Manual,

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use super::{Head, SessionState};
+use super::{Head, LoggedState};
 use crate::bill::{self, CallCost, CompactionBill};
 use crate::entry::{
     ChildStage, CompactionEnded, CompactionOutcome, Entry, EntryKind, HandOff, Metadata, RunOutcome, Sees,
@@ -127,7 +127,7 @@ impl Head {
                 self.interrupted = matches!(outcome, RunOutcome::Interrupted).then_some(*run);
                 self.open_run = None;
                 self.run_terms = self.run_terms.filter(|_| !matches!(outcome, RunOutcome::Completed));
-                self.state = SessionState::Idle;
+                self.state = LoggedState::Idle;
                 self.context_tokens = context.tokens;
                 self.window = context.window;
             }

@@ -9,7 +9,7 @@ use super::{InboxItem, Log};
 use crate::bill::{Bill, CallCost};
 use crate::context_usage::ContextUsage;
 use crate::entry::{ChildRecord, ChildStage, Entry, EntryId, EntryKind, RunId, RunOutcome, Spender, Spent};
-use crate::head::{Head, SessionState};
+use crate::head::{Head, LoggedState};
 use crate::message::{Block, Message, ToolCall, ToolResult};
 use crate::path::{ActivePath, path_within};
 use crate::prune::{RECALL, capped};
@@ -210,7 +210,7 @@ impl Draft {
         self.head.run_began_with = Bill::of(&self.head);
         self.head.interrupted = None;
         self.head.run_fingerprint = fingerprint;
-        self.head.state = SessionState::Working;
+        self.head.state = LoggedState::Working;
     }
 
     /// What was spent since the newest run began.

@@ -51,7 +51,7 @@ impl Approval {
     /// shown whole cannot be approved ([`Self::is_whole`]).
     pub const SHOWN_BYTES_MAX: usize = 192 * 1024;
     /// The maximum size of the whole question, as JSON text in bytes.
-    pub const BYTES_MAX: usize = 768 * 1024;
+    pub(crate) const BYTES_MAX: usize = 768 * 1024;
 
     /// Creates the approval of a call.
     pub fn new(tool: impl Into<String>, arguments: Value) -> Self {

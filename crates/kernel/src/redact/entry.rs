@@ -167,7 +167,7 @@ impl Redactor {
     }
 
     /// Redacts the reason for which a run ended.
-    pub fn run_outcome(&self, outcome: &mut RunOutcome) {
+    pub(crate) fn run_outcome(&self, outcome: &mut RunOutcome) {
         match outcome {
             RunOutcome::Failed(failure) => self.failure(failure),
             RunOutcome::Stopped { reason } => self.all_in(reason),

@@ -48,7 +48,7 @@ pub(crate) fn with_facts(mut summary: String, facts: &str) -> String {
 }
 
 /// Returns the lists of files, one path per line; empty if no file was touched.
-pub fn footer(files: &FileOps) -> String {
+pub(crate) fn footer(files: &FileOps) -> String {
     let list = |tag: &str, paths: Vec<&str>| {
         let lines: Vec<String> =
             paths.into_iter().map(|path| escape_tags(&path.replace('\n', " "))).collect();
@@ -65,7 +65,7 @@ pub fn without_footer(summary: &str) -> &str {
 }
 
 /// Splits a summary into what the next summariser merges, and what this code added to it.
-pub fn split_footer(summary: &str) -> (&str, &str) {
+pub(crate) fn split_footer(summary: &str) -> (&str, &str) {
     let carried = [words::MARK, "\n<user-words>", skills::MARK, "\n<skills>", ledger::MARK, "\n<facts>"];
     let end = end_before(summary, &carried).min(end_before(summary, &REQUEST_AND_FILES));
     (summary[..end].trim_end(), summary[end..].trim())

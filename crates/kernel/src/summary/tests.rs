@@ -2,6 +2,7 @@
 
 use proptest::prelude::*;
 
+use super::footer::footer;
 use super::*;
 use crate::files::Touch;
 use crate::message::Image;

@@ -60,7 +60,7 @@ pub enum Trust {
     Unusable,
     /// It is too large, unless the server adds text of its own: the next report decides that.
     Suspended,
-    /// Our own count contradicts it: see [`super::is_believable`].
+    /// Our own count contradicts it: see `is_believable`.
     Contradicted {
         /// The input that the provider reported, in its tokens.
         reported: u64,

@@ -47,12 +47,12 @@ const BEDROCK_HOSTS: [&str; 3] = [".amazonaws.com", ".amazonaws.com.cn", ".api.a
 /// The dialect of one server.
 #[derive(Debug)]
 pub(crate) struct Anthropic {
-    place: Place,
+    platform: Platform,
 }
 
 /// Where the API is offered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum Platform {
     /// Anthropic, Foundry, and other servers of the same form.
     Anthropic,
     /// Bedrock takes the key as a bearer token.
@@ -65,14 +65,14 @@ impl Anthropic {
     /// Creates the dialect of a server with these options.
     pub(crate) fn new(options: &ServerOptions) -> Self {
         let host = options.base_url.host();
-        let place = if host.ends_with("aiplatform.googleapis.com") {
-            Place::Vertex
+        let platform = if host.ends_with("aiplatform.googleapis.com") {
+            Platform::Vertex
         } else if BEDROCK_HOSTS.iter().any(|end| host.ends_with(end)) {
-            Place::Bedrock
+            Platform::Bedrock
         } else {
-            Place::Anthropic
+            Platform::Anthropic
         };
-        Self { place }
+        Self { platform }
     }
 }
 
@@ -83,7 +83,7 @@ impl Dialect for Anthropic {
         options: &ServerOptions,
         history: &mut History,
     ) -> Result<Encoded, String> {
-        let is_vertex = self.place == Place::Vertex;
+        let is_vertex = self.platform == Platform::Vertex;
         let output_tokens_max = self.output_tokens_max(options).unwrap_or(OUTPUT_TOKENS_MAX);
         let names_session = options.prompt_cache_key == Some(true) && !request.session.is_empty();
         let style = encode::Style { is_vertex, stream: options.stream, names_session, output_tokens_max };
@@ -117,7 +117,7 @@ impl Dialect for Anthropic {
 
     fn encode_count(&self, request: &Request, options: &ServerOptions) -> Result<Option<Encoded>, String> {
         // Bedrock and Vertex have operations of their own.
-        if self.place != Place::Anthropic {
+        if self.platform != Platform::Anthropic {
             return Ok(None);
         }
         let whole = self.encode(request, options, &mut History::default())?;
@@ -129,7 +129,7 @@ impl Dialect for Anthropic {
 
     fn native_compaction(&self, model: &str) -> Option<NativeCompaction> {
         // Bedrock does not offer it, and older models cannot.
-        let can = self.place != Place::Bedrock && !encode::takes_budget(model);
+        let can = self.platform != Platform::Bedrock && !encode::takes_budget(model);
         can.then_some(NativeCompaction::Readable)
     }
 
@@ -138,9 +138,9 @@ impl Dialect for Anthropic {
     }
 
     fn key_header(&self, key: &str) -> (HeaderName, String) {
-        match self.place {
-            Place::Anthropic => (HeaderName::from_static("x-api-key"), key.to_owned()),
-            Place::Bedrock | Place::Vertex => (AUTHORIZATION, format!("Bearer {key}")),
+        match self.platform {
+            Platform::Anthropic => (HeaderName::from_static("x-api-key"), key.to_owned()),
+            Platform::Bedrock | Platform::Vertex => (AUTHORIZATION, format!("Bearer {key}")),
         }
     }
 

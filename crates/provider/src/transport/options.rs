@@ -21,7 +21,7 @@ pub struct ApiKey(String);
 
 impl ApiKey {
     /// The key in plain text, for a header.
-    pub fn expose(&self) -> &str {
+    pub(crate) fn expose(&self) -> &str {
         &self.0
     }
 }

@@ -12,8 +12,8 @@ use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, DuplexStrea
 
 use super::{Client, ClientError, LINE_BYTES_MAX, Received};
 use crate::operations::{
-    Abort, ExportFormat, ExportSession, FollowUp, ImageData, ImportSession, ListQuestions, ListSessions,
-    PlanSession, PromptSession, SessionState, ShowSession, StartSession, Steer,
+    Abort, ExportFormat, ExportSession, FollowUp, GetState, ImageData, ImportSession, ListQuestions,
+    ListSessions, PlanSession, PromptSession, ShowSession, StartSession, Steer,
 };
 use crate::problem::ProblemKind;
 
@@ -62,7 +62,7 @@ async fn calls_are_typed_and_events_come_before_the_outcome() {
 async fn a_refusal_says_which_kind_it_is() {
     let (_simulator, runtime) = runtime(1, Pace::default()).await;
     let client = Client::in_process(&runtime, agent());
-    let missing = client.call(SessionState { session_id: "no".into() }).await.unwrap_err();
+    let missing = client.call(GetState { session_id: "no".into() }).await.unwrap_err();
     assert_eq!(missing.kind(), Some(ProblemKind::NoSession));
     assert!(missing.to_string().contains("no session"), "{missing}");
     let empty = client.work(PromptSession::new("a", "")).await.map(|_| ()).unwrap_err();

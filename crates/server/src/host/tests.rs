@@ -16,8 +16,8 @@ use super::{Defined, Definer, Host};
 use crate::client::{Client, ClientError, Received};
 use crate::operations::{
     Abort, BranchSession, ClearInbox, ClientKind, CompactSession, DeleteSession, FollowUp, ForkSession,
-    GetSession, Hello, HelloAnswer, HostStatus, ListSessions, Nothing, Operation, PROTOCOL, PingHost,
-    PromptSession, SessionState, SetLabel, SetTitle, StartSession, Steer, StopHost, Task,
+    GetSession, GetState, Hello, HelloAnswer, HostStatus, ListSessions, Nothing, Operation, PROTOCOL,
+    PingHost, PromptSession, SetLabel, SetTitle, StartSession, Steer, StopHost, Task,
 };
 use crate::problem::{Problem, ProblemKind};
 
@@ -68,13 +68,13 @@ impl Definer for People {
     }
 }
 
-struct Place {
+struct Fixture {
     host: Host,
     people: People,
     runtime: Runtime,
 }
 
-impl Place {
+impl Fixture {
     async fn new() -> Self {
         let nobody = Simulator::echo();
         let runtime = Runtime::builder().provider(nobody.provider()).in_memory().start().await.unwrap();
@@ -108,12 +108,12 @@ fn hello(kind: ClientKind, definition: Option<Value>) -> Hello {
 }
 
 async fn status(client: &Client, id: &str) -> greenroom::Status {
-    client.call(SessionState { session_id: id.to_owned() }).await.unwrap().status
+    client.call(GetState { session_id: id.to_owned() }).await.unwrap().status
 }
 
 #[tokio::test(start_paused = true)]
 async fn who_the_client_is_comes_first_and_fits_or_not() {
-    let place = Place::new().await;
+    let place = Fixture::new().await;
     let client = place.stranger();
     let refused = client.call(ListSessions::default()).await.unwrap_err();
     assert!(refused.to_string().contains("client/hello"), "{refused}");
@@ -135,7 +135,7 @@ async fn who_the_client_is_comes_first_and_fits_or_not() {
 
 #[tokio::test(start_paused = true)]
 async fn who_has_not_said_hello_has_short_lines_and_little_time() {
-    let place = Place::new().await;
+    let place = Fixture::new().await;
     let mut stream = BufReader::new(place.connection());
     let answer = async |stream: &mut BufReader<DuplexStream>| {
         let mut line = String::new();
@@ -170,7 +170,7 @@ async fn who_has_not_said_hello_has_short_lines_and_little_time() {
 
 #[tokio::test(start_paused = true)]
 async fn few_are_let_in_at_once_who_have_not_said_hello() {
-    let place = Place::new().await;
+    let place = Fixture::new().await;
     let within = |ms: u64| tokio::time::timeout(Duration::from_millis(ms), place.host.room());
     let mut strangers = Vec::new();
     for _ in 0..64 {
@@ -194,7 +194,7 @@ async fn few_are_let_in_at_once_who_have_not_said_hello() {
 
 #[tokio::test(start_paused = true)]
 async fn two_clients_of_a_session_hear_the_same_and_each_is_answered_by_their_own() {
-    let place = Place::new().await;
+    let place = Fixture::new().await;
     let ada = place.client(ClientKind::Chat, "ada").await;
     let bob = place.client(ClientKind::Chat, "bob").await;
     let start = || StartSession { session_id: "a".to_owned() };
@@ -232,7 +232,7 @@ async fn two_clients_of_a_session_hear_the_same_and_each_is_answered_by_their_ow
 #[tokio::test(start_paused = true)]
 async fn a_client_that_goes_takes_its_runs_with_it_or_not() {
     for (kind, goes_on) in [(ClientKind::Run, false), (ClientKind::Chat, true)] {
-        let place = Place::new().await;
+        let place = Fixture::new().await;
         let watch = place.client(ClientKind::Chat, "bob").await;
         let (client, mut events) = (place.client(kind, "ada").await, watch.events_of("a"));
         let work = client.work(PromptSession::new("a", "one")).await.unwrap();
@@ -250,7 +250,7 @@ async fn a_client_that_goes_takes_its_runs_with_it_or_not() {
 
 #[tokio::test(start_paused = true)]
 async fn an_abort_of_ones_own_run_harms_no_other() {
-    let place = Place::new().await;
+    let place = Fixture::new().await;
     let ada = place.client(ClientKind::Chat, "ada").await;
     let bob = place.client(ClientKind::Run, "bob").await;
     let hers = ada.work(PromptSession::new("a", "one")).await.unwrap();
@@ -266,7 +266,7 @@ async fn an_abort_of_ones_own_run_harms_no_other() {
 
 #[tokio::test(start_paused = true)]
 async fn news_reach_those_whom_they_concern() {
-    let place = Place::new().await;
+    let place = Fixture::new().await;
     let ada = place.client(ClientKind::Chat, "ada").await;
     let bob = place.client(ClientKind::Chat, "bob").await;
     let (mut hers, mut his) = (ada.events_of("a"), bob.events());
@@ -278,7 +278,7 @@ async fn news_reach_those_whom_they_concern() {
 
 #[tokio::test(start_paused = true)]
 async fn it_ends_when_it_is_idle_or_told_to() {
-    let place = Place::new().await;
+    let place = Fixture::new().await;
     let idle = |host: Host| tokio::spawn(async move { host.idle(Duration::from_secs(60)).await });
     let ended = idle(place.host.clone());
     let ada = place.client(ClientKind::Chat, "ada").await;
@@ -309,7 +309,7 @@ async fn it_ends_when_it_is_idle_or_told_to() {
 /// One that is to end at once still waits for who started it, and for the work that is left to it.
 #[tokio::test(start_paused = true)]
 async fn without_any_patience_it_serves_its_first_client_and_finishes_the_work() {
-    let place = Place::new().await;
+    let place = Fixture::new().await;
     let idle = |host: Host| tokio::spawn(async move { host.idle(Duration::ZERO).await });
     let ended = idle(place.host.clone());
     tokio::time::sleep(Duration::from_secs(5)).await;
@@ -321,14 +321,14 @@ async fn without_any_patience_it_serves_its_first_client_and_finishes_the_work()
     assert!(!ended.is_finished(), "her run goes on for 21 s");
     tokio::time::timeout(Duration::from_secs(10), ended).await.unwrap().unwrap();
     // Where nobody comes at all.
-    let other = Place::new().await;
+    let other = Fixture::new().await;
     tokio::time::timeout(Duration::from_secs(15), idle(other.host.clone())).await.unwrap().unwrap();
 }
 
 /// A read-only client may compact a live session with the session's own agent, and may not change it otherwise.
 #[tokio::test(start_paused = true)]
 async fn who_looks_on_has_a_live_session_compacted_by_its_own_agent() {
-    let place = Place::new().await;
+    let place = Fixture::new().await;
     let ada = place.client(ClientKind::Chat, "ada").await;
     ada.work(PromptSession::new("a", "one")).await.unwrap().outcome().await.unwrap();
     let watcher = place.stranger();
@@ -350,7 +350,7 @@ async fn who_looks_on_has_a_live_session_compacted_by_its_own_agent() {
 /// A client of kind `watch` changes nothing; other clients without an agent may perform changes that need no agent.
 #[tokio::test(start_paused = true)]
 async fn who_looks_on_changes_nothing() {
-    let place = Place::new().await;
+    let place = Fixture::new().await;
     let ada = place.client(ClientKind::Chat, "ada").await;
     ada.work(PromptSession::new("a", "one")).await.unwrap().outcome().await.unwrap();
     let watcher = place.stranger();

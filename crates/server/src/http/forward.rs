@@ -75,7 +75,7 @@ fn principal_of(text: &str) -> Result<Bearer, String> {
 }
 
 /// Where a request is answered.
-enum Place {
+enum Destination {
     Here,
     There(Node),
 }
@@ -189,12 +189,12 @@ impl Shared {
         for _ in 0..LOOKUPS {
             let was_cached = cached.is_some();
             let found = match cached.take() {
-                Some(node) => Ok(Place::There(node)),
+                Some(node) => Ok(Destination::There(node)),
                 None => place(placement, engine.node(), &id, is_read).await,
             };
             let node = match found {
-                Ok(Place::Here) => return None,
-                Ok(Place::There(node)) => node,
+                Ok(Destination::Here) => return None,
+                Ok(Destination::There(node)) => node,
                 // The session's own node may be this one, and then the request succeeds.
                 Err(error) => {
                     tracing::warn!(session = %id, %error, "the session's owner could not be looked up");
@@ -248,17 +248,17 @@ async fn place(
     me: &str,
     session: &str,
     is_read: bool,
-) -> Result<Place, greenroom_store::StoreError> {
+) -> Result<Destination, greenroom_store::StoreError> {
     let (name, address) = match placement.owner_of(session).await? {
         Some(Owner { node, address, .. }) => (node, address),
         // What is stored can be read anywhere.
-        None if is_read => return Ok(Place::Here),
+        None if is_read => return Ok(Destination::Here),
         None => {
             let Member { node, address, .. } = placement.place(session).await?;
             (node, address)
         }
     };
-    Ok(if name == me { Place::Here } else { Place::There(Node { name, address }) })
+    Ok(if name == me { Destination::Here } else { Destination::There(Node { name, address }) })
 }
 
 /// How a node of a cluster answers.

@@ -22,7 +22,7 @@ const SENT: &str = "Sent";
 const POSITION: &str = "^([0-9]+(,.*)?)?$";
 
 /// The document.
-pub fn openapi() -> Value {
+pub(super) fn openapi() -> Value {
     let settings =
         || SchemaSettings::draft2020_12().with(|settings| settings.definitions_path = SCHEMAS.into());
     let mut sent = settings().into_generator();

@@ -132,12 +132,14 @@ impl Operation for ListSessions {
 /// The state of a session.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct SessionState {
+// The name in the published schemas.
+#[schemars(rename = "SessionState")]
+pub struct GetState {
     /// The session.
     pub session_id: String,
 }
 
-impl Operation for SessionState {
+impl Operation for GetState {
     const METHOD: &'static str = "agent/state";
     const ROUTE: Option<Route> = Route::read("/sessions/{session_id}/state");
     type Output = State;

@@ -78,22 +78,22 @@ pub struct Route {
 
 impl Route {
     /// A route that reads.
-    pub const fn read(path: &'static str) -> Option<Self> {
+    pub(crate) const fn read(path: &'static str) -> Option<Self> {
         Some(Self { verb: Verb::Get, path, right: Right::Read, reach: Reach::Server })
     }
 
     /// A route that works with a session.
-    pub const fn prompt(verb: Verb, path: &'static str) -> Option<Self> {
+    pub(crate) const fn prompt(verb: Verb, path: &'static str) -> Option<Self> {
         Some(Self { verb, path, right: Right::Prompt, reach: Reach::Server })
     }
 
     /// A route that administers.
-    pub const fn administer(verb: Verb, path: &'static str) -> Option<Self> {
+    pub(crate) const fn administer(verb: Verb, path: &'static str) -> Option<Self> {
         Some(Self { verb, path, right: Right::Administer, reach: Reach::Server })
     }
 
     /// As [`Self::read`], for an operation with another reach.
-    pub const fn read_within(reach: Reach, path: &'static str) -> Option<Self> {
+    pub(crate) const fn read_within(reach: Reach, path: &'static str) -> Option<Self> {
         Some(Self { verb: Verb::Get, path, right: Right::Read, reach })
     }
 }

@@ -56,7 +56,7 @@ impl Runs {
     }
 
     /// Aborts all of them.
-    pub fn abort_all(&self) {
+    pub(crate) fn abort_all(&self) {
         self.known().runs.values().for_each(|run| run.abort.abort());
     }
 

@@ -12,7 +12,7 @@ use greenroom_kernel::entry::{
     ChildRecord, ChildStage, CompactionEnded, CompactionOutcome, CompactionStarted, Custom, Delivery,
     EntryRange, HandOff, Metadata, NativeSummary, Prune, PrunedResult, Sees, Shell, Spender, Spent, Trigger,
 };
-use greenroom_kernel::head::{Head, SessionState};
+use greenroom_kernel::head::{Head, LoggedState};
 use greenroom_kernel::question::{
     Approval, AskedQuestion, Asker, GivenAnswer, Question, QuestionEnd, QuestionKind,
 };
@@ -468,7 +468,7 @@ fn head() -> Head {
         open_children: vec![EntryId(3)],
         hidden_before: EntryId(2),
         agent: Some("a".to_owned()),
-        state: SessionState::Failed { reason: "why".to_owned() },
+        state: LoggedState::Failed { reason: "why".to_owned() },
         lost_from: Some(EntryId(4)),
     }
 }
@@ -501,7 +501,7 @@ fn samples() -> Vec<(String, StoredRecord)> {
     samples.push(("learned".to_owned(), StoredRecord::Learned { key: "k".to_owned(), value: vec![0, 255] }));
     samples.push(("quarantined".to_owned(), StoredRecord::Quarantined { head: Arc::new(head()) }));
     samples.push(("loss_accepted".to_owned(), StoredRecord::LossAccepted { head: Arc::new(head()) }));
-    for (name, state) in [("idle", SessionState::Idle), ("working", SessionState::Working)] {
+    for (name, state) in [("idle", LoggedState::Idle), ("working", LoggedState::Working)] {
         let head = Arc::new(Head { state, ..Head::default() });
         samples.push((format!("state_{name}"), StoredRecord::LossAccepted { head }));
     }

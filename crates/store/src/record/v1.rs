@@ -18,7 +18,7 @@ use greenroom_kernel::entry::{
     Delivery, EntryRange, HandOff, Metadata, NativeSummary, Prune, PrunedResult, Sees, Shell, Spender, Spent,
     Trigger,
 };
-use greenroom_kernel::head::{Head, SessionState};
+use greenroom_kernel::head::{Head, LoggedState};
 use greenroom_kernel::question::{AskedQuestion, Asker, GivenAnswer, Question, QuestionEnd, QuestionKind};
 use greenroom_kernel::terms::{OutputTerms, Terms};
 use greenroom_kernel::usage::{ContextUsage, Measured, Window, WindowSource};
@@ -70,7 +70,7 @@ stored_struct!(V1: Head {
     updated_at_ms: u64,
     title: Option<String>,
     parent_session: Option<String>,
-    state: SessionState,
+    state: LoggedState,
     lost_from: Option<EntryId>,
     labels: BTreeMap<String, String>,
     opening: Option<String>,
@@ -93,7 +93,7 @@ stored_struct!(V1: CompactionBill {
     saved_microdollars: u64,
 });
 
-stored_enum!(V1: SessionState { 0 = Idle, 1 = Working, 2 = Failed { reason: String } });
+stored_enum!(V1: LoggedState { 0 = Idle, 1 = Working, 2 = Failed { reason: String } });
 
 stored_struct!(V1: Entry {
     id: EntryId,

@@ -308,7 +308,7 @@ fn a_lost_tail_is_named_and_the_session_quarantined_until_that_is_accepted() {
     assert_eq!(session, "two");
     let head = store.head("two").unwrap().unwrap();
     assert_eq!((head.lost_from, head.entries), (Some(*from), from.0));
-    assert!(matches!(head.state, greenroom_kernel::head::SessionState::Failed { .. }));
+    assert!(matches!(head.state, greenroom_kernel::head::LoggedState::Failed { .. }));
     assert_eq!(texts(&store, "two", 0).unwrap().len() as u64, from.0);
     let refused = append(&store, "two", batch(from.0, &["z"]));
     assert!(matches!(&refused, Err(StoreError::Quarantined { from: at, .. }) if at == from), "{refused:?}");

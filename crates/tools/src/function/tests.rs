@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::{FunctionTool, ToolError, tool};
-use crate::{AppState, Registry, Tool, ToolContext, ToolOutput, ToolsError};
+use crate::{Registry, Tool, ToolContext, ToolOutput, ToolsError};
 
 /// Current weather for one city.
 #[derive(Deserialize, JsonSchema)]
@@ -259,7 +259,7 @@ async fn a_tool_reads_the_state_of_its_type() {
     struct Pool(u32);
     let tool = tool("t", |(): (), context: ToolContext| async move { Ok(context.state::<Pool>()?.0) });
     let context = || ToolContext::new("s", "c");
-    let output = tool.call(json!({}), context().with_state(AppState::default().with(Pool(5)))).await;
+    let output = tool.call(json!({}), context().with_state(Pool(5))).await;
     assert_eq!(output, ToolOutput::text("5"));
     let output = tool.call(json!({}), context()).await;
     assert_eq!(output.status, ToolStatus::Error);

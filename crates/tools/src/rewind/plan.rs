@@ -141,12 +141,12 @@ impl Line {
     }
 }
 
-type Place = (PathBuf, String);
+type RootedPath = (PathBuf, String);
 
 /// Returns what the records say about each file.
-fn lines(records: &[Record], to: Moment) -> BTreeMap<Place, Line> {
+fn lines(records: &[Record], to: Moment) -> BTreeMap<RootedPath, Line> {
     let open = interrupted(records);
-    let mut lines: BTreeMap<Place, Line> = BTreeMap::new();
+    let mut lines: BTreeMap<RootedPath, Line> = BTreeMap::new();
     for (index, record) in records.iter().enumerate() {
         match record {
             Record::Session { .. } | Record::CommandEnded { .. } => {}

@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::json;
 
-use super::{of, unwrap_lines};
+use super::{of_arguments, unwrap_lines};
 
 /// Moves
 /// something.
@@ -24,7 +24,7 @@ struct Tree {
 
 #[test]
 fn enums_are_objects_too() {
-    let (schema, description) = of::<Move>();
+    let (schema, description) = of_arguments::<Move>();
     assert_eq!(description.as_deref(), Some("Moves something."));
     assert_eq!(
         schema,
@@ -52,7 +52,7 @@ fn enums_are_objects_too() {
 
 #[test]
 fn recursive_types_end() {
-    let (schema, description) = of::<Tree>();
+    let (schema, description) = of_arguments::<Tree>();
     assert_eq!((description, schema["type"].as_str()), (None, Some("object")));
     assert!(schema.to_string().len() < 400, "{schema}");
 }

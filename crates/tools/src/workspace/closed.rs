@@ -33,11 +33,11 @@ impl Id {
 #[derive(Debug)]
 pub(super) struct Closed {
     root: Id,
-    places: Vec<Place>,
+    places: Vec<ClosedPath>,
 }
 
 #[derive(Debug)]
-struct Place {
+struct ClosedPath {
     path: PathBuf,
     /// Files and folders that existed when the workspace was opened; they stay closed when they are renamed.
     first: Option<Id>,
@@ -56,7 +56,7 @@ impl Closed {
     pub(super) fn new(root: &OwnedFd, paths: Vec<PathBuf>) -> std::io::Result<Self> {
         let places = paths.into_iter().map(|path| {
             let path = std::path::absolute(path)?;
-            Ok(Place { first: Id::at(&path), path })
+            Ok(ClosedPath { first: Id::at(&path), path })
         });
         let root = Id::of(&rustix::fs::fstat(root)?);
         Ok(Self { root, places: places.collect::<std::io::Result<_>>()? })

@@ -2,7 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "tests end where something is not as it should be")]
 
-use greenroom::provider::Catalog;
+use greenroom::internal::Catalog;
 
 use super::first_model;
 use crate::config::BUILT_IN;

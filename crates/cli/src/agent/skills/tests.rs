@@ -14,7 +14,7 @@ fn write(path: &Path, text: &str) {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o644)).expect("it is ours");
 }
 
-struct Place {
+struct Fixture {
     _dir: tempfile::TempDir,
     root: PathBuf,
     skills: Skills,
@@ -29,16 +29,16 @@ fn trusted(root: &Path) -> Skills {
     Skills::new(Some(&root.join("own")), Some((&work, trust)))
 }
 
-fn place() -> Place {
+fn place() -> Fixture {
     let dir = tempfile::tempdir().expect("a folder");
     let root = dir.path().canonicalize().expect("its path");
     let skills = trusted(&root);
-    Place { _dir: dir, root, skills }
+    Fixture { _dir: dir, root, skills }
 }
 
 #[test]
 fn skills_are_offered_by_name_and_read_when_needed() {
-    let Place { root, skills, _dir } = place();
+    let Fixture { root, skills, _dir } = place();
     assert_eq!(skills.offer(), "");
     write(
         &root.join("own/release/SKILL.md"),
@@ -67,7 +67,7 @@ fn skills_are_offered_by_name_and_read_when_needed() {
 
 #[test]
 fn what_is_no_skill_is_not_offered_and_nothing_beside_it_is_read() {
-    let Place { root, skills, _dir } = place();
+    let Fixture { root, skills, _dir } = place();
     for (name, text) in [
         ("no-head", "Just text."),
         ("open-head", "---\ndescription: x\n"),
@@ -110,7 +110,7 @@ fn what_is_no_skill_is_not_offered_and_nothing_beside_it_is_read() {
 
 #[test]
 fn a_projects_skills_are_in_the_project() {
-    let Place { root, skills: _, _dir } = place();
+    let Fixture { root, skills: _, _dir } = place();
     write(&root.join("elsewhere/secret/SKILL.md"), "---\ndescription: x\n---\nSECRET");
     write(&root.join("work/.git/hooks/SKILL.md"), "---\ndescription: x\n---\n");
     write(&root.join("work/.git/config"), "TOKEN");

@@ -176,9 +176,10 @@ pub(super) fn has_core_tag(text: &str) -> bool {
     serde_norway::from_str(&told).is_ok_and(|value| has_tag(&value))
 }
 
-pub(super) fn rename(value: &mut Value, section: &str, alias: &str, name: &str) {
-    let Some(Value::Mapping(map)) = value.get_mut(section) else { return };
-    if let Some(found) = map.remove(alias) {
+/// Gives a setting of a section, if it is there under an earlier name, its name.
+pub(super) fn rename(section: &mut Value, earlier: &str, name: &str) {
+    let Value::Mapping(map) = section else { return };
+    if let Some(found) = map.remove(earlier) {
         map.insert(name.into(), found);
     }
 }

@@ -15,11 +15,11 @@ mod addresses;
 mod values;
 
 /// A user's home, and a folder with a project.
-struct Place {
+struct Folders {
     dir: tempfile::TempDir,
 }
 
-impl Place {
+impl Folders {
     fn new() -> Self {
         let place = Self { dir: tempfile::tempdir().expect("a folder") };
         for folder in [place.own().parent().expect("it is in a folder"), &place.work()] {
@@ -147,7 +147,8 @@ fn a_project_chooses_and_lowers_and_loosens_nothing() {
         ),
         ("model: a", "# nothing", "model", "a", 0),
     ] {
-        let loaded = Place::with(own, project).load(&[]).unwrap_or_else(|error| panic!("{project}: {error}"));
+        let loaded =
+            Folders::with(own, project).load(&[]).unwrap_or_else(|error| panic!("{project}: {error}"));
         assert_eq!(holds(&loaded, key), expect, "{own} and {project}");
         assert_eq!((loaded.notes.len(), loaded.warnings.len()), (notes, 0), "{project}: {:?}", loaded.notes);
         for note in &loaded.notes {
@@ -174,7 +175,7 @@ fn a_project_grants_nothing() {
         ("provider: { base_url: 'http://x/v1?key=k' }", &["line 1: provider: must be"]),
         ("provider: local", &["project/greenroom.yaml, line 1: provider: ", "local"]),
     ] {
-        let error = Place::with("", project).error();
+        let error = Folders::with("", project).error();
         assert!(parts.iter().all(|part| error.contains(part)), "{project}: {error}");
     }
 }
@@ -190,7 +191,7 @@ fn a_project_runs_no_command_and_sends_no_key_anywhere() {
         "providers: { mine: { api_key_env: AWS_SECRET_ACCESS_KEY } }",
         "providers: { mine: { headers: { x: '${HOME}' } } }",
         "providers: { mine: { key_command_ttl_s: 1 } }",
-        "providers: { mine: { max_in_flight: 10000 } }",
+        "providers: { mine: { in_flight_max: 10000 } }",
         "providers: { mine: { idle_timeout_s: 1000000 } }",
         "providers: { mine: { resend_reasoning: reasoning } }",
         "models: { 'gpt-5.5': { resend_reasoning: reasoning } }",
@@ -211,7 +212,7 @@ fn a_project_runs_no_command_and_sends_no_key_anywhere() {
         "compaction: { providers: { mine: { key_command: 'touch /tmp/here' } } }",
     ] {
         for trusts in [false, true] {
-            let place = Place::new();
+            let place = Folders::new();
             let trusted = format!("trusted_folders: [{:?}]\n", place.work());
             place.write(&place.own(), if trusts { format!("{own}{trusted}") } else { own.to_owned() }, 0o600);
             place.write(&place.project(), project, 0o600);
@@ -228,7 +229,7 @@ fn a_project_runs_no_command_and_sends_no_key_anywhere() {
 #[test]
 fn a_project_does_not_lead_away_from_the_users_own_server() {
     let local = "provider: local\nproviders: { local: { base_url: 'http://localhost:1' } }\n";
-    let error = Place::with(local, "model: m\nprovider: openai").error();
+    let error = Folders::with(local, "model: m\nprovider: openai").error();
     assert!(error.contains("greenroom.yaml, line 2: provider: your own file chooses local"), "{error}");
     for (own, project, provider) in [
         (local, "model: m", "local"),
@@ -236,12 +237,12 @@ fn a_project_does_not_lead_away_from_the_users_own_server() {
         (&local.replace("provider: local\n", ""), "provider: openai", "openai"),
         (&local.replace("provider: local\n", ""), "provider: local", "local"),
     ] {
-        let loaded = Place::with(own, project).load(&[]).unwrap_or_else(|error| panic!("{own}: {error}"));
+        let loaded = Folders::with(own, project).load(&[]).unwrap_or_else(|error| panic!("{own}: {error}"));
         assert_eq!(holds(&loaded, "provider"), provider, "{own}");
     }
-    let error = said(Place::with("provider: nobody", "model: m").load(&[]));
+    let error = said(Folders::with("provider: nobody", "model: m").load(&[]));
     assert!(error.contains(".config/greenroom/greenroom.yaml, line 1: provider: "), "{error}");
-    let error = said(Place::new().load(&["provider=nobody"]));
+    let error = said(Folders::new().load(&["provider=nobody"]));
     assert!(error.contains("nobody") && !error.contains("line"), "{error}");
 }
 
@@ -255,7 +256,7 @@ fn a_projects_words_reach_the_model_only_where_the_folder_is_trusted() {
         ("/no/such/folder", false),
     ] {
         for key in ["system_prompt", "append_system_prompt", "compaction.compact_prompt"] {
-            let place = Place::new();
+            let place = Folders::new();
             let mut own = Value::Null;
             let folder = trusted
                 .replace("WORK", place.work().to_str().expect("UTF-8"))
@@ -288,7 +289,7 @@ fn each_value_has_an_origin() {
     let own =
         "model: a\nlimits: { steps_max: 9, calls_max: 5, cost_usd_max: null }\ncompaction: {}\nproviders:\n";
     let project = "compaction: { cut: nearest }\nlimits: { steps_max: 10, calls_max: 4 }";
-    let place = Place::with(own, project);
+    let place = Folders::with(own, project);
     let loaded =
         place.load_with(&["limits.retries_max=2"], &[("GREENROOM_CONTEXT_WINDOW", "9000")]).expect("usable");
     let own = place.own().display().to_string();
@@ -323,22 +324,36 @@ fn each_value_has_an_origin() {
 fn an_empty_section_has_no_origin() {
     for flag in ["compaction={}", "compaction=null", "limits={}"] {
         let loaded =
-            Place::with("model: a", "").load(&[flag]).unwrap_or_else(|error| panic!("{flag}: {error}"));
+            Folders::with("model: a", "").load(&[flag]).unwrap_or_else(|error| panic!("{flag}: {error}"));
         assert_eq!(loaded.origins.len(), 1, "{flag}: {:?}", loaded.origins);
+    }
+}
+
+#[test]
+fn a_provider_s_setting_is_read_under_its_earlier_name() {
+    let own = "model: m\nproviders: { local: { base_url: 'http://localhost:1', max_in_flight: 2 } }\n";
+    for (flags, wanted) in [
+        (&[][..], "2"),
+        (&["providers.local.max_in_flight=3"], "3"),
+        (&["providers.local.in_flight_max=4"], "4"),
+        (&["providers={ local: { max_in_flight: 5 } }"], "5"),
+    ] {
+        let loaded = Folders::with(own, "").load(flags).expect("it is valid");
+        assert_eq!(holds(&loaded, "providers.local.in_flight_max"), wanted, "{flags:?}");
     }
 }
 
 /// A later layer may add what an earlier one lacks; if none does, the layer that needs it is named.
 #[test]
 fn what_is_missing_is_said_of_the_layer_that_needs_it() {
-    let place = Place::with("model: m\nproviders: { local: { max_in_flight: 2 } }\n", "");
+    let place = Folders::with("model: m\nproviders: { local: { in_flight_max: 2 } }\n", "");
     let error = place.error();
     assert!(error.contains("greenroom.yaml, line 2: providers.local: its base_url is missing"), "{error}");
     let loaded = place.load(&["providers.local.base_url=http://localhost:1"]).expect("it is there now");
-    assert_eq!(holds(&loaded, "providers.local.max_in_flight"), "2");
-    let error = said(place.load(&["providers={ other: { max_in_flight: 1 } }"]));
+    assert_eq!(holds(&loaded, "providers.local.in_flight_max"), "2");
+    let error = said(place.load(&["providers={ other: { in_flight_max: 1 } }"]));
     assert!(error.contains("line 2: providers.local: its base_url is missing"), "{error}");
-    let error = said(Place::new().load(&["providers={ other: { max_in_flight: 1 } }"]));
+    let error = said(Folders::new().load(&["providers={ other: { in_flight_max: 1 } }"]));
     assert!(error.starts_with("--set providers: other: its base_url is missing"), "{error}");
 }
 
@@ -346,7 +361,7 @@ fn what_is_missing_is_said_of_the_layer_that_needs_it() {
 fn a_file_is_read_only_where_nobody_else_could_have_written_it() {
     let project = "model: p\n";
     let read = |mode: u32, own_mode: u32| {
-        let place = Place::new();
+        let place = Folders::new();
         place.write(&place.own(), "model: o\n", own_mode);
         place.write(&place.project(), project, mode);
         place.load(&[]).map(|loaded| (loaded.config.model, loaded.warnings.join("\n")))
@@ -364,7 +379,7 @@ fn a_file_is_read_only_where_nobody_else_could_have_written_it() {
     let error = said(read(0o600, 0o602));
     assert!(error.contains("greenroom.yaml is not read: everybody may write it"), "{error}");
 
-    let place = Place::with("model: o\n", "");
+    let place = Folders::with("model: o\n", "");
     std::os::unix::fs::symlink(place.own(), place.work().join("linked")).expect("a link");
     std::fs::rename(place.work().join("linked"), place.project()).expect("moved");
     // A link to the user's own file is that file.
@@ -406,7 +421,7 @@ fn a_file_that_is_large_deep_or_no_text_is_refused() {
         (b"model: a\nmodel: [\n".to_vec(), "greenroom.yaml, line "),
     ] {
         for is_own in [true, false] {
-            let place = Place::new();
+            let place = Folders::new();
             place.write(&if is_own { place.own() } else { place.project() }, &text, 0o600);
             let error = place.error();
             assert!(error.contains(part) && error.is_empty() == part.is_empty(), "{part}: {error}");
@@ -416,7 +431,7 @@ fn a_file_that_is_large_deep_or_no_text_is_refused() {
 
 #[test]
 fn a_file_that_is_named_stands_alone() {
-    let place = Place::with("model: o\nlimits: { steps_max: 3 }", "model: p");
+    let place = Folders::with("model: o\nlimits: { steps_max: 3 }", "model: p");
     let named = place.path("named.yaml");
     place.write(&named, "context_window: 9000", 0o666);
     let surroundings = place.surroundings(&[]);
@@ -436,7 +451,7 @@ fn a_file_that_is_named_stands_alone() {
 
 #[test]
 fn a_command_that_runs_or_was_killed_leaves_the_users_file_absent() {
-    let place = Place::with("", "");
+    let place = Folders::with("", "");
     // What a mount needs as its place, so that a command cannot create the file.
     std::fs::create_dir(place.own()).expect("a folder");
     std::fs::set_permissions(place.own(), std::fs::Permissions::from_mode(0o1555)).expect("set");
@@ -445,7 +460,7 @@ fn a_command_that_runs_or_was_killed_leaves_the_users_file_absent() {
 
 #[test]
 fn the_users_own_file_is_where_absolute_variables_say() {
-    let place = Place::new();
+    let place = Folders::new();
     let own = |variables: &[(&str, &str)]| own_file(&place.surroundings(variables));
     assert_eq!(own(&[]), Some(place.own()));
     assert_eq!(own(&[("XDG_CONFIG_HOME", "/x")]), Some("/x/greenroom/greenroom.yaml".into()));
@@ -463,7 +478,7 @@ fn the_users_own_file_is_where_absolute_variables_say() {
 /// The last valid texts of a command are merged by the same rules as files.
 #[test]
 fn what_was_held_is_put_together_as_files_are() {
-    let place = Place::with("model: [", "model: [");
+    let place = Folders::with("model: [", "model: [");
     let held =
         [Some("limits: { steps_max: 3 }".to_owned()), Some("model: p\nlimits: { steps_max: 4 }".to_owned())];
     let read = |explicit: Option<&Path>, held: &Texts| {
@@ -522,7 +537,7 @@ fn settings_are_found_and_set_by_their_names() {
 
 #[test]
 fn a_prompts_file_is_read_where_its_author_may_name_it() {
-    let place = Place::new();
+    let place = Folders::new();
     let (own, project) = (place.own(), place.project());
     let folder = own.parent().expect("it is in a folder").to_owned();
     place.write(&folder.join("p.md"), "Mine.", 0o664);
@@ -597,7 +612,7 @@ fn null_is_the_default_of_what_cannot_be_off() {
     for key in ["model", "limits.steps_max", "provider", "compaction.cut", "host.idle_s"] {
         let mut own = Value::Null;
         set(&mut own, key, Value::Null);
-        let place = Place::with(&serde_norway::to_string(&own).expect("YAML"), "");
+        let place = Folders::with(&serde_norway::to_string(&own).expect("YAML"), "");
         let loaded = place.load(&[]).unwrap_or_else(|error| panic!("{key}: {error}"));
         assert_eq!(holds(&loaded, key), default_of(key), "{key}");
         assert!(!can_be_null(key), "{key}");
@@ -606,12 +621,12 @@ fn null_is_the_default_of_what_cannot_be_off() {
         let mut own = Value::Null;
         set(&mut own, key, Value::Null);
         let loaded =
-            Place::with(&serde_norway::to_string(&own).expect("YAML"), "").load(&[]).expect("usable");
+            Folders::with(&serde_norway::to_string(&own).expect("YAML"), "").load(&[]).expect("usable");
         assert_eq!(holds(&loaded, key), "null", "{key}");
         assert!(can_be_null(key), "{key}");
     }
     // Another error in the file is reported anyway.
-    let error = Place::with("model: null\nlimits: { steps_max: x }", "").error();
+    let error = Folders::with("model: null\nlimits: { steps_max: x }", "").error();
     assert!(error.contains("line 2: limits.steps_max: must be"), "{error}");
 }
 
@@ -645,7 +660,7 @@ fn tags_are_told_from_exclamation_marks() {
         assert_eq!(has_core_tag(text), is_tagged, "{text}");
     }
     for text in ["model: !x y", "model: !!str y"] {
-        assert!(Place::with(text, "").error().contains("it contains a YAML tag"), "{text}");
+        assert!(Folders::with(text, "").error().contains("it contains a YAML tag"), "{text}");
     }
 }
 

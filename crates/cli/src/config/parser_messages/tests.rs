@@ -76,7 +76,7 @@ fn no_message_names_a_type() {
         "model_settings: { extra",
         "model_settings: { resend_reasoning",
         "providers: { p: { base_url",
-        "providers: { p: { max_in_flight",
+        "providers: { p: { in_flight_max",
         "providers: { p: { api_key_env",
     ];
     for key in keys {

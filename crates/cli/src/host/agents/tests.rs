@@ -213,7 +213,7 @@ async fn a_server_and_a_key_have_one_queue_as_long_as_an_agent_uses_it() {
     let lanes = || agents.0.lanes.lock().len();
     let come = |key: &str, in_flight: usize| {
         let options = ServerOptions { api_key: Some(key.into()), ..ServerOptions::default() };
-        let limits = ProviderConfig { max_in_flight: in_flight, ..ProviderConfig::default() };
+        let limits = ProviderConfig { in_flight_max: in_flight, ..ProviderConfig::default() };
         come(&agents, &options, &limits)
     };
     let (first, of_first) = come("a", 1);

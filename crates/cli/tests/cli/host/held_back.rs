@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use greenroom::State;
 use greenroom_server::operations::{
-    AnswerQuestion, ClientKind, FollowUp, ListQuestions, ListWaiting, PromptSession, ResumeSession,
-    SessionState, StartSession, Steer,
+    AnswerQuestion, ClientKind, FollowUp, GetState, ListQuestions, ListWaiting, PromptSession, ResumeSession,
+    StartSession, Steer,
 };
 use greenroom_server::{Client, ClientError, ProblemKind};
 use greenroom_simulator::{Answer, CallInfo, Function, Pace, SeenRequest};
@@ -40,7 +40,7 @@ async fn hosted(is_slow: &Arc<AtomicBool>) -> Hosted {
 
 async fn start(client: &Client) -> State {
     client.call(StartSession { session_id: "s".to_owned() }).await.unwrap();
-    client.call(SessionState { session_id: "s".to_owned() }).await.unwrap()
+    client.call(GetState { session_id: "s".to_owned() }).await.unwrap()
 }
 
 async fn resumed(client: &Client) -> Result<String, ClientError> {
@@ -56,7 +56,7 @@ async fn says(client: &Client, text: &str) -> String {
 /// Waits until the session rests.
 async fn rest(client: &Client) -> State {
     loop {
-        let state = client.call(SessionState { session_id: "s".to_owned() }).await.unwrap();
+        let state = client.call(GetState { session_id: "s".to_owned() }).await.unwrap();
         if state.status == greenroom::Status::Idle && state.waiting == state.held_back {
             return state;
         }
@@ -88,7 +88,7 @@ async fn what_one_terminal_said_never_begins_with_the_tools_of_another() {
     let bob = hosted.client(ClientKind::Chat, his.clone()).await;
     drop(bob.work(PromptSession::new("s", &call)).await.unwrap());
     loop {
-        let state = ada.call(SessionState { session_id: "s".to_owned() }).await.unwrap();
+        let state = ada.call(GetState { session_id: "s".to_owned() }).await.unwrap();
         if state.waiting == 1 {
             break;
         }

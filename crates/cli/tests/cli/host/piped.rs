@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use greenroom_server::operations::{ClientKind, ListWaiting, PromptSession, SessionState};
+use greenroom_server::operations::{ClientKind, GetState, ListWaiting, PromptSession};
 use greenroom_simulator::{
     Answer, CallInfo, Function, LoggedRequest, Pace, SeenRequest, Simulator, SimulatorOptions,
 };
@@ -190,7 +190,7 @@ async fn it_goes_on_with_what_was_interrupted() {
     chat.signal(rustix::process::Signal::INT);
     chat.wait_for("Interrupted. Partial answer kept; /continue to resume.");
     let other = hosted.client(ClientKind::Chat, json!({})).await;
-    let state = other.call(SessionState { session_id: "mine".to_owned() }).await.unwrap();
+    let state = other.call(GetState { session_id: "mine".to_owned() }).await.unwrap();
     assert_eq!((state.status.to_string().as_str(), state.is_unanswered), ("idle", true));
     chat.say("/continue");
     let answer = chat.wait_for("heard ");

@@ -2,7 +2,7 @@
 
 use greenroom::EventKind;
 use greenroom_server::Received;
-use greenroom_server::operations::{ClientKind, PromptSession, SessionState, StartSession};
+use greenroom_server::operations::{ClientKind, GetState, PromptSession, StartSession};
 use rustix::process::Signal;
 use serde_json::json;
 
@@ -42,7 +42,7 @@ async fn a_run_that_is_interrupted_or_killed_takes_its_run_with_it_and_a_chat_do
     let chat = hosted.client(ClientKind::Chat, json!({})).await;
     let mut events = chat.events_of("a");
     chat.call(StartSession { session_id: "a".to_owned() }).await.unwrap();
-    let state = chat.call(SessionState { session_id: "a".to_owned() }).await.unwrap();
+    let state = chat.call(GetState { session_id: "a".to_owned() }).await.unwrap();
     assert_eq!(state.status, greenroom::Status::Working);
     loop {
         let Some(Received::Event(event)) = events.next().await else { panic!("nothing is missed") };

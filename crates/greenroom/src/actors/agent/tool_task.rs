@@ -273,7 +273,8 @@ impl ToolTask {
 
     async fn run_one(&self, call: &ToolCall, questions: Questions) -> ToolResult {
         let state = self.definition.state.clone();
-        let mut context = ToolContext::new(&*self.shared.id, &call.id).with_state(state);
+        let mut context = ToolContext::new(&*self.shared.id, &call.id);
+        context.app_state = state;
         context.cancel = self.cancel.clone();
         context.progress = self.progress(call);
         context.compaction = compaction_requests::requests_of(&self.deps, &self.shared);

@@ -225,22 +225,9 @@ impl SessionState {
     /// Returns the actual trigger of a compaction that a run requested: a model switch, if the previous model
     /// could still read the context.
     fn trigger_of(&self, trigger: Trigger) -> Trigger {
-        let is_switch = || {
-            let window = self.definition.window.tokens?;
-            self.left_model(window)
-        };
-        match trigger {
-            Trigger::Threshold if is_switch().is_some() => Trigger::ModelSwitch,
-            Trigger::Threshold
-            | Trigger::Overflow
-            | Trigger::Manual
-            | Trigger::ModelSwitch
-            | Trigger::Hook
-            | Trigger::Branch
-            | Trigger::HandOff
-            | Trigger::Unknown
-            | _ => trigger,
-        }
+        let window = self.definition.window.tokens.filter(|_| trigger == Trigger::Threshold);
+        let is_switch = window.is_some_and(|window| self.left_model(window).is_some());
+        if is_switch { Trigger::ModelSwitch } else { trigger }
     }
 
     /// Plans the compaction now that the size is known, records its start, and passes the plan to the

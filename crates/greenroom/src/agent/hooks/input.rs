@@ -36,8 +36,7 @@ pub struct ProposedInput {
     pub kind: InputKind,
     /// The content, as changed by earlier guards.
     pub prompt: Prompt,
-    /// The agent's application state.
-    pub app_state: AppState,
+    pub(crate) app_state: AppState,
 }
 
 has_state!(ProposedInput);

@@ -27,8 +27,7 @@ pub struct ModelCallProposal {
     pub provider: String,
     /// The request, as changed by earlier hooks. [`Request::purpose`] distinguishes steps from summaries.
     pub request: Request,
-    /// The agent's application state.
-    pub app_state: AppState,
+    pub(crate) app_state: AppState,
 }
 
 /// A `before_model` hook's decision. Changes must neither move messages nor affect the measured size of the
@@ -71,8 +70,7 @@ pub struct ModelCallReport {
     pub was_asked: bool,
     /// How long the call took.
     pub duration: Duration,
-    /// The agent's application state.
-    pub app_state: AppState,
+    pub(crate) app_state: AppState,
 }
 
 has_state!(ModelCallProposal ModelCallReport);

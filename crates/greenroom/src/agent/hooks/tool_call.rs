@@ -34,8 +34,7 @@ pub struct ToolCallProposal {
     pub is_read_only: bool,
     /// Asks people: see [`Self::ask`].
     pub questions: Questions,
-    /// The agent's application state.
-    pub app_state: AppState,
+    pub(crate) app_state: AppState,
 }
 
 /// A `before_tool` hook's decision.
@@ -74,8 +73,7 @@ pub struct ToolCallReport {
     pub was_run: bool,
     /// How long the tool took.
     pub duration: Duration,
-    /// The agent's application state.
-    pub app_state: AppState,
+    pub(crate) app_state: AppState,
 }
 
 impl ToolCallProposal {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use bincode::de::Decoder;
 use bincode::enc::Encoder;
 use bincode::error::{DecodeError, EncodeError};
-use greenroom_kernel::head::{Head, SessionState};
+use greenroom_kernel::head::{Head, LoggedState};
 use greenroom_kernel::{Entry, EntryId, EntryKind};
 
 use super::super::codec::{Stored, stored_enum, stored_struct, unchanged, unknown_variant};
@@ -147,12 +147,12 @@ stored_struct!(V2: Grown { old: u64, new: Option<String> });
 enum Turned {
     One,
     Two(u64),
-    Three { state: SessionState },
+    Three { state: LoggedState },
 }
 
-unchanged!(V2 = V1: SessionState);
-stored_enum!(V1: Turned { 0 = One, 1 = Two(number: u64), 2 = Three { state: SessionState } });
-stored_enum!(V2: Turned { 2 = One, 0 = Two(number: u64), 1 = Three { state: SessionState } });
+unchanged!(V2 = V1: LoggedState);
+stored_enum!(V1: Turned { 0 = One, 1 = Two(number: u64), 2 = Three { state: LoggedState } });
+stored_enum!(V2: Turned { 2 = One, 0 = Two(number: u64), 1 = Three { state: LoggedState } });
 
 fn written<V, T: Stored<V>>(value: &T) -> Vec<u8> {
     bincode::encode_to_vec(Written::<V, T>(value, PhantomData), bincode::config::standard()).unwrap()
@@ -173,7 +173,7 @@ fn a_field_that_a_version_does_not_have_gets_the_value_that_was_declared() {
 
 #[test]
 fn variants_are_stored_by_their_declared_number() {
-    let failed = SessionState::Failed { reason: "f".to_owned() };
+    let failed = LoggedState::Failed { reason: "f".to_owned() };
     for (value, in_1, in_2) in [
         (Turned::One, vec![0], vec![2]),
         (Turned::Two(7), vec![1, 7], vec![0, 7]),

@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 
 use greenroom::provider::BaseUrl;
 
-use super::{Place, said};
+use super::{Folders, said};
 
 /// Ways to write a URL that leads to this server, or that another parser could take for one that does not.
 fn spellings(address: SocketAddrV4) -> Vec<String> {
@@ -72,7 +72,7 @@ fn no_spelling_of_a_url_comes_from_a_project() {
                 "provider: evil\nproviders: {{ evil: {{ base_url: {url}, api_key_env: OPENAI_API_KEY }} }}\n"
             ),
         ] {
-            let error = Place::with("", &project).error();
+            let error = Folders::with("", &project).error();
             assert!(error.contains("project/greenroom.yaml, line "), "{project}: {error}");
         }
     }
@@ -94,7 +94,7 @@ fn a_url_means_one_thing_wherever_it_is_written() {
         }
         let parsed = url.parse::<BaseUrl>().expect_err(&url).to_string();
         let own = format!("provider: x\nproviders: {{ x: {{ base_url: {} }} }}\n", quoted(&url));
-        for error in [parsed, Place::with(&own, "").error()] {
+        for error in [parsed, Folders::with(&own, "").error()] {
             assert!(error.contains("base URL") && !error.contains('@'), "{url}: {error}");
             refused += 1;
         }
@@ -113,10 +113,10 @@ fn no_error_shows_a_key_that_stands_in_an_address_or_in_place_of_a_variable() {
         "provider: { base_url: 'https://gateway.invalid/v1?sk-USER-123' }\n",
     ] {
         for (own, project) in [(text, ""), ("", text)] {
-            let error = Place::with(own, project).load(&[]).map(|_| ()).expect_err(text);
+            let error = Folders::with(own, project).load(&[]).map(|_| ()).expect_err(text);
             assert!(!format!("{error:?} {error:#}").contains("sk-USER"), "{text}: {error:#}");
         }
     }
-    let error = said(Place::new().load(&["providers.openai.api_key_env=sk-USER-123"]));
+    let error = said(Folders::new().load(&["providers.openai.api_key_env=sk-USER-123"]));
     assert!(!error.is_empty() && !error.contains("sk-USER"), "{error}");
 }

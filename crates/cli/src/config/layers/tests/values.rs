@@ -2,7 +2,7 @@
 
 use std::os::unix::fs::chown;
 
-use super::{Config, Place, holds};
+use super::{Config, Folders, holds};
 use crate::config::FILE_NAME;
 
 /// Returns a file with this setting alone; an empty value sets nothing.
@@ -67,7 +67,7 @@ fn of_limits_the_stricter_holds() {
         ("compaction.min_split_prefix", "9", "null", "5"),
         ("model", "mine", "null", "gpt-5.5"),
     ] {
-        let place = Place::with(&line(key, own), &line(key, project));
+        let place = Folders::with(&line(key, own), &line(key, project));
         let loaded = place.load(&[]).unwrap_or_else(|error| panic!("{key}: {own} and {project}: {error}"));
         let key = key.replace("model_auto", "auto");
         assert_eq!(holds(&loaded, &key), expect, "{key}: {own} and {project}");
@@ -78,7 +78,7 @@ fn of_limits_the_stricter_holds() {
 fn a_section_that_a_project_empties_takes_nothing_away() {
     let own = "limits: { steps_max: 9, cost_usd_max: 2.5 }\n";
     for project in ["limits: null\n", "limits:\n", "limits: {}\n", "null\n", "# nothing\n"] {
-        let loaded = Place::with(own, project).load(&[]).expect(project);
+        let loaded = Folders::with(own, project).load(&[]).expect(project);
         let limits = ["limits.steps_max", "limits.cost_usd_max"].map(|key| holds(&loaded, key));
         assert_eq!(limits, ["9", "2.5"], "{project}");
     }
@@ -89,13 +89,13 @@ fn a_section_that_a_project_empties_takes_nothing_away() {
         "limits: { steps_max: !x 9 }\n",
         "[]\n",
     ] {
-        assert!(Place::with(own, project).error().contains(FILE_NAME), "{project}");
+        assert!(Folders::with(own, project).error().contains(FILE_NAME), "{project}");
     }
 }
 
 #[test]
 fn the_text_of_a_prompts_file_is_checked_as_one_in_the_configuration() {
-    let place = Place::with("compaction: { compact_prompt: 'file:own.md' }\n", "");
+    let place = Folders::with("compaction: { compact_prompt: 'file:own.md' }\n", "");
     let file = place.own().with_file_name("own.md");
     for (text, reason) in [
         (b" \n".to_vec(), "must not be empty"),
@@ -114,7 +114,7 @@ fn the_text_of_a_prompts_file_is_checked_as_one_in_the_configuration() {
 
 #[test]
 fn a_file_of_another_owner_is_not_read() {
-    let place = Place::with("", "model: theirs\n");
+    let place = Folders::with("", "model: theirs\n");
     if chown(place.project(), Some(12_345), None).is_err() {
         #[expect(clippy::print_stderr, reason = "a skipped test says so")]
         {
@@ -146,7 +146,7 @@ fn a_file_that_is_deep_wide_or_endless_is_refused_at_once() {
         ("anchors", bomb),
     ] {
         for (own, project) in [(text.as_str(), ""), ("", &text)] {
-            let error = Place::with(own, project).error();
+            let error = Folders::with(own, project).error();
             assert!(error.contains(FILE_NAME), "{what}: {error}");
             // Not left to the parser, whose time grows with the square of the depth.
             let is_deep = what.ends_with("within the size") || what == "braces";

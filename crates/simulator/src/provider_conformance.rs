@@ -113,11 +113,11 @@ fn ensure(holds: bool, otherwise: impl FnOnce() -> String) -> Result<(), Broken>
 /// temporarily, for instance because of a rate limit, are retried.
 ///
 /// ```
-/// use greenroom_simulator::{Echo, Simulator, SimulatorOptions, conformance};
+/// use greenroom_simulator::{Echo, Simulator, SimulatorOptions, provider_conformance};
 ///
 /// # #[tokio::main(flavor = "current_thread")] async fn main() {
 /// let provider = Simulator::new(SimulatorOptions::new(Echo)).provider();
-/// let report = conformance::check(&provider, "simulated").await;
+/// let report = provider_conformance::check(&provider, "simulated").await;
 /// println!("{report}");
 /// report.assert_passed();
 /// # }
