@@ -6,6 +6,10 @@
 //! `_whole` requests whole answers, as other frameworks do by default, and each of them is compared with the
 //! row of ours that requests answers in the same way.
 //!
+//! The memory of an agent is the peak of the whole process, divided by the agents, which all have a prompt open at once:
+//! those whose call waits for its turn hold the request and the task of the call, and the connections count too. What a
+//! session holds between its runs is a row of `memory`.
+//!
 //! A second table has conversations of about 100,000 tokens, of few and of many messages, with calls. They are there, and
 //! were sent once, before anything is measured. Its baselines are a loop that keeps its messages as JSON values and
 //! serialises them for each call, and one that keeps each message as serialised text.
@@ -71,7 +75,7 @@ const BESIDE_PEERS: [(&str, usize); 10] = [
 const WHOLE: &str = "_whole";
 
 /// The figures of a variant: runs per second, CPU time per run in µs, memory in MiB with all sessions alive,
-/// memory per agent in KiB, disk space per run in KiB.
+/// growth of the memory per agent in KiB, disk space per run in KiB.
 type Figures = [f64; 5];
 
 fn main() {

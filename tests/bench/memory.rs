@@ -1,5 +1,8 @@
 //! Memory cost of sessions: live ones that are idle or have worked, and sleeping ones.
 //!
+//! Sessions that have worked did so 64 at a time, after others that filled the caches: their row is what a session holds
+//! between its runs. What it holds while it works is a part of `fleet`.
+//!
 //! The baseline of live sessions is four bare actors each, which have no state. Each row is a separate
 //! process.
 

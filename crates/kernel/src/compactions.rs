@@ -157,7 +157,7 @@ pub fn list(entries: &[Arc<Entry>], leaf: Option<EntryId>, cost: &CallCost) -> V
         .iter()
         .filter_map(|entry| {
             if let EntryKind::CompactionEnded(ended) = &entry.kind {
-                Some((ended.entry?, (entry.at_ms, ended)))
+                Some((ended.entry?, (entry.at_ms, &**ended)))
             } else {
                 None
             }

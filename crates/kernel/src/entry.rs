@@ -162,7 +162,7 @@ pub enum EntryKind {
     /// Beside the path: a compaction began.
     CompactionStarted(CompactionStarted),
     /// Beside the path: a compaction ended, with any outcome. Exactly one for every start.
-    CompactionEnded(CompactionEnded),
+    CompactionEnded(Box<CompactionEnded>),
     /// Beside the path: tokens spent for this session by calls that are not its own answers.
     Spent(Spent),
     /// Beside the path: the agent's run for a prompt ended. Exactly one for every run.
@@ -174,7 +174,7 @@ pub enum EntryKind {
         /// The context's size at that time.
         context: ContextUsage,
         /// The spending during the run, with its summaries and the agents that it called.
-        bill: Bill,
+        bill: Box<Bill>,
     },
     /// Tool results that are shortened from here on, in the model's view.
     Prune(Box<Prune>),

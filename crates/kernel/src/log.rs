@@ -283,7 +283,13 @@ impl Log {
 
     /// Creates an empty draft.
     pub fn draft(&self, at_ms: u64) -> Box<Draft> {
-        Box::new(Draft::new(&self.head, &self.questions, at_ms, self.cost.clone(), self.redactor.clone()))
+        Box::new(Draft::new(
+            Arc::clone(&self.head),
+            &self.questions,
+            at_ms,
+            self.cost.clone(),
+            self.redactor.clone(),
+        ))
     }
 
     /// Replaces the path after it was read again, because the leaf moved or a compaction was undone.

@@ -89,14 +89,12 @@ pub(crate) fn images_in(blocks: &[Block]) -> u64 {
 
 /// Returns the text blocks of `blocks`, joined by newlines.
 pub fn blocks_text(blocks: &[Block]) -> String {
-    let texts: Vec<&str> = blocks
-        .iter()
-        .filter_map(|block| match block {
-            Block::Text(text) => Some(text.as_str()),
-            Block::Image(_) | Block::Native(_) => None,
-        })
-        .collect();
-    texts.join("\n")
+    let mut texts = blocks.iter().filter_map(|block| match block {
+        Block::Text(text) => Some(text.as_str()),
+        Block::Image(_) | Block::Native(_) => None,
+    });
+    let first = texts.next().unwrap_or_default().to_owned();
+    texts.fold(first, |text, next| text + "\n" + next)
 }
 
 /// A piece of a user message or of a tool result.
@@ -154,8 +152,7 @@ impl AssistantMessage {
                 | Part::OpaqueBlock { .. }
                 | Part::ToolCall(_) => None,
             })
-            .collect::<Vec<_>>()
-            .join("")
+            .collect()
     }
 
     /// Whether it is a whole answer, as opposed to a partial one.

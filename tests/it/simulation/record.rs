@@ -263,7 +263,7 @@ impl Record {
                     self.happened("a compaction was prepared");
                 }
                 if ended.outcome.is_installed() {
-                    self.installed = Some(ended.clone());
+                    self.installed = Some((**ended).clone());
                 } else {
                     check_not_installed(id, ended);
                 }

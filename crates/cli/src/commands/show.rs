@@ -249,7 +249,7 @@ fn show_entry(screen: &mut Screen, entry: &Arc<Entry>, results: &HashMap<&str, &
             // The end of an installed compaction is shown with its own entry, a failure here.
             compacted(
                 screen,
-                &Compacted::from(ended),
+                &Compacted::from(&**ended),
                 matches!(ended.outcome, CompactionOutcome::Nothing { .. }),
             )
         }

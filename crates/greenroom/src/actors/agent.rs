@@ -496,7 +496,7 @@ impl AgentState {
             prefix: Arc::clone(&self.prefix),
             tokens,
         };
-        tokio::spawn(task.run(request));
+        tokio::spawn(task.run(Box::new(request)));
     }
 
     fn model_over(

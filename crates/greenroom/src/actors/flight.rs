@@ -46,9 +46,9 @@ impl Flight {
         lane: &Lane,
         request: &Request,
         info: Option<&ModelInfo>,
-    ) -> Option<Self> {
+    ) -> Option<Box<Self>> {
         let info = info.filter(|info| info.prices.is_some())?.clone();
-        Some(Self {
+        Some(Box::new(Self {
             session: session.clone(),
             stamp,
             info,
@@ -59,7 +59,7 @@ impl Flight {
             passes: Usage::default(),
             passes_cost: 0,
             is_over: false,
-        })
+        }))
     }
 
     /// Adds a piece of the answer.

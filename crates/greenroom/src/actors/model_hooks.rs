@@ -55,14 +55,14 @@ pub(crate) struct Finished<'a> {
 
 impl ModelHooks<'_> {
     /// Calls the hooks before a call.
-    pub(crate) async fn before(&self, provider: &str, mut request: Request) -> Decision {
+    pub(crate) async fn before(&self, provider: &str, mut request: Box<Request>) -> Decision {
         let hooks = &self.agent.hooks;
         for hook in &hooks.before_model {
             let proposal = ModelCallProposal {
                 session: Arc::clone(&self.shared.id),
                 run: self.run,
                 provider: provider.to_owned(),
-                request: request.clone(),
+                request: (*request).clone(),
                 app_state: self.agent.state.clone(),
             };
             let decided = guarded(self.waiting, hooks.timeout, || hook(proposal)).await;
@@ -92,7 +92,7 @@ impl ModelHooks<'_> {
                 }
             }
         }
-        Decision::Ask(Box::new(request))
+        Decision::Ask(request)
     }
 
     /// Calls the hooks after a call.
@@ -131,7 +131,7 @@ impl ModelHooks<'_> {
 }
 
 /// Returns the request with other settings.
-fn with_settings(mut request: Request, settings: ModelSettings) -> Result<Request, String> {
+fn with_settings(mut request: Box<Request>, settings: ModelSettings) -> Result<Box<Request>, String> {
     let limit = request.settings.output_tokens_max;
     let merged = request.settings.clone().merged(settings);
     merged
@@ -152,7 +152,7 @@ fn with_settings(mut request: Request, settings: ModelSettings) -> Result<Reques
 }
 
 /// Returns the request with other texts in its messages.
-fn with_messages(mut request: Request, messages: Vec<Arc<Message>>) -> Result<Request, String> {
+fn with_messages(mut request: Box<Request>, messages: Vec<Arc<Message>>) -> Result<Box<Request>, String> {
     let (before, now) = (request.messages.len(), messages.len());
     if before != now {
         return Err(format!("a before_model hook returned {now} messages instead of {before}"));

@@ -296,7 +296,7 @@ impl SessionState {
                 Box::pin(self.child_started(record, reply)).await
             }
             SessionMessage::ChildEnded { started, outcome, spent } => {
-                Box::pin(self.child_ended(started, outcome, spent)).await;
+                Box::pin(self.child_ended(started, outcome, *spent)).await;
             }
             SessionMessage::Pin { entry, pinned, reply } => {
                 let _ = reply.send(Box::pin(self.pin(entry, pinned)).await);

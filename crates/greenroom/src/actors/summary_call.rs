@@ -90,7 +90,7 @@ pub(crate) async fn ask(
     let waiting = Chain::default().and(&shared.id);
     let hooks = ModelHooks { agent, deps, shared, run: None, waiting: &waiting };
     let provider = lane.provider.name();
-    let (answer, was_asked, took) = match hooks.before(provider, request).await {
+    let (answer, was_asked, took) = match hooks.before(provider, Box::new(request)).await {
         Decision::Refused(reason) => {
             return Err(ProviderError::new(Failure::new(FailureClass::Other, reason), ""));
         }
@@ -258,7 +258,7 @@ async fn answer(
     times.sent = Some(tokio::time::Instant::now());
     let stream = silence.unless_silent(lane.provider.stream(request)).await.map_err(silent)?;
     if stream.is_err() {
-        flight.take().into_iter().for_each(Flight::refused);
+        flight.take().into_iter().for_each(|flight| flight.refused());
     }
     let mut stream = stream?;
     while let Some(event) = silence.unless_silent(stream.next()).await.map_err(silent)? {

@@ -60,7 +60,7 @@ pub struct AsType<T>(PhantomData<fn() -> T>);
 /// ```
 #[must_use = "nothing is said before it is awaited, started or streamed"]
 pub struct RunRequest<O = AsText> {
-    request: Request,
+    request: Box<Request>,
     output: PhantomData<fn() -> O>,
 }
 
@@ -113,7 +113,7 @@ impl<O> RunRequest<O> {
             cancel: CancellationToken::new(),
             from: CalledFrom::current(),
         };
-        Self { request, output: PhantomData }
+        Self { request: Box::new(request), output: PhantomData }
     }
 
     /// Makes the request idempotent: a second prompt with the same key returns the first one's reply again,
@@ -188,7 +188,7 @@ impl<O> RunRequest<O> {
     ) -> Result<Run<R>> {
         let (session, abort) = (self.request.session.clone(), self.abort_handle());
         let (link, recorded) = (Arc::default(), Arc::default());
-        let reply = self.hand_over(Arc::clone(&link), Arc::clone(&recorded)).await?;
+        let reply = Box::pin(self.hand_over(Arc::clone(&link), Arc::clone(&recorded))).await?;
         Ok(Run { session, abort, link, recorded, wrapped, reply: Awaited::Reply(read(reply)) })
     }
 
@@ -196,11 +196,11 @@ impl<O> RunRequest<O> {
     /// event is published.
     pub(crate) async fn send(self, link: Arc<RunLink>) -> Result<Reply> {
         let _waiting = self.request.session.door.begin_wait()?;
-        self.hand_over(link, Arc::default()).await?.await
+        Box::pin(self.hand_over(link, Arc::default())).await?.await
     }
 
     /// Puts the request into the session's mailbox, and returns the future of its reply. `recorded` is
-    /// notified when the prompt is durable.
+    /// notified when the prompt is durable. Callers box it: who waits for a reply does not hold its memory.
     async fn hand_over(
         self,
         link: Arc<RunLink>,
@@ -219,7 +219,7 @@ impl<O> RunRequest<O> {
             validated_by,
             cancel,
             from,
-        } = self.request;
+        } = *self.request;
         if prompt.as_ref().is_some_and(Prompt::is_empty) {
             return Err(Error::EmptyPrompt);
         }

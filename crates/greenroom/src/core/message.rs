@@ -322,7 +322,7 @@ pub(crate) enum SessionMessage {
     /// From a sub-agent's call: record the sub-agent's start. Returns the entry.
     ChildStarted { record: ChildRecord, reply: ReplyTo<EntryId> },
     /// From a sub-agent's call: the sub-agent has ended and has spent this much.
-    ChildEnded { started: EntryId, outcome: RunOutcome, spent: Bill },
+    ChildEnded { started: EntryId, outcome: RunOutcome, spent: Box<Bill> },
 
     /// From the agent: record these messages, deliver queued input at this boundary, and confirm.
     Record { stamp: RunAttempt, messages: Vec<Message>, boundary: Boundary },

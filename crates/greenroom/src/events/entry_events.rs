@@ -94,7 +94,7 @@ fn of_entry(session: &Arc<str>, parent: Option<&Arc<str>>, run: Option<RunId>, e
             tokens_before: started.tokens_before,
             messages_before: started.messages_before,
         },
-        EntryKind::CompactionEnded(ended) => EventKind::CompactionEnd(Compacted::from(ended)),
+        EntryKind::CompactionEnded(ended) => EventKind::CompactionEnd(Compacted::from(&**ended)),
         EntryKind::RunEnded { outcome, context, bill, .. } => EventKind::RunEnd {
             outcome: outcome.clone(),
             context: *context,

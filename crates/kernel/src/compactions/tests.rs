@@ -53,7 +53,7 @@ impl Session {
             cost_microdollars: Some(50),
             recall: None,
         };
-        self.0.push(EntryKind::CompactionEnded(ended), 0)
+        self.0.push(EntryKind::CompactionEnded(Box::new(ended)), 0)
     }
 
     fn compact(&mut self, replaced: (u64, u64), first_kept: u64, sizes: (u64, u64)) -> EntryId {

@@ -18,7 +18,7 @@ pub enum RunOutcome {
     /// The user or the program interrupted it; what had come is kept.
     Aborted,
     /// It could not continue.
-    Failed(Failure),
+    Failed(Box<Failure>),
     /// The process or the agent died while it ran.
     Interrupted,
     /// A guard ended it: too many steps, the same call over and over, or a budget.
@@ -73,7 +73,7 @@ struct RunOutcomeJson {
 impl From<RunOutcome> for RunOutcomeJson {
     fn from(outcome: RunOutcome) -> Self {
         let (name, reason) = (outcome.as_str().to_owned(), outcome.reason().map(str::to_owned));
-        let failure = if let RunOutcome::Failed(failure) = outcome { Some(failure) } else { None };
+        let failure = if let RunOutcome::Failed(failure) = outcome { Some(*failure) } else { None };
         Self { outcome: name, reason, failure }
     }
 }
@@ -86,7 +86,10 @@ impl TryFrom<RunOutcomeJson> for RunOutcome {
         match outcome.as_str() {
             "completed" => Ok(Self::Completed),
             "aborted" => Ok(Self::Aborted),
-            "failed" => failure.map(Self::Failed).ok_or_else(|| "a failed run without its `failure`".into()),
+            "failed" => failure
+                .map(Box::new)
+                .map(Self::Failed)
+                .ok_or_else(|| "a failed run without its `failure`".into()),
             "interrupted" => Ok(Self::Interrupted),
             "stopped" => Ok(Self::Stopped { reason: reason.unwrap_or_default() }),
             _ => Ok(Self::Unknown),

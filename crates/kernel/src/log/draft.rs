@@ -20,26 +20,26 @@ use crate::terms::Terms;
 /// Entries to append together, and the head after them.
 #[derive(Debug, Clone)]
 pub struct Draft {
-    entries: Vec<Arc<Entry>>,
-    pub(super) head: Head,
+    pub(super) entries: Vec<Arc<Entry>>,
+    pub(super) head: Arc<Head>,
     pub(super) questions: Questions,
     pub(super) at_ms: u64,
     cost: CallCost,
     redactor: Redactor,
     /// Whether the entries come from another log, whose work in progress is not this log's.
-    is_import: bool,
+    pub(super) is_import: bool,
 }
 
 impl Draft {
     /// Creates an empty draft of a log with this head.
     pub(super) fn new(
-        head: &Head,
+        head: Arc<Head>,
         questions: &Questions,
         at_ms: u64,
         cost: CallCost,
         redactor: Redactor,
     ) -> Self {
-        let (head, questions) = (head.clone(), questions.clone());
+        let questions = questions.clone();
         Self { entries: Vec::new(), head, questions, at_ms, cost, redactor, is_import: false }
     }
 
@@ -58,18 +58,19 @@ impl Draft {
         &self.head
     }
 
-    /// Takes the head out, to append it with the entries. Afterwards the draft can only be committed.
-    pub fn take_head(&mut self) -> Arc<Head> {
-        Arc::new(std::mem::take(&mut self.head))
+    /// Returns the head as it is appended with the entries.
+    pub fn shared_head(&self) -> Arc<Head> {
+        Arc::clone(&self.head)
+    }
+
+    /// The head, to change it: a copy of the log's from the first change on.
+    pub(super) fn head_mut(&mut self) -> &mut Head {
+        Arc::make_mut(&mut self.head)
     }
 
     /// Whether the entries come from another log.
     pub fn is_import(&self) -> bool {
         self.is_import
-    }
-
-    pub(super) fn into_questions(self) -> Questions {
-        self.questions
     }
 
     /// The id of the next entry.
@@ -84,10 +85,11 @@ impl Draft {
 
     /// Starts the session with this draft; `created_at_ms` is its creation time in unix milliseconds.
     pub fn begin(&mut self, provider: &str, model: &str, parent: Option<&str>, created_at_ms: u64) {
-        self.head.created_at_ms = created_at_ms;
-        provider.clone_into(&mut self.head.provider);
-        model.clone_into(&mut self.head.model);
-        self.head.parent_session = parent.map(str::to_owned);
+        let head = self.head_mut();
+        head.created_at_ms = created_at_ms;
+        provider.clone_into(&mut head.provider);
+        model.clone_into(&mut head.model);
+        head.parent_session = parent.map(str::to_owned);
     }
 
     /// Adds an entry and returns its id. A call's result first withdraws the call's open questions.
@@ -105,8 +107,9 @@ impl Draft {
 
     fn record(&mut self, entry: Entry) -> EntryId {
         let id = entry.id;
-        self.head.updated_at_ms = self.at_ms;
-        self.head.record(&entry, &self.cost);
+        let head = Arc::make_mut(&mut self.head);
+        head.updated_at_ms = self.at_ms;
+        head.record(&entry, &self.cost);
         self.questions.follow(&entry);
         self.entries.push(Arc::new(entry));
         id
@@ -134,11 +137,12 @@ impl Draft {
         entries.iter().for_each(|entry| self.import_one(entry));
         let path = path_within(&self.entries, leaf);
         self.withdraw_questions();
-        let waiting = std::mem::take(&mut self.head.inbox);
+        let waiting = std::mem::take(&mut self.head_mut().inbox);
         if !waiting.is_empty() {
             self.push(EntryKind::InboxCleared { items: waiting });
         }
-        (self.head.interrupted, self.head.leaf) = (None, leaf);
+        let head = self.head_mut();
+        (head.interrupted, head.leaf) = (None, leaf);
         match missing_before(&path) {
             Some(missing) => Err(missing),
             None => Ok(path),
@@ -154,8 +158,9 @@ impl Draft {
             // Files of other systems do not link compactions.
             compaction.previous = compaction.previous.or(self.head.last_compaction);
         }
-        self.head.updated_at_ms = self.at_ms;
-        self.head.import(&entry);
+        let head = Arc::make_mut(&mut self.head);
+        head.updated_at_ms = self.at_ms;
+        head.import(&entry);
         self.questions.follow(&entry);
         self.entries.push(Arc::new(entry));
     }
@@ -202,15 +207,17 @@ impl Draft {
         recorded: Option<(EntryId, Arc<Terms>)>,
         fingerprint: Option<String>,
     ) {
-        self.head.run_terms = terms.map(|terms| match recorded {
+        let run_terms = terms.map(|terms| match recorded {
             Some((entry, recorded)) if *recorded == *terms => entry,
             _ => self.push(EntryKind::Terms { run, terms }),
         });
-        self.head.open_run = Some(run);
-        self.head.run_began_with = Bill::of(&self.head);
-        self.head.interrupted = None;
-        self.head.run_fingerprint = fingerprint;
-        self.head.state = LoggedState::Working;
+        let head = self.head_mut();
+        head.run_terms = run_terms;
+        head.open_run = Some(run);
+        head.run_began_with = Bill::of(head);
+        head.interrupted = None;
+        head.run_fingerprint = fingerprint;
+        head.state = LoggedState::Working;
     }
 
     /// What was spent since the newest run began.
@@ -221,18 +228,18 @@ impl Draft {
     /// Ends the run.
     pub fn end_run(&mut self, run: RunId, outcome: RunOutcome, context: ContextUsage) {
         let bill = self.bill_of_run();
-        self.push(EntryKind::RunEnded { run, outcome, context, bill });
+        self.push(EntryKind::RunEnded { run, outcome, context, bill: Box::new(bill) });
     }
 
     /// Sets the run that ended unfinished.
     pub fn set_interrupted(&mut self, run: Option<RunId>) {
-        self.head.interrupted = run;
+        self.head_mut().interrupted = run;
     }
 
     /// Sets a model's window in tokens, if it is the session's model.
     pub fn set_window(&mut self, provider: &str, model: &str, window_tokens: Option<u64>) {
         if self.head.is_model(provider, model) {
-            self.head.window = window_tokens;
+            self.head_mut().window = window_tokens;
         }
     }
 
@@ -241,15 +248,16 @@ impl Draft {
         let active = ActivePath::of(path);
         let compaction = active.compaction_id();
         let first = active.entries().first().map_or(self.next_id(), |entry| entry.id);
-        self.head.active_compaction = compaction;
-        self.head.active_from = compaction.map_or(first, |compaction| compaction.min(first));
-        self.head.context_tokens = tokens;
+        let head = self.head_mut();
+        head.active_compaction = compaction;
+        head.active_from = compaction.map_or(first, |compaction| compaction.min(first));
+        head.context_tokens = tokens;
     }
 
     /// Like [`Self::follow_path`] for a path on another branch: the agent that answered there continues.
     pub fn follow_branch(&mut self, path: &[Arc<Entry>], tokens: u64) {
         self.follow_path(path, tokens);
-        self.head.agent = newest_hand_off(path);
+        self.head_mut().agent = newest_hand_off(path);
     }
 
     /// Ends the questions whose deadline has passed.
@@ -282,7 +290,7 @@ impl Draft {
     /// Ends a compaction that no actor performs any more.
     pub fn close_compaction(&mut self, log: &Log) {
         if let Some(ended) = log.interrupted_compaction() {
-            self.push(EntryKind::CompactionEnded(ended));
+            self.push(EntryKind::CompactionEnded(Box::new(ended)));
         }
     }
 

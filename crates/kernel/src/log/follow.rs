@@ -114,29 +114,31 @@ impl Log {
         }
     }
 
-    /// Commits a draft that has become durable.
-    pub fn commit(&mut self, draft: Box<Draft>, head: Arc<Head>) {
-        let entries = self.head.entries + draft.entries().len() as u64;
-        assert_eq!(head.entries, entries, "a draft is committed to the log that it was made of");
+    /// Commits a draft that has become durable. Returns its entries.
+    pub fn commit(&mut self, draft: Box<Draft>) -> Vec<Arc<Entry>> {
+        let Draft { entries, head, questions, is_import, .. } = *draft;
+        let count = self.head.entries + entries.len() as u64;
+        assert_eq!(head.entries, count, "a draft is committed to the log that it was made of");
         if head.run_terms != self.head.run_terms {
             // The terms are recorded as the run starts, or were recorded with the inbox item.
             let waited = self.inbox.iter().find(|item| Some(item.id) == head.run_terms);
-            let new = draft.entries().iter().find(|entry| Some(entry.id) == head.run_terms);
+            let new = entries.iter().find(|entry| Some(entry.id) == head.run_terms);
             let new = new.and_then(|entry| entry.kind.as_terms());
             self.run_terms = waited.and_then(|item| item.terms.as_ref()).or(new).cloned();
         }
-        for entry in draft.entries() {
-            self.follow(entry, draft.is_import());
+        for entry in &entries {
+            self.follow(entry, is_import);
         }
         self.head = head;
         let is_shorter = |entry: &Arc<Entry>| {
             matches!(entry.kind, EntryKind::Compaction(_) | EntryKind::CompactionUndone { .. })
         };
         // Looking for the live part reads the whole path.
-        if draft.entries().iter().any(is_shorter) {
+        if entries.iter().any(is_shorter) {
             self.forget_history();
         }
-        self.questions = draft.into_questions();
+        self.questions = questions;
+        entries
     }
 
     /// Applies an entry that has become durable.

@@ -83,7 +83,7 @@ impl Log {
             cost_microdollars,
             recall: compaction.recall,
         };
-        draft.push(EntryKind::CompactionEnded(ended.clone()));
+        draft.push(EntryKind::CompactionEnded(Box::new(ended.clone())));
         if let Some(prune) = segment.prune {
             draft.push(EntryKind::Prune(prune));
         }
@@ -120,7 +120,7 @@ impl Log {
             cost_microdollars,
             recall: None,
         };
-        draft.push(EntryKind::CompactionEnded(ended.clone()));
+        draft.push(EntryKind::CompactionEnded(Box::new(ended.clone())));
         draft.push(EntryKind::Prune(Box::new(prune)));
         (draft, ended)
     }

@@ -54,8 +54,7 @@ impl Life {
         push(&self.log, &mut draft);
         self.stored.extend(draft.entries().iter().cloned());
         let moved = draft.entries().iter().any(|entry| matches!(entry.kind, EntryKind::LeafMoved { .. }));
-        let head = draft.take_head();
-        self.log.commit(draft, head);
+        self.log.commit(draft);
         if moved {
             self.log.replace_path(path_within(&self.stored, self.log.head().leaf));
         }
@@ -174,13 +173,13 @@ impl Life {
             let ended = log.interrupted_compaction().expect("one is open");
             let summary_usage = usage(2, 1).expect("given");
             let cost_microdollars = Some(30);
-            draft.push(EntryKind::CompactionEnded(CompactionEnded {
+            draft.push(EntryKind::CompactionEnded(Box::new(CompactionEnded {
                 outcome,
                 trigger,
                 summary_usage,
                 cost_microdollars,
                 ..ended
-            }));
+            })));
         });
     }
 
@@ -699,8 +698,7 @@ fn another_log_is_imported_as_it_is_and_nothing_of_it_is_under_way() {
                 assert_eq!(described(draft.head()), head, "of {drawing}");
                 assert_eq!(draft.billed(), Bill::default(), "it was paid for there");
                 into.stored.extend(draft.entries().iter().cloned());
-                let head = draft.take_head();
-                into.log.commit(draft, head);
+                into.log.commit(draft);
                 into.log.replace_path(imported);
                 into.assert_same_when_opened(drawing);
             }
@@ -861,7 +859,7 @@ fn a_compaction_is_installed_with_its_end_before_it() {
         );
         assert_eq!((ended.messages_after, ended.duration_ms, ended.cost_microdollars), (3, 12, Some(3)));
         let entries = draft.entries();
-        assert_eq!(entries[0].kind, EntryKind::CompactionEnded(ended));
+        assert_eq!(entries[0].kind, EntryKind::CompactionEnded(Box::new(ended)));
         let installed = entries.last().and_then(|entry| entry.kind.as_compaction()).expect("it comes last");
         assert_eq!((installed.previous, installed.duration_ms), (Some(EntryId(4)), 12));
         assert_eq!(installed.cost_microdollars, Some(3));

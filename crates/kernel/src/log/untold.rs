@@ -22,7 +22,7 @@ impl UntoldCompactions {
                 if self.0.len() == Self::MAX {
                     self.0.pop_front();
                 }
-                self.0.push_back(ended.clone());
+                self.0.push_back((**ended).clone());
             }
             EntryKind::RunEnded { outcome: RunOutcome::Completed, .. } => self.0.clear(),
             _ => {}

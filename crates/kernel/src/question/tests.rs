@@ -30,12 +30,7 @@ fn result(call_id: &str) -> EntryKind {
 fn run_ended() -> EntryKind {
     let window = Window { tokens: None, source: WindowSource::Unknown };
     let context = ContextUsage::new(Measured::default(), window);
-    EntryKind::RunEnded {
-        run: EntryId(0),
-        outcome: RunOutcome::Completed,
-        context,
-        bill: crate::bill::Bill::default(),
-    }
+    EntryKind::RunEnded { run: EntryId(0), outcome: RunOutcome::Completed, context, bill: Box::default() }
 }
 
 fn fold(kinds: impl IntoIterator<Item = EntryKind>) -> Questions {

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::Redactor;
 use crate::carried::Carried;
-use crate::entry::{ChildRecord, ChildStage, Compaction, CompactionEnded};
+use crate::entry::{ChildRecord, ChildStage, Compaction};
 use crate::entry::{CompactionOutcome, Custom, EntryKind, Metadata, RunOutcome, Shell};
 use crate::failure::Failure;
 use crate::files::FileOps;
@@ -45,7 +45,7 @@ impl Redactor {
             | EntryKind::Note { data: text, .. }
             | EntryKind::Metadata(Metadata::Title { title: Some(text) }) => self.values_in(text),
             EntryKind::Metadata(Metadata::Label { value: Some(text), .. }) => self.values_in(text),
-            EntryKind::CompactionEnded(CompactionEnded { outcome, .. }) => self.compaction_outcome(outcome),
+            EntryKind::CompactionEnded(ended) => self.compaction_outcome(&mut ended.outcome),
             EntryKind::RunEnded { outcome, .. }
             | EntryKind::Child(ChildRecord { stage: ChildStage::Ended { outcome, .. }, .. }) => {
                 self.run_outcome(outcome);

@@ -229,7 +229,7 @@ impl Run {
     /// Gives up this model: another one is used, or the run fails.
     fn give_up(&mut self, failure: Failure) -> Vec<Effect> {
         if !self.fallbacks.would_take(failure.class) {
-            return self.end(Vec::new(), RunOutcome::Failed(failure));
+            return self.end(Vec::new(), RunOutcome::Failed(Box::new(failure)));
         }
         self.fallbacks.left -= 1;
         self.phase = Phase::FallingBack;

@@ -4,15 +4,16 @@
 //! longest time are dropped first, and are written anew when they are needed.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
 use crate::dialect::History;
 
 /// Conversations by their sessions.
 #[derive(Debug)]
 pub(super) struct Histories {
-    by_session: HashMap<String, Kept>,
+    by_session: HashMap<Arc<str>, Kept>,
     /// The sessions, the one that was not used for the longest time first.
-    by_use: BTreeMap<u64, String>,
+    by_use: BTreeMap<u64, Arc<str>>,
     uses: u64,
     bytes: usize,
     bytes_max: usize,
@@ -45,8 +46,9 @@ impl Histories {
         let (used, bytes) = (self.uses, history.size());
         self.uses += 1;
         self.bytes += bytes;
-        self.by_session.insert(session.to_owned(), Kept { history, used, bytes });
-        self.by_use.insert(used, session.to_owned());
+        let session: Arc<str> = session.into();
+        self.by_session.insert(Arc::clone(&session), Kept { history, used, bytes });
+        self.by_use.insert(used, session);
         while self.bytes > self.bytes_max
             && let Some((_, oldest)) = self.by_use.pop_first()
         {

@@ -12,7 +12,7 @@ use std::task::{Context, Poll};
 use std::time::{Duration, SystemTime};
 
 use futures_util::stream::{Stream, StreamExt};
-use greenroom_kernel::{AssistantMessage, Failure, FailureClass, Messages, ToolCall};
+use greenroom_kernel::{AssistantMessage, Failure, FailureClass, Messages, Part, ToolCall};
 use tokio::time::{Instant, Sleep, sleep_until, timeout_at};
 
 use super::body::{Body, Interruption, more_than};
@@ -235,7 +235,8 @@ impl Reader {
         let decoder = std::mem::replace(&mut self.decoder, self.server.dialect.decoder());
         let Call { model, messages, purpose } = &self.call;
         let asked = Asked { provider: &self.server.options.name, model, purpose: *purpose, messages };
-        let answer = decoder.finish(&asked, &mut self.events)?;
+        let mut answer = decoder.finish(&asked, &mut self.events)?;
+        answer.content.iter_mut().for_each(shrink);
         // Text with replaced bytes can still be read, but a tool must not act on such arguments.
         let is_damaged = |call: &ToolCall| call.arguments.contains(char::REPLACEMENT_CHARACTER);
         if self.body.had_invalid_utf8() && answer.tool_calls().any(is_damaged) {
@@ -424,6 +425,14 @@ fn is_refused(error: &reqwest::Error) -> bool {
     let causes = std::iter::successors(std::error::Error::source(error), |cause| cause.source());
     let mut kinds = causes.filter_map(|cause| cause.downcast_ref::<io::Error>()).map(io::Error::kind);
     error.is_connect() && kinds.any(|kind| kind == io::ErrorKind::ConnectionRefused)
+}
+
+/// Gives back what a text that grew piece by piece has too much of: it is kept as long as the conversation.
+fn shrink(part: &mut Part) {
+    if let Part::Text(text) | Part::Reasoning(text) | Part::ToolCall(ToolCall { arguments: text, .. }) = part
+    {
+        text.shrink_to_fit();
+    }
 }
 
 #[cfg(test)]

@@ -156,7 +156,7 @@ fn carried() -> Carried {
 }
 
 fn ended(outcome: CompactionOutcome) -> EntryKind {
-    EntryKind::CompactionEnded(CompactionEnded {
+    EntryKind::CompactionEnded(Box::new(CompactionEnded {
         started: EntryId(1),
         trigger: Trigger::Threshold,
         outcome,
@@ -172,7 +172,7 @@ fn ended(outcome: CompactionOutcome) -> EntryKind {
         summary_usage: usage(),
         cost_microdollars: None,
         recall: Some(FactRecall { facts: 9, before: 10, after: 11 }),
-    })
+    }))
 }
 
 fn run_ended(outcome: RunOutcome) -> EntryKind {
@@ -184,7 +184,7 @@ fn run_ended_in(outcome: RunOutcome, window_source: WindowSource) -> EntryKind {
     let context = ContextUsage::new(measured, Window { tokens: Some(40), source: window_source });
     let compaction = CompactionBill { tokens: 41, saved_tokens: 42, ..CompactionBill::default() };
     let bill = Bill { usage: usage(), cost_microdollars: 43, compaction };
-    EntryKind::RunEnded { run: EntryId(3), outcome, context, bill }
+    EntryKind::RunEnded { run: EntryId(3), outcome, context, bill: Box::new(bill) }
 }
 
 fn terms() -> Arc<Terms> {
@@ -334,7 +334,7 @@ fn kinds() -> Vec<EntryKind> {
                 requested: Some(2),
                 retry_after_ms: Some(3),
             };
-            run_ended(RunOutcome::Failed(failure))
+            run_ended(RunOutcome::Failed(Box::new(failure)))
         }),
     );
     kinds.extend(

@@ -126,8 +126,8 @@ stored_enum!(V1: EntryKind {
     11 = InboxCleared { items: Vec<EntryId> },
     12 = LeafMoved { to: Option<EntryId> },
     13 = CompactionStarted(started: CompactionStarted),
-    14 = CompactionEnded(ended: CompactionEnded),
-    15 = RunEnded { run: EntryId, outcome: RunOutcome, context: ContextUsage, bill: Bill },
+    14 = CompactionEnded(ended: Box<CompactionEnded>),
+    15 = RunEnded { run: EntryId, outcome: RunOutcome, context: ContextUsage, bill: Box<Bill> },
     16 = Spent(spent: Spent),
     17 = Prune(prune: Box<Prune>),
     18 = WholeResult { call_id: String, content: Vec<Block> },
@@ -377,7 +377,7 @@ stored_enum!(V1: Spender { 0 = SubAgent { session: String }, 1 = BranchSummary, 
 stored_enum!(V1: RunOutcome {
     0 = Completed,
     1 = Aborted,
-    2 = Failed(failure: Failure),
+    2 = Failed(failure: Box<Failure>),
     3 = Interrupted,
     4 = Stopped { reason: String };
     _

@@ -63,14 +63,15 @@ pub(super) struct ModelTask {
 }
 
 impl ModelTask {
-    pub(super) async fn run(self, request: Request) {
+    /// Makes the call, and reports its end to the agent.
+    pub(super) async fn run(self, request: Box<Request>) {
         let outcome = self.with_hooks(request).await;
         let over = AgentMessage::ModelOver { stamp: self.stamp, call: self.call, outcome };
         let _ = self.agent.cast(over.into());
     }
 
     /// Makes the call with its hooks, and returns the outcome.
-    async fn with_hooks(&self, request: Request) -> ModelOutcome {
+    async fn with_hooks(&self, request: Box<Request>) -> ModelOutcome {
         let hooks = ModelHooks {
             agent: &self.definition,
             deps: &self.deps,
@@ -88,7 +89,7 @@ impl ModelTask {
         let (outcome, was_asked) = match decision {
             Some(Decision::Ask(request)) => {
                 self.compare(&request);
-                (self.call(*request).await, true)
+                (self.call(request).await, true)
             }
             Some(Decision::Answered(text)) => (self.answered(&model, text), false),
             Some(Decision::Refused(reason)) => return ModelOutcome::Refused(reason),
@@ -141,7 +142,7 @@ impl ModelTask {
     }
 
     /// Calls the provider.
-    async fn call(&self, request: Request) -> ModelOutcome {
+    async fn call(&self, request: Box<Request>) -> ModelOutcome {
         let model = request.model.clone();
         let mut partial = self.nothing_yet(model.clone());
         let span = trace::chat(&self.span, &*self.lane.provider, &request);
@@ -263,10 +264,10 @@ impl ModelTask {
 
     async fn work(
         &self,
-        mut request: Request,
+        mut request: Box<Request>,
         partial: &mut AssistantMessage,
         times: &mut CallTimes,
-        flight: &mut Option<Flight>,
+        flight: &mut Option<Box<Flight>>,
         span: &Span,
     ) -> Result<Box<AssistantMessage>, NoAnswer> {
         let asked = Instant::now();
@@ -309,9 +310,9 @@ impl ModelTask {
         *flight =
             Flight::begin(&self.session, Some(self.stamp), &self.deps, &self.lane, &request, info.as_ref());
         times.sent = Some(Instant::now());
-        let stream = silence.unless_silent(self.lane.provider.stream(request)).await.map_err(silent)?;
+        let stream = silence.unless_silent(self.lane.provider.stream(*request)).await.map_err(silent)?;
         if stream.is_err() {
-            flight.take().into_iter().for_each(Flight::refused);
+            flight.take().into_iter().for_each(|flight| flight.refused());
         }
         let mut stream = stream.map_err(Box::new)?;
         while let Some(event) = silence.unless_silent(stream.next()).await.map_err(silent)? {

@@ -58,7 +58,7 @@ fn request() -> Request {
 
 #[test]
 fn texts_may_be_others_where_all_else_is_the_same() {
-    let before = request();
+    let before = Box::new(request());
     let texts = vec![
         user("my number is [number]"),
         answer(vec![call("a", "look", r#"{"at":"[number]"}"#), call("b", "look", "{}")]),
@@ -73,7 +73,7 @@ fn texts_may_be_others_where_all_else_is_the_same() {
 
 #[test]
 fn nothing_may_be_moved_added_left_out_or_turned_into_something_else() {
-    let before = request();
+    let before = Box::new(request());
     let of = |change: &dyn Fn(&mut Vec<Arc<Message>>)| {
         let mut messages = before.messages.to_vec();
         change(&mut messages);
@@ -103,7 +103,7 @@ fn nothing_may_be_moved_added_left_out_or_turned_into_something_else() {
 
 #[test]
 fn settings_are_merged_checked_and_never_raise_the_output_limit() {
-    let with = |settings: ModelSettings| with_settings(request(), settings);
+    let with = |settings: ModelSettings| with_settings(Box::new(request()), settings);
     let lower = with(ModelSettings::new().output_tokens_max(10).seed(7)).expect("good settings").settings;
     assert_eq!((lower.temperature, lower.seed, lower.output_tokens_max), (Some(0.5), Some(7), Some(10)));
     let higher = with(ModelSettings::new().output_tokens_max(9_000)).expect("good settings").settings;

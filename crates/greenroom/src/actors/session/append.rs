@@ -5,11 +5,11 @@
 
 use std::sync::Arc;
 
+use greenroom_kernel::Entry;
 use greenroom_kernel::bill::{Bill, Tally};
 use greenroom_kernel::entry::{EntryKind, Spender, Spent};
 use greenroom_kernel::log::Draft;
 use greenroom_kernel::path::is_message;
-use greenroom_kernel::{Entry, Head};
 use greenroom_store::{Appended, Batch, StoreError};
 use tracing::Instrument as _;
 
@@ -50,10 +50,9 @@ impl SessionState {
         }
         let (provider, model) = (self.definition.provider(), self.definition.model());
         draft.set_window(provider, model, self.definition.window.tokens);
-        let (entries, head) = (draft.entries().to_vec(), draft.take_head());
-        self.store(&entries, &head, key).await?;
+        self.store(&draft, key).await?;
         let (bill_before, is_import) = (self.log.bill(), draft.is_import());
-        self.log.commit(draft, head);
+        let entries = self.log.commit(draft);
         if is_import || entries.iter().any(|entry| matches!(entry.kind, EntryKind::Metadata(_))) {
             self.labels_changed();
         }
@@ -79,16 +78,17 @@ impl SessionState {
     }
 
     /// Writes entries to the store.
-    async fn store(&mut self, entries: &[Arc<Entry>], head: &Arc<Head>, key: Option<String>) -> Result<()> {
-        let batch = Batch { entries: entries.to_vec(), head: Arc::clone(head), key };
+    async fn store(&mut self, draft: &Draft, key: Option<String>) -> Result<()> {
+        let batch = Batch { entries: draft.entries().to_vec(), head: draft.shared_head(), key };
+        let entries = batch.entries.len();
         self.send_told();
-        let span = trace::append(self.work_span(), &self.shared.id, entries.len());
+        let span = trace::append(self.work_span(), &self.shared.id, entries);
         let began = tokio::time::Instant::now();
         let appended = self.deps.store.append(&self.shared.id, batch).instrument(span.clone()).await;
         let took = began.elapsed();
         self.deps.readiness.note(&appended);
         let is_durable = appended.is_ok();
-        self.deps.metrics.count(Happened::Appended { entries: entries.len(), is_durable, took });
+        self.deps.metrics.count(Happened::Appended { entries, is_durable, took });
         if let Err(error) = &appended {
             trace::append_failed(&span);
             self.append_failed(error);

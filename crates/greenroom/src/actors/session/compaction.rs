@@ -485,7 +485,7 @@ impl SessionState {
             ..self.log.interrupted_compaction().expect("a compaction that runs is open in the log")
         };
         let mut draft = self.log.draft(self.deps.now_ms());
-        draft.push(EntryKind::CompactionEnded(ended.clone()));
+        draft.push(EntryKind::CompactionEnded(Box::new(ended.clone())));
         if let Err(error) = self.append(draft, None).await {
             self.warn(format!("a compaction's end could not be recorded: {error}"));
         }

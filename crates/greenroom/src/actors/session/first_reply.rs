@@ -306,7 +306,7 @@ impl FirstRun {
             }
             EntryKind::RunEnded { run, outcome, context, bill } if Some(*run) == self.run => {
                 let (outcome, compactions) = (outcome.clone(), told_compactions(self.compactions.iter()));
-                self.end = Some(Ended { outcome, with: Some((*context, *bill)), compactions });
+                self.end = Some(Ended { outcome, with: Some((*context, **bill)), compactions });
             }
             EntryKind::Note { kind, .. } if kind == RUN_RESUMED && self.run.is_some() && !self.is_left => {
                 self.run = Some(entry.id);
@@ -339,7 +339,7 @@ impl FirstRun {
         }
         Err(match self.end.map(|end| end.outcome) {
             Some(RunOutcome::Aborted) => Error::Aborted,
-            Some(RunOutcome::Failed(failure)) => Error::Model(failure),
+            Some(RunOutcome::Failed(failure)) => Error::Model(*failure),
             Some(RunOutcome::Stopped { reason }) => Error::Stopped { reason },
             Some(RunOutcome::Completed | RunOutcome::Interrupted | RunOutcome::Unknown | _) | None => gone,
         })

@@ -272,7 +272,7 @@ impl SessionState {
             cost_microdollars,
             ..started
         };
-        draft.push(EntryKind::CompactionEnded(ended.clone()));
+        draft.push(EntryKind::CompactionEnded(Box::new(ended.clone())));
         let told = match self.follow_branch(draft, path).await {
             Ok(()) => Ok(Compacted::from(&ended)),
             Err(error) => Err(error),

@@ -91,12 +91,12 @@ impl CompactionRequest {
     }
 }
 
-/// The open compaction.
+/// The open compaction. Its request is boxed, so a session without one does not hold its memory.
 enum Open {
     /// It waits for the context's size, with this number of the measurement.
-    Measuring { request: CompactionRequest, measurement: u64 },
+    Measuring { request: Box<CompactionRequest>, measurement: u64 },
     /// Its start is recorded as this entry.
-    Running { id: EntryId, request: CompactionRequest },
+    Running { id: EntryId, request: Box<CompactionRequest> },
 }
 
 /// The open compaction, and the conditions for the next one.
@@ -150,13 +150,13 @@ impl OpenCompaction {
 
     fn request(&self) -> Option<&CompactionRequest> {
         self.open.as_ref().map(|open| match open {
-            Open::Measuring { request, .. } | Open::Running { request, .. } => request,
+            Open::Measuring { request, .. } | Open::Running { request, .. } => &**request,
         })
     }
 
     fn request_mut(&mut self) -> Option<&mut CompactionRequest> {
         self.open.as_mut().map(|open| match open {
-            Open::Measuring { request, .. } | Open::Running { request, .. } => request,
+            Open::Measuring { request, .. } | Open::Running { request, .. } => &mut **request,
         })
     }
 
@@ -165,7 +165,7 @@ impl OpenCompaction {
         assert!(self.is_idle(), "one compaction at a time");
         self.measurements += 1;
         let measurement = self.measurements;
-        self.open = Some(Open::Measuring { request, measurement });
+        self.open = Some(Open::Measuring { request: Box::new(request), measurement });
         measurement
     }
 
@@ -185,7 +185,7 @@ impl OpenCompaction {
     /// Notes the start of a compaction.
     pub(super) fn begin(&mut self, id: EntryId, request: CompactionRequest) {
         assert!(self.is_idle(), "one compaction at a time");
-        self.open = Some(Open::Running { id, request });
+        self.open = Some(Open::Running { id, request: Box::new(request) });
     }
 
     /// Returns the started compaction, by the entry of its start.
@@ -213,7 +213,7 @@ impl OpenCompaction {
 
     fn take(&mut self) -> Option<CompactionRequest> {
         self.open.take().map(|open| match open {
-            Open::Measuring { request, .. } | Open::Running { request, .. } => request,
+            Open::Measuring { request, .. } | Open::Running { request, .. } => *request,
         })
     }
 

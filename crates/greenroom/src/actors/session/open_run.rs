@@ -414,7 +414,7 @@ impl ClosingRun {
             }
             // A sub-agent's run is aborted when the session above it is deleted.
             RunOutcome::Aborted if !is_deleting => Err(Error::Aborted),
-            RunOutcome::Failed(failure) => Err(Error::Model(failure.clone())),
+            RunOutcome::Failed(failure) => Err(Error::Model((**failure).clone())),
             RunOutcome::Stopped { reason } => Err(match run.rejected.take() {
                 Some(reason) => Error::Rejected { reason, text: std::mem::take(&mut run.told.text) },
                 None => Error::Stopped { reason: reason.clone() },

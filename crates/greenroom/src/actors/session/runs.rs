@@ -16,7 +16,8 @@ use crate::core::running::Running;
 /// The runs of a session: the one in progress, and the state that carries over to the next one.
 #[derive(Default)]
 pub(super) struct Runs {
-    open: Option<OpenRun>,
+    /// Boxed, so an idle session does not hold its memory.
+    open: Option<Box<OpenRun>>,
     /// The instructions of the newest run since the session was opened.
     instructions: Option<Arc<str>>,
     /// The number of attempts by the session's agents, which is the number of the newest one.
@@ -33,11 +34,11 @@ pub(super) struct Runs {
 impl Runs {
     /// Returns the run in progress.
     pub(super) fn open(&self) -> Option<&OpenRun> {
-        self.open.as_ref()
+        self.open.as_deref()
     }
 
     pub(super) fn open_mut(&mut self) -> Option<&mut OpenRun> {
-        self.open.as_mut()
+        self.open.as_deref_mut()
     }
 
     pub(super) fn is_open(&self) -> bool {
@@ -51,29 +52,29 @@ impl Runs {
 
     /// Returns the run in progress and the attempt at it.
     pub(super) fn stamp(&self) -> Option<RunAttempt> {
-        self.open.as_ref().map(OpenRun::stamp)
+        self.open().map(OpenRun::stamp)
     }
 
     /// Returns the span of the run in progress.
     pub(super) fn span(&self) -> Option<&Span> {
-        self.open.as_ref().map(OpenRun::span)
+        self.open().map(OpenRun::span)
     }
 
     /// Whether the run's end waits for a measurement.
     pub(super) fn is_closing(&self) -> bool {
-        self.open.as_ref().is_some_and(OpenRun::is_closing)
+        self.open().is_some_and(OpenRun::is_closing)
     }
 
     /// Returns the open run if the message is about it. Late messages are dropped here.
     pub(super) fn current(&mut self, stamp: RunAttempt) -> Option<&mut OpenRun> {
-        self.open.as_mut().filter(|run| run.stamp() == stamp && !run.is_closing())
+        self.open_mut().filter(|run| run.stamp() == stamp && !run.is_closing())
     }
 
     /// Makes the run that is open in the log the run in progress.
     pub(super) fn begin(&mut self, run: RunId, span: Span, new: NewRun) {
         self.note_instructions(&new.instructions);
         let attempt = self.next_attempt();
-        self.open = Some(OpenRun::new(RunAttempt { run, attempt }, span, new));
+        self.open = Some(Box::new(OpenRun::new(RunAttempt { run, attempt }, span, new)));
     }
 
     /// Returns the number of the next attempt.
@@ -94,7 +95,7 @@ impl Runs {
     }
 
     /// Takes the run in progress.
-    pub(super) fn take(&mut self) -> Option<OpenRun> {
+    pub(super) fn take(&mut self) -> Option<Box<OpenRun>> {
         self.open.take()
     }
 

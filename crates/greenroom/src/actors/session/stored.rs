@@ -155,7 +155,7 @@ async fn amend_claimed(
         open_run,
     );
     let events: Vec<_> = events.map(Arc::new).collect();
-    let batch = Batch { entries: draft.entries().to_vec(), head: draft.take_head(), key: None };
+    let batch = Batch { entries: draft.entries().to_vec(), head: draft.shared_head(), key: None };
     deps.store.append(&shared.id, batch).await?;
     if withdrawn > 0 && shared.is_suspended() {
         parking.tell_withdrawn(&shared.id, &waiting);

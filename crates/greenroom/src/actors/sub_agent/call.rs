@@ -291,7 +291,8 @@ impl SubAgentCall {
     /// log when it is opened.
     fn tell_end(&self, started: EntryId, spent: Bill) {
         let awake = self.caller.keep_awake();
-        let message = || SessionMessage::ChildEnded { started, outcome: self.outcome.clone(), spent };
+        let message =
+            || SessionMessage::ChildEnded { started, outcome: self.outcome.clone(), spent: Box::new(spent) };
         if self.caller.is_suspended()
             && let Ok(tasks) = tokio::runtime::Handle::try_current()
         {
@@ -310,9 +311,9 @@ fn outcome(ended: &Result<String>) -> RunOutcome {
         Ok(_) => RunOutcome::Completed,
         Err(Error::Aborted) => RunOutcome::Aborted,
         Err(Error::Interrupted { .. } | Error::Closed) => RunOutcome::Interrupted,
-        Err(Error::Model(failure)) => RunOutcome::Failed(failure.clone()),
+        Err(Error::Model(failure)) => RunOutcome::Failed(Box::new(failure.clone())),
         Err(Error::Stopped { reason }) => RunOutcome::Stopped { reason: reason.clone() },
-        Err(error) => RunOutcome::Failed(Failure::new(FailureClass::Other, error.to_string())),
+        Err(error) => RunOutcome::Failed(Box::new(Failure::new(FailureClass::Other, error.to_string()))),
     }
 }
 

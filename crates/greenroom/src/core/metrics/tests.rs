@@ -58,11 +58,11 @@ fn answer(provider: &str, model: &str, usage: Usage) -> EntryKind {
 fn run_ended(outcome: RunOutcome) -> EntryKind {
     let window = Window { tokens: None, source: WindowSource::Unknown };
     let (run, context) = (EntryId(0), ContextUsage::new(Measured::default(), window));
-    EntryKind::RunEnded { run, outcome, context, bill: greenroom_kernel::bill::Bill::default() }
+    EntryKind::RunEnded { run, outcome, context, bill: Box::default() }
 }
 
 fn compaction_ended(outcome: CompactionOutcome, cost_microdollars: Option<u64>) -> EntryKind {
-    EntryKind::CompactionEnded(CompactionEnded {
+    EntryKind::CompactionEnded(Box::new(CompactionEnded {
         started: EntryId(0),
         trigger: Trigger::Threshold,
         outcome,
@@ -78,7 +78,7 @@ fn compaction_ended(outcome: CompactionOutcome, cost_microdollars: Option<u64>) 
         summary_usage: usage(100, 0, 10),
         cost_microdollars,
         recall: None,
-    })
+    }))
 }
 
 /// Everything that is counted, once.
@@ -94,7 +94,7 @@ fn everything(metrics: &Metrics) {
         entry(3, compaction_ended(CompactionOutcome::Completed, Some(500_000))),
         entry(4, compaction_ended(CompactionOutcome::Failed { reason: String::new() }, None)),
         entry(5, run_ended(RunOutcome::Completed)),
-        entry(6, run_ended(RunOutcome::Failed(Failure::new(FailureClass::Auth, "no")))),
+        entry(6, run_ended(RunOutcome::Failed(Box::new(Failure::new(FailureClass::Auth, "no"))))),
     ];
     metrics.count(Happened::Recorded {
         entries: &entries,

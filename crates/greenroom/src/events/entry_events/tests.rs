@@ -19,7 +19,7 @@ fn runs(drawn: &str, open_run: Option<u64>) -> Vec<Option<u64>> {
                     run,
                     outcome: RunOutcome::Completed,
                     context: context(),
-                    bill: greenroom_kernel::bill::Bill::default(),
+                    bill: Box::default(),
                 },
             };
             Entry {

@@ -159,7 +159,7 @@ pub(crate) fn all() -> Vec<EventKind> {
         RunOutcome::Aborted,
         RunOutcome::Interrupted,
         RunOutcome::Stopped { reason: "250 steps".into() },
-        RunOutcome::Failed(failure()),
+        RunOutcome::Failed(Box::new(failure())),
     ];
     let child_end = |outcome| EventKind::ChildEnd {
         started: entry_id,
@@ -291,7 +291,7 @@ fn a_newer_reason_is_unknown_and_its_event_is_not() {
     older.as_object_mut().unwrap().retain(|key, _| !key.contains("cost"));
     let older = serde_json::from_value::<Event>(older).unwrap().kind;
     assert!(matches!(older, EventKind::RunEnd { cost_microdollars: 0, is_cost_estimated: false, .. }));
-    let failed = run_end(RunOutcome::Failed(failure()));
+    let failed = run_end(RunOutcome::Failed(Box::new(failure())));
     let failed = read(failed, "/failure/class", "too_hot");
     let EventKind::RunEnd { outcome: RunOutcome::Failed(failure), .. } = failed else { panic!("{failed:?}") };
     assert_eq!((failure.class, failure.message.as_str()), (FailureClass::Other, "too long"));
@@ -354,7 +354,7 @@ fn ends_are_flat_and_their_outcomes_are_words() {
             }),
         ),
         (
-            run_end(RunOutcome::Failed(failure())),
+            run_end(RunOutcome::Failed(Box::new(failure()))),
             json!({
                 "type": "run_end", "outcome": "failed", "reason": "too long", "failure": failure(),
                 "context": context, "cost_microdollars": 5, "is_cost_estimated": true,

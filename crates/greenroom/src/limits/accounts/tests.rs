@@ -120,10 +120,10 @@ async fn what_a_crash_leaves_uncounted_is_counted_from_the_logs() {
             }
             let tokens = draw(1_000);
             draft.push(answer(tokens));
-            let (entries, head) = (draft.entries().to_vec(), draft.take_head());
-            let batch = Batch { entries: entries.clone(), head: Arc::clone(&head), key: None };
+            let entries = draft.entries().to_vec();
+            let batch = Batch { entries: entries.clone(), head: draft.shared_head(), key: None };
             store.append(&id, batch).await.unwrap();
-            logs[chosen].commit(draft, head);
+            logs[chosen].commit(draft);
             sums[chosen] += tokens;
             let is_crash = step == 79 || draw(8) == 0;
             // The process may end before what is durable was counted.

@@ -112,41 +112,44 @@ impl LoggedKind {
                 Self::Inbox { delivery, content: logged_blocks(&content) }
             }
             EntryKind::LeafMoved { to } => Self::LeafMoved { to },
-            EntryKind::CompactionEnded(CompactionEnded {
-                started,
-                trigger,
-                outcome,
-                entry,
-                tokens_before,
-                tokens_after,
-                messages_before,
-                messages_after,
-                messages_removed,
-                duration_ms,
-                waited_ms,
-                prepared_ms,
-                summary_usage,
-                cost_microdollars,
-                recall,
-            }) => Self::CompactionEnded {
-                started,
-                trigger,
-                outcome,
-                entry,
-                tokens_before,
-                tokens_after,
-                messages_before,
-                messages_after,
-                messages_removed,
-                duration_ms,
-                waited_ms,
-                prepared_ms,
-                summary_usage,
-                cost_microdollars,
-                recall,
-            },
+            EntryKind::CompactionEnded(ended) => {
+                let CompactionEnded {
+                    started,
+                    trigger,
+                    outcome,
+                    entry,
+                    tokens_before,
+                    tokens_after,
+                    messages_before,
+                    messages_after,
+                    messages_removed,
+                    duration_ms,
+                    waited_ms,
+                    prepared_ms,
+                    summary_usage,
+                    cost_microdollars,
+                    recall,
+                } = *ended;
+                Self::CompactionEnded {
+                    started,
+                    trigger,
+                    outcome,
+                    entry,
+                    tokens_before,
+                    tokens_after,
+                    messages_before,
+                    messages_after,
+                    messages_removed,
+                    duration_ms,
+                    waited_ms,
+                    prepared_ms,
+                    summary_usage,
+                    cost_microdollars,
+                    recall,
+                }
+            }
             EntryKind::RunEnded { run, outcome, context, bill } => {
-                let Bill { usage, cost_microdollars, compaction: compaction_bill } = bill;
+                let Bill { usage, cost_microdollars, compaction: compaction_bill } = *bill;
                 Self::RunEnded { run, outcome, context, usage, cost_microdollars, compaction_bill }
             }
             EntryKind::Child(ChildRecord { call_id, name, session, stage }) => {
@@ -300,7 +303,7 @@ impl LoggedKind {
                 summary_usage,
                 cost_microdollars,
                 recall,
-            } => EntryKind::CompactionEnded(CompactionEnded {
+            } => EntryKind::CompactionEnded(Box::new(CompactionEnded {
                 started,
                 trigger,
                 outcome,
@@ -316,10 +319,10 @@ impl LoggedKind {
                 summary_usage,
                 cost_microdollars,
                 recall,
-            }),
+            })),
             Self::RunEnded { run, outcome, context, usage, cost_microdollars, compaction_bill } => {
                 let bill = Bill { usage, cost_microdollars, compaction: compaction_bill };
-                EntryKind::RunEnded { run, outcome, context, bill }
+                EntryKind::RunEnded { run, outcome, context, bill: Box::new(bill) }
             }
             Self::Child { call_id, name, session, started, outcome } => {
                 let stage = match (started, outcome) {

@@ -63,7 +63,7 @@ fn of_run(run: u64, terms: Arc<Terms>) -> EntryKind {
 }
 
 fn ended(run: u64, outcome: RunOutcome) -> EntryKind {
-    let bill = greenroom_kernel::bill::Bill::default();
+    let bill = Box::default();
     EntryKind::RunEnded { run: EntryId(run), outcome, context: context(run), bill }
 }
 
@@ -72,7 +72,7 @@ fn resumed() -> EntryKind {
 }
 
 fn compacted(tokens_before: u64) -> EntryKind {
-    EntryKind::CompactionEnded(CompactionEnded {
+    EntryKind::CompactionEnded(Box::new(CompactionEnded {
         started: EntryId(0),
         trigger: Trigger::Manual,
         outcome: CompactionOutcome::Completed,
@@ -88,7 +88,7 @@ fn compacted(tokens_before: u64) -> EntryKind {
         summary_usage: Usage::default(),
         cost_microdollars: None,
         recall: None,
-    })
+    }))
 }
 
 fn told(kinds: Vec<EntryKind>) -> FirstRun {
@@ -239,7 +239,7 @@ fn a_reply_is_the_whole_answer_or_why_there_is_none() {
         |reply: &Reply| reply.compactions.iter().map(|told| told.tokens_before).collect::<Vec<_>>();
     assert_eq!(compactions(&completed), [5]);
     // A reply reports the compactions since the previous reply.
-    let failed = RunOutcome::Failed(Failure::new(FailureClass::Auth, "no"));
+    let failed = RunOutcome::Failed(Box::new(Failure::new(FailureClass::Auth, "no")));
     for (outcome, expect) in [(RunOutcome::Completed, &[6][..]), (failed.clone(), &[5, 6])] {
         let more = vec![
             compacted(6),
@@ -334,7 +334,7 @@ async fn compactions_before_a_prompt_count_since_the_reply_before() {
             draft.push(kind);
         });
         let store = Store::memory();
-        let batch = Batch { entries: draft.entries().to_vec(), head: draft.take_head(), key: None };
+        let batch = Batch { entries: draft.entries().to_vec(), head: draft.shared_head(), key: None };
         store.append("s", batch).await.expect("it is kept");
         let told = async |first| {
             let told = compactions_before(&store, "s", first).await.expect("it is read");

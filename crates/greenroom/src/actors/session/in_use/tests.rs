@@ -39,8 +39,7 @@ fn log(words: &str) -> Log {
     }
     let model = draft.head().model.clone();
     draft.set_window("p", &model, Some(70));
-    let head = draft.take_head();
-    log.commit(draft, head);
+    log.commit(draft);
     log
 }
 

@@ -24,8 +24,7 @@ fn log(items: u64) -> Log {
             terms: None,
         });
     }
-    let head = draft.take_head();
-    log.commit(draft, head);
+    log.commit(draft);
     log
 }
 
@@ -53,8 +52,7 @@ fn a_withdrawn_item_never_begins_and_leaves_the_log_with_the_next_append() {
 
     let mut draft = log.draft(2);
     inbox.clear_refused(&mut draft);
-    let head = draft.take_head();
-    log.commit(draft, head);
+    log.commit(draft);
     inbox.committed(&log);
     assert_eq!(log.inbox().len(), 1);
     let mut draft = log.draft(3);
@@ -124,8 +122,7 @@ fn what_was_refused_is_cleared_as_soon_as_the_store_takes_that() {
     assert!(inbox.may_clear());
     let mut draft = log.draft(2);
     inbox.clear_refused(&mut draft);
-    let head = draft.take_head();
-    log.commit(draft, head);
+    log.commit(draft);
     inbox.committed(&log);
     assert!(!inbox.may_clear() && !inbox.has_refused());
 }

@@ -46,7 +46,7 @@ fn answer(text: &str, stop: StopReason) -> Message {
 }
 
 fn failed(class: FailureClass) -> RunOutcome {
-    RunOutcome::Failed(Failure::new(class, "no"))
+    RunOutcome::Failed(Box::new(Failure::new(class, "no")))
 }
 
 fn gone() -> Error {

@@ -179,16 +179,16 @@ fn kinds() -> Vec<EntryKind> {
             terms: None,
         },
         EntryKind::LeafMoved { to: None },
-        EntryKind::CompactionEnded(ended),
+        EntryKind::CompactionEnded(Box::new(ended)),
         EntryKind::RunEnded {
             run: id(0),
             outcome: RunOutcome::Completed,
             context,
-            bill: Bill {
+            bill: Box::new(Bill {
                 cost_microdollars: 8,
                 compaction: CompactionBill { saved_tokens: 7, ..CompactionBill::default() },
                 ..Bill::default()
-            },
+            }),
         },
         child(ChildStage::Started),
         child(ChildStage::Ended { started: id(4), outcome: RunOutcome::Aborted }),
