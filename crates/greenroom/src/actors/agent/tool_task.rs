@@ -197,8 +197,9 @@ impl ToolTask {
             Some(tool) => {
                 tokio::select! {
                     biased;
-                    () = self.cancel.cancelled() => Decision::Run(call.clone()),
+                    // What was decided before the cancellation counts: a refused call was refused.
                     decision = hooks.before(call, &**tool, &of_hooks) => decision,
+                    () = self.cancel.cancelled() => Decision::Run(call.clone()),
                 }
             }
             None => Decision::Run(call.clone()),

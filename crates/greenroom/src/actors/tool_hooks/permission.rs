@@ -73,23 +73,24 @@ pub(super) async fn permit(permissions: &Permissions, asked: &Asked<'_>, questio
     let rules = approval.rules.clone();
     match questions.ask(Question::approval(text, approval)).await {
         Ok(answer) => {
+            let by = answer.by.as_ref().map(|by| format!(" ({by})")).unwrap_or_default();
+            // A refusal waits for nothing: who answers no often aborts the run next, and the call is denied by then.
+            let is_always = match answer.approved() {
+                Some(Approved::Once) => false,
+                Some(Approved::Always) => true,
+                Some(Approved::No(Some(words))) => {
+                    return Permitted::No(format!("the user{by} refused it and says: {words}"));
+                }
+                Some(Approved::No(None) | _) => return Permitted::No(format!("the user{by} refused it")),
+                None => return Permitted::No("the answer is not understood".to_owned()),
+            };
             // It may have been forbidden while the question was open.
             refresh(permissions).await;
             if let Verdict::Deny(reason) = permissions.judge(session, &call) {
                 return Permitted::No(reason);
             }
-            let by = answer.by.as_ref().map(|by| format!(" ({by})")).unwrap_or_default();
-            match answer.approved() {
-                Some(Approved::Once) => Permitted::Approved { warning: None },
-                Some(Approved::Always) => {
-                    Permitted::Approved { warning: permissions.allow_always(session, &rules) }
-                }
-                Some(Approved::No(Some(words))) => {
-                    Permitted::No(format!("the user{by} refused it and says: {words}"))
-                }
-                Some(Approved::No(None) | _) => Permitted::No(format!("the user{by} refused it")),
-                None => Permitted::No("the answer is not understood".to_owned()),
-            }
+            let warning = if is_always { permissions.allow_always(session, &rules) } else { None };
+            Permitted::Approved { warning }
         }
         Err(AskError::Changed { .. }) => Permitted::No(
             "what was to be approved has changed since the question was asked; call it again".to_owned(),
