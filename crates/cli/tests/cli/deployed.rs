@@ -146,8 +146,9 @@ fn nodes_of_the_template_for_kubernetes_share_their_sessions() {
         }
     }
     // What one node begins, the other finds.
-    let begun = ask(&pods[0].1, "greenroom", "POST /v1/sessions", Some(TOKEN), r#"{"session_id":"shared"}"#);
-    assert!(begun.0 < 300, "{begun:?}");
+    let prompt = r#"{"text":"hello"}"#;
+    let answered = ask(&pods[0].1, "greenroom", "POST /v1/sessions/shared/prompt", Some(TOKEN), prompt);
+    assert_eq!(answered.0, 200, "{answered:?}");
     let found = ask(&pods[1].1, "greenroom", "GET /v1/sessions/shared", Some(TOKEN), "");
     assert_eq!(found.0, 200, "{found:?}");
     for (pod, _) in pods {

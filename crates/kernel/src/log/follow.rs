@@ -115,6 +115,7 @@ impl Log {
     }
 
     /// Commits a draft that has become durable. Returns its entries.
+    #[expect(clippy::boxed_local, reason = "a draft is made in a box, and stays there")]
     pub fn commit(&mut self, draft: Box<Draft>) -> Vec<Arc<Entry>> {
         let Draft { entries, head, questions, is_import, .. } = *draft;
         let count = self.head.entries + entries.len() as u64;
