@@ -21,14 +21,15 @@ pub(crate) struct Work {
     pub(crate) head: Vec<u8>,
     pub(crate) updated_at_ms: i64,
     pub(crate) columns: Columns,
-    /// A hash of the columns. Differs for other columns, but for a chance of one in 2^64.
+    /// A hash of the columns, with a key of the engine. Two different sets of columns have the same one with a probability
+    /// of 2^-64.
     pub(crate) shown: u64,
     pub(crate) entries: Vec<Vec<u8>>,
     /// The size of head and entries together.
     pub(crate) bytes: usize,
 }
 
-/// What lists and filters need of a head, and seldom changes.
+/// The parts of a head that lists and filters need, and that seldom change.
 #[derive(Hash)]
 pub(crate) struct Columns {
     pub(crate) title: Option<String>,

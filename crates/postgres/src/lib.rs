@@ -8,13 +8,15 @@
 //!
 //! - An acknowledged append is committed, with its head, its entries and its key, in one statement. Nothing else writes
 //!   entries.
-//! - A node whose lease has run out stops before another one can take over, and if it is frozen instead, its appends are
-//!   refused: the epoch of a session grows with each change of owner.
+//! - A node whose lease has run out stops before another one can take over. If it is frozen instead, its appends are refused:
+//!   an append checks the lease under a lock that a takeover waits for. The epoch of a session grows with each change of
+//!   owner.
 //! - No transaction stays open between two messages to the server.
 //! - The URL of the database is in no error, log or `Debug` output.
 //!
-//! Reading order: `statements` (all SQL), `migrations/001.sql` (the tables), `append` (what an append and a deletion do),
-//! `writer` (many appends in one statement), `lease`, `placement`, `reads`.
+//! Reading order: `statements` (the SQL), `migrations/001.sql` (the tables), `migrations/002.sql` (the functions that append and
+//! claim, and the fence), `append` (what an append and a deletion do), `writer` (many appends in one statement), `lease`,
+//! `placement`, `reads`.
 
 mod append;
 mod backoff;

@@ -1,8 +1,8 @@
 //! The tables, and how they become those of this version.
 //!
 //! Invariants: migrations go forward only, one file a version, each entirely or not at all, by one node at a time. Tables of
-//! a newer version are refused. A node of the version before goes on working beside one of this version, unless a migration
-//! says that it must be alone: that one waits for nobody, and is refused while a node has a lease.
+//! a newer version are refused. A node of the version before continues to work beside one of this version. A migration that
+//! makes that impossible is marked, and refused while any node has a lease.
 
 use greenroom_store::StoreError;
 

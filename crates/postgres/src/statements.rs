@@ -1,4 +1,4 @@
-//! The statements, all of them.
+//! The statements, except the bodies of the functions in `migrations/002.sql`.
 //!
 //! Invariants: each is one statement that the server executes and commits by itself, so a client that freezes or is
 //! cancelled holds no lock. Each may be repeated: what it did already it does not do twice. Locks are taken in the order

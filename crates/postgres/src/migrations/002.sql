@@ -1,5 +1,5 @@
 -- Version 2. Most appends write no row of `session`: the head goes with the last entry. Nodes of version 1 do not look for a
--- head there, so this migration waits until none runs (`schema.rs`).
+-- head there, so this migration is refused while one runs (`schema.rs`).
 
 -- The session's head after this entry, where the append wrote no row of `session`. It counts from `session.entries` on: the
 -- newest one there is the session's head, and without one `session.head` is.
