@@ -236,16 +236,7 @@ async fn let_in(State(shared): State<Arc<Shared>>, request: Request, next: Next)
     let (status, detail) = tokio::select! {
         body = body => match body.map_err(|rejection| rejection.status()) {
             Ok(body) => {
-                if let Some(answered) = shared.forwarded(&head, &body, &bearer).await {
-                    return answered;
-                }
-                let request = Request::from_parts(head.clone(), Body::from(body.clone()));
-                let answered = next.run(request).await;
-                if answered.status() != StatusCode::MISDIRECTED_REQUEST || !calls::has_key(&head, &body) {
-                    return answered;
-                }
-                // Another node has claimed the session meanwhile. With its key, the request is carried out once.
-                return shared.forwarded(&head, &body, &bearer).await.unwrap_or(answered);
+                return shared.at_its_node(&head, &body, &bearer, next).await;
             }
             Err(status @ StatusCode::PAYLOAD_TOO_LARGE) => {
                 (status, format!("the body has more than {BODY_BYTES_MAX} bytes"))

@@ -4,7 +4,7 @@
 //! simulation can be replayed: a lease runs out by [`Cluster::expire`], and its node learns of that by
 //! [`Cluster::notice`], or when it is refused.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
@@ -39,8 +39,8 @@ struct Shared {
     epochs: HashMap<String, u64>,
     wishes: HashMap<String, String>,
     faults: HashMap<String, Fault>,
-    /// The nodes whose next look-up of an owner comes just before a claim of another node.
-    early: HashSet<String>,
+    /// The nodes whose next look-ups of an owner, so many, come just before a claim of another node.
+    early: HashMap<String, usize>,
     incarnations: u64,
 }
 
@@ -120,9 +120,9 @@ impl Cluster {
         self.shared.lock().faults.insert(node.to_owned(), fault);
     }
 
-    /// Lets the next look-up of an owner by this node find nobody, as one that comes just before another node's claim.
-    pub fn look_up_early(&self, node: &str) {
-        self.shared.lock().early.insert(node.to_owned());
+    /// Lets the next look-ups of an owner by this node find nobody, as those that come just before another node's claim.
+    pub fn look_up_early(&self, node: &str, times: usize) {
+        self.shared.lock().early.insert(node.to_owned(), times);
     }
 
     /// The sessions as they are stored.
@@ -350,7 +350,8 @@ impl Placement for Node {
     fn owner_of<'a>(&'a self, session: &'a str) -> Answer<'a, Option<Owner>> {
         Box::pin(async move {
             let mut shared = self.cluster.shared.lock();
-            let is_early = shared.early.remove(&self.name);
+            let early = shared.early.get_mut(&self.name).filter(|times| **times > 0);
+            let is_early = early.map(|times| *times -= 1).is_some();
             Ok(shared.owner(session).filter(|_| !is_early))
         })
     }

@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, header};
+use axum::middleware::Next;
 use axum::response::Response;
 use greenroom_store::{Member, Owner, Placement};
 use hyper_util::client::legacy::Client;
@@ -22,6 +23,7 @@ use parking_lot::Mutex;
 use super::Shared;
 use super::access::{Bearer, same};
 use super::answers::problem;
+use super::calls;
 use crate::operations::{Label, Right};
 
 /// Set by a node that forwards a request: it goes no further.
@@ -178,8 +180,31 @@ fn session_of(head: &Parts, body: &[u8]) -> Option<String> {
 }
 
 impl Shared {
-    /// Answers a request at the node that runs its session: `None` if that is this one.
-    pub(super) async fn forwarded(&self, head: &Parts, body: &Bytes, bearer: &Bearer) -> Option<Response> {
+    /// Answers a request at the node that runs its session, which may be this one: then `here` answers it.
+    pub(super) async fn at_its_node(
+        &self,
+        head: &Parts,
+        body: &Bytes,
+        bearer: &Bearer,
+        here: Next,
+    ) -> Response {
+        for _ in 0..LOOKUPS {
+            if let Some(answered) = self.forwarded(head, body, bearer).await {
+                return answered;
+            }
+            let request = Request::from_parts(head.clone(), Body::from(body.clone()));
+            let answered = here.clone().run(request).await;
+            // Unless another node has claimed the session meanwhile. With its key, the request is carried out once.
+            let is_elsewhere = answered.status() == StatusCode::MISDIRECTED_REQUEST;
+            if !is_elsewhere || !calls::has_key(head, body) || head.headers.contains_key(HOP) {
+                return answered;
+            }
+        }
+        moving()
+    }
+
+    /// Answers a request at another node that runs its session: `None` if that is this one.
+    async fn forwarded(&self, head: &Parts, body: &Bytes, bearer: &Bearer) -> Option<Response> {
         let engine = self.runtime.engine();
         let (Some(placement), Some(forwarding)) = (engine.placement(), &self.forwarding) else { return None };
         let id = session_of(head, body).filter(|id| !placement.holds(id))?;
@@ -226,10 +251,7 @@ impl Shared {
                 }
             }
         }
-        Some(problem(
-            StatusCode::SERVICE_UNAVAILABLE,
-            "the session is being moved to another node; try again",
-        ))
+        Some(moving())
     }
 
     /// Whether another node runs this session.
@@ -240,6 +262,11 @@ impl Shared {
         };
         matches!(placement.owner_of(session).await, Ok(Some(owner)) if owner.node != engine.node())
     }
+}
+
+/// The answer where the owner changes with each look-up.
+fn moving() -> Response {
+    problem(StatusCode::SERVICE_UNAVAILABLE, "the session is being moved to another node; try again")
 }
 
 /// Finds the node that answers a request.

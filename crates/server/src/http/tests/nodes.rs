@@ -224,25 +224,34 @@ async fn an_owner_that_is_remembered_may_have_changed() {
 }
 
 /// Where another node claims the session after the owner was looked up, a prompt with a key is sent on, and written once;
-/// one without a key may have been written already, and is refused.
+/// one without a key may have been written already, and is refused. If that happens again and again, the client is told to
+/// repeat its request.
 #[tokio::test]
 async fn a_session_is_claimed_by_another_node_after_the_look_up() {
     let cluster = Cluster::new();
     let (a, b) = (member(&cluster, "a").await, member(&cluster, "b").await);
-    b.runtime.open("s", &Agent::new("simulated").context_window(8_000)).await.unwrap();
-    for (key, expected) in [(None, 421), (Some("k"), 200), (Some("k"), 200)] {
-        cluster.look_up_early("a");
-        let mut params = prompt("s", "x");
+    for (number, (key, times, expected)) in
+        [(None, 1, 421), (Some("k"), 1, 200), (Some("k"), 2, 200), (Some("k"), 9, 503)]
+            .into_iter()
+            .enumerate()
+    {
+        // A session whose owner is not remembered yet.
+        let id = format!("s{number}");
+        b.runtime.open(&*id, &Agent::new("simulated").context_window(8_000)).await.unwrap();
+        cluster.look_up_early("a", times);
+        let mut params = prompt(&id, "x");
         if let Some(key) = key {
             params["key"] = json!(key);
         }
         let (status, reply) = as_of(&a.server, TOKEN, "session/prompt", params).await;
-        assert_eq!(status, expected, "{key:?}: {reply}");
+        assert_eq!(status, expected, "{key:?}, {times} times: {reply}");
+        cluster.look_up_early("a", 0);
+        let said = b.runtime.entries(&id, EntryId(0)).await.unwrap();
+        let prompts = said
+            .iter()
+            .filter(|entry| entry.kind.as_message().is_some_and(|message| message.role() == "user"));
+        assert_eq!(prompts.count(), usize::from(expected == 200));
     }
-    let said = b.runtime.entries("s", EntryId(0)).await.unwrap();
-    let prompts =
-        said.iter().filter(|entry| entry.kind.as_message().is_some_and(|message| message.role() == "user"));
-    assert_eq!(prompts.count(), 1);
 }
 
 /// The session is named in the body when it is begun.
