@@ -203,8 +203,8 @@ impl Shared {
                     return Err(StoreError::LeaseLost);
                 }
                 Ok(Claiming::Absent) if !creates => break Claimed::Absent,
-                // Another node created it just now, and has it.
-                Ok(Claiming::Absent) => busy(),
+                // Its owner changed meanwhile, or another node created it just now.
+                Ok(Claiming::Moved | Claiming::Absent) => busy(),
                 // Nothing that anybody reads changes.
                 Err(fault) => fault.of_repeatable(),
             };

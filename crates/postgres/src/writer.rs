@@ -221,6 +221,8 @@ pub(crate) enum Claiming {
         part: i64,
     },
     Theirs(Owner),
+    /// Its owner changed during the claim.
+    Moved,
     /// It has no row, or got one just now.
     Absent,
 }
@@ -246,11 +248,14 @@ impl Job for Claim {
                 (true, Some(epoch)) => {
                     Claiming::Mine { epoch, entries: row.get(3), before: row.get(4), part: row.get(6) }
                 }
-                (true, None) => Claiming::Theirs(Owner {
-                    node: row.get::<_, Option<String>>(7).unwrap_or_default(),
-                    address: row.get(8),
-                    epoch: number(row.get::<_, Option<i64>>(5).unwrap_or_default()),
-                }),
+                (true, None) => match row.get(7) {
+                    Some(node) => Claiming::Theirs(Owner {
+                        node,
+                        address: row.get(8),
+                        epoch: number(row.get::<_, Option<i64>>(5).unwrap_or_default()),
+                    }),
+                    None => Claiming::Moved,
+                },
             };
             found.insert(row.get(0), claiming);
         }

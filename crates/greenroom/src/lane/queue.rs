@@ -173,7 +173,8 @@ impl Rounds {
     /// Adds a waiter behind the others of its family. Returns its position within this urgency.
     fn add(&mut self, turn: &Turn, waiter: Waiter) -> usize {
         self.count += 1;
-        if !self.groups.contains_key(&turn.group) {
+        let is_new = !self.groups.contains_key(&turn.group);
+        if is_new {
             self.order.push_back(Arc::clone(&turn.group));
         }
         let group = self.groups.entry(Arc::clone(&turn.group)).or_default();
@@ -185,7 +186,12 @@ impl Rounds {
         group.order.push_back(Arc::clone(&turn.family));
         // Each family of its group before this one has one call before it, and each other group has one for each of these.
         let rounds = group.order.len() - 1;
-        let at = self.order.iter().position(|other| *other == turn.group).unwrap_or_default();
+        // A new group is the last one. Usually each family is a group of its own, and then nothing is searched.
+        let at = if is_new {
+            self.order.len() - 1
+        } else {
+            self.order.iter().position(|other| *other == turn.group).unwrap_or_default()
+        };
         (rounds * self.order.len() + at + 1).min(self.count)
     }
 
