@@ -237,7 +237,7 @@ async fn a_session_is_claimed_by_another_node_after_the_look_up() {
     {
         // A session whose owner is not remembered yet.
         let id = format!("s{number}");
-        b.runtime.open(&*id, &Agent::new("simulated").context_window(8_000)).await.unwrap();
+        b.runtime.open(&id, &Agent::new("simulated").context_window(8_000)).await.unwrap();
         cluster.look_up_early("a", times);
         let mut params = prompt(&id, "x");
         if let Some(key) = key {
