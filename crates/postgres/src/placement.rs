@@ -4,6 +4,7 @@
 //! is. A wish counts as long as that node is there and not leaving. Without one, all nodes choose the same node for a
 //! session, and a node that joins or leaves changes that of few.
 
+use std::collections::BTreeMap;
 use std::pin::Pin;
 
 use greenroom_store::{Answer, Claim, Member, Owner, Placement, StoreError, check_session};
@@ -98,6 +99,14 @@ impl Placement for Postgres {
 
     fn members(&self) -> Answer<'_, Vec<Member>> {
         Box::pin(self.shared().members())
+    }
+
+    fn leases(&self) -> Answer<'_, BTreeMap<String, u64>> {
+        Box::pin(async move {
+            self.shared().check_open()?;
+            let rows = self.shared().pool.run(Kind::Read, Sql::Leases, &[]).await?;
+            Ok(rows.iter().map(|row| (row.get(0), number(row.get(1)))).collect())
+        })
     }
 
     fn abandoned(&self, limit: usize) -> Answer<'_, Vec<String>> {

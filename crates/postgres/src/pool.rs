@@ -38,6 +38,7 @@ const STATEMENTS: &[Sql] = &[
     Sql::FactDropped,
     Sql::Drain,
     Sql::Members,
+    Sql::Leases,
     Sql::Wish,
     Sql::Abandoned,
 ];

@@ -46,6 +46,7 @@ pub(crate) enum Sql {
     Goodbye,
     NodeNamed,
     Members,
+    Leases,
     Wish,
     Abandoned,
 }
@@ -203,6 +204,9 @@ impl Sql {
                 "select n.name, n.address, n.is_draining,
                      (select count(*) from {s}.session s where s.owner = n.incarnation)
                  from {s}.node n where n.expires > clock_timestamp() order by n.name"
+            }
+            Self::Leases => {
+                "select n.name, n.incarnation from {s}.node n where n.expires > clock_timestamp()"
             }
             Self::Wish => "select s.wish from {s}.session s where s.id = $1::text",
             Self::Abandoned => {

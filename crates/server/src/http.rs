@@ -48,6 +48,7 @@ mod connections;
 mod events;
 mod forward;
 mod guard;
+mod leases;
 mod openapi;
 mod probes;
 #[cfg(test)]
@@ -185,7 +186,10 @@ impl HttpServer {
             .method_not_allowed_fallback(no_such_method)
             .layer(from_fn_with_state(Arc::clone(&shared), let_in))
             .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
-            .with_state(shared);
+            .with_state(Arc::clone(&shared));
+        if let Some(forwarding) = &shared.forwarding {
+            tokio::spawn(forwarding.leases().clone().watch(Arc::clone(runtime.engine()), stop.clone()));
+        }
         let connections = Connections::new(connections_max, request_timeout);
         let task = tokio::spawn(connections.serve(listener, router, stop.clone()));
         Ok(Self { address, stop, task, consumers })

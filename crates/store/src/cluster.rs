@@ -374,6 +374,14 @@ impl Placement for Node {
         Box::pin(async move { Ok(self.cluster.shared.lock().members()) })
     }
 
+    fn leases(&self) -> Answer<'_, BTreeMap<String, u64>> {
+        Box::pin(async move {
+            let shared = self.cluster.shared.lock();
+            let valid = shared.nodes.iter().filter(|(_, lease)| lease.is_valid);
+            Ok(valid.map(|(node, lease)| (node.clone(), lease.incarnation)).collect())
+        })
+    }
+
     fn abandoned(&self, limit: usize) -> Answer<'_, Vec<String>> {
         Box::pin(async move {
             let is_unfinished =

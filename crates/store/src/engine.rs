@@ -12,6 +12,7 @@
 //! - [`StoreError::Unavailable`] means that nothing was written; [`StoreError::InDoubt`], that the batch may have been.
 //!   The same batch with the same key settles which.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
@@ -256,6 +257,13 @@ pub trait Placement: fmt::Debug + Send + Sync {
     /// # Errors
     /// Those of reading.
     fn members(&self) -> Answer<'_, Vec<Member>>;
+
+    /// Returns the nodes whose leases are valid, by name. The number is another one after a node has lost its lease, even if
+    /// it has got a new one since.
+    ///
+    /// # Errors
+    /// Those of reading.
+    fn leases(&self) -> Answer<'_, BTreeMap<String, u64>>;
 
     /// Returns the sessions with an unfinished run whose owner's lease has run out, or that have none: at most `limit`.
     /// The node that takes a session over resumes its run.

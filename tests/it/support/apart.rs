@@ -3,6 +3,7 @@
 //! Invariants: the engine runs on threads of its own, in real time. While one of its answers is awaited, a thread for
 //! blocking work waits for it, so a paused clock stands still as it does for a store in files.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -180,6 +181,10 @@ impl Placement for Apart {
 
     fn members(&self) -> Answer<'_, Vec<Member>> {
         self.ask(|on, engine| on.block_on(engine.members()))
+    }
+
+    fn leases(&self) -> Answer<'_, BTreeMap<String, u64>> {
+        self.ask(|on, engine| on.block_on(engine.leases()))
     }
 
     fn abandoned(&self, limit: usize) -> Answer<'_, Vec<String>> {

@@ -354,6 +354,62 @@ fn a_cluster_lives_through_300_faults() {
     live(11, 300, faults.unwrap_or(300));
 }
 
+/// A node is frozen and never resumes. What other nodes forwarded to it, or forward now, is answered once its lease has run
+/// out: reads, prompts with a key, and anything else with a 503. No session is lost with it.
+#[test]
+fn nobody_waits_for_a_frozen_node() {
+    let Some(mut cluster) = Cluster::start() else { return };
+    let prompt = |api: &Api, id: &str, text: &str, key: Option<&str>| {
+        api.ask(&format!("POST /v1/sessions/{id}/prompt"), key, &json!({ "text": text }))
+    };
+    let ids: Vec<String> = (0..6).map(|number| format!("s{number}")).collect();
+    for id in &ids {
+        for at in 0..NODES {
+            let (status, told) = prompt(&cluster.api(at), id, &format!("{id}.{at}"), None).unwrap();
+            assert_eq!(status, 200, "{told}");
+        }
+    }
+    let owners = "select s.id, n.name from greenroom.session s join greenroom.node n on n.incarnation = s.owner";
+    let owners = cluster.server.sql(owners);
+    let owner = owners.lines().next().unwrap().split('|').nth(1).unwrap().trim();
+    let at = cluster.nodes.iter().position(|node| node.name == owner).unwrap();
+    let process = cluster.nodes[at].running.take().unwrap();
+    process.signal(Signal::STOP);
+    let api = cluster.api((at + 1) % NODES);
+    let of_it = owners.lines().filter(|line| line.ends_with(owner)).count();
+    let asked: Vec<_> = ids
+        .iter()
+        .flat_map(|id| [(id, "read"), (id, "keyed"), (id, "bare")])
+        .map(|(id, way)| {
+            let (id, api) = (id.clone(), api.clone());
+            std::thread::spawn(move || {
+                let answer = match way {
+                    "read" => {
+                        api.ask(&format!("GET /v1/sessions/{id}/conversation"), None, &Value::Null)
+                    }
+                    "keyed" => prompt(&api, &id, &format!("{id}.keyed"), Some(&format!("{id}.keyed"))),
+                    _ => api.ask(&format!("POST /v1/sessions/{id}/abort"), None, &Value::Null),
+                };
+                (id, way, answer)
+            })
+        })
+        .collect();
+    let mut lost = 0;
+    for asked in asked {
+        let (id, way, answer) = asked.join().unwrap();
+        let (status, told) = answer.unwrap_or_else(|| panic!("{id}, {way}: no answer"));
+        if way == "bare" && status == 503 {
+            assert!(told["detail"].as_str().unwrap().contains("has lost its lease"), "{told}");
+            lost += 1;
+        } else {
+            assert_eq!(status, 200, "{id}, {way}: {told}");
+        }
+    }
+    assert!(lost >= 1 && lost <= of_it, "{lost} of {of_it}: {owners}");
+    process.signal(Signal::KILL);
+    drop(process.end());
+}
+
 /// What `doctor` says of the cluster: of each check, its name, whether it is well, and what was found.
 fn diagnosis(cluster: &Cluster, place: &Place, secret: &Path) -> Vec<(String, bool, String)> {
     let arguments = ["doctor", "--json", "--store", &cluster.url(), "--cluster-secret-file"];

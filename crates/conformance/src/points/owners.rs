@@ -450,9 +450,15 @@ pub async fn placed(cluster: &dyn Cluster) {
         placement(&engines[1]).place(session).await.expect("a place")
     );
 
-    // It leaves still after it has lost its lease.
+    // It leaves still after it has lost its lease, and gets another one.
+    let leases = async || placement(&engines[0]).leases().await.expect("they are read");
+    let before = leases().await;
+    assert_eq!(before.keys().collect::<Vec<_>>(), ["a", "b", "c"]);
     cluster.expire("c").await.expect("it is expired");
     claimed(&engines[2], "of one that leaves").await;
+    let after = leases().await;
+    let kept: Vec<bool> = before.iter().map(|(node, lease)| after.get(node) == Some(lease)).collect();
+    assert_eq!((after.len(), &kept[..]), (3, &[true, true, false][..]), "{before:?}, {after:?}");
     assert_eq!(names(&engines[0]).await[2], ("c".to_owned(), true, 1));
 
     // Unfinished runs of nodes that are gone.

@@ -3,8 +3,8 @@
 //! Invariants: a request goes over at most one hop, so there are no loops; the node that gets it checks the caller's right
 //! and label as for a direct request, and trusts the forwarding node's word on the caller only with the cluster's secret;
 //! no session is taken from an owner whose lease is valid. What is remembered of an owner is a hint: the node that gets the
-//! request knows better. A request that may have been carried out is not sent again. A request that only reads is answered
-//! here if the owner cannot be reached.
+//! request knows better. No request waits for a node that has lost its lease. A request that may have been carried out is
+//! not sent again, unless it has a key. A request that only reads is answered here if the owner cannot be reached.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -24,6 +24,7 @@ use super::Shared;
 use super::access::{Bearer, same};
 use super::answers::problem;
 use super::calls;
+use super::leases::{Leases, until_lost};
 use crate::operations::{Label, Right};
 
 /// Set by a node that forwards a request: it goes no further.
@@ -96,6 +97,8 @@ enum Failure {
     Unreachable(String),
     /// The node may have done what was asked.
     Broken(String),
+    /// The node has lost its lease, and may have done what was asked.
+    Lost,
 }
 
 /// What this node needs to send requests to others: the secret, their connections, and who was found to run what.
@@ -103,6 +106,7 @@ pub(super) struct Forwarding {
     secret: Secret,
     client: Client<HttpConnector, Body>,
     owners: Mutex<HashMap<String, Node>>,
+    leases: Leases,
 }
 
 impl Forwarding {
@@ -111,7 +115,11 @@ impl Forwarding {
         connector.set_connect_timeout(Some(CONNECT));
         connector.set_nodelay(true);
         let client = Client::builder(TokioExecutor::new()).pool_max_idle_per_host(IDLE_MAX).build(connector);
-        Self { secret: Secret(secret), client, owners: Mutex::default() }
+        Self { secret: Secret(secret), client, owners: Mutex::default(), leases: Leases::default() }
+    }
+
+    pub(super) fn leases(&self) -> &Leases {
+        &self.leases
     }
 
     fn remember(&self, session: &str, node: Option<&Node>) {
@@ -127,8 +135,23 @@ impl Forwarding {
         }
     }
 
-    /// Sends a request to another node, and returns its answer as it comes.
+    /// Sends a request to another node, and returns its answer as it comes, as long as the node has its lease.
     async fn send(
+        &self,
+        node: &Node,
+        head: &Parts,
+        body: Bytes,
+        bearer: &Bearer,
+    ) -> Result<Response, Failure> {
+        let mut lost = self.leases.lost(&node.name);
+        tokio::select! {
+            biased;
+            sent = self.exchange(node, head, body, bearer) => Ok(sent?.map(|body| until_lost(body, lost))),
+            () = &mut lost => Err(Failure::Lost),
+        }
+    }
+
+    async fn exchange(
         &self,
         node: &Node,
         head: &Parts,
@@ -231,9 +254,9 @@ impl Shared {
                 let detail = format!("the session runs on node {name}");
                 return Some(problem(StatusCode::MISDIRECTED_REQUEST, detail));
             }
-            let sent = forwarding.send(&node, head, body.clone(), bearer).await;
+            // A client that gives up does not leave behind an owner that does not answer.
             forwarding.remember(&id, None);
-            match sent {
+            match forwarding.send(&node, head, body.clone(), bearer).await {
                 // It has just been given to another node.
                 Ok(response) if response.status() == StatusCode::MISDIRECTED_REQUEST => {}
                 Ok(response) => {
@@ -241,6 +264,14 @@ impl Shared {
                     return Some(response);
                 }
                 Err(Failure::Unreachable(_)) if was_cached => {}
+                Err(Failure::Lost) if is_read || calls::has_key(head, body) => {}
+                Err(Failure::Lost) => {
+                    let detail = format!(
+                        "node {name}, which ran the session, has lost its lease; the request may have been carried \
+                         out: read the session before you repeat it"
+                    );
+                    return Some(problem(StatusCode::SERVICE_UNAVAILABLE, detail));
+                }
                 Err(_) if is_read => return None,
                 Err(Failure::Unreachable(reason) | Failure::Broken(reason)) => {
                     let detail = format!(

@@ -158,6 +158,64 @@ async fn an_owner_that_cannot_be_reached_is_said() {
     drop(a.node);
 }
 
+/// A node that is frozen accepts connections and answers nothing. Nobody waits for it longer than its lease.
+#[tokio::test]
+async fn nobody_waits_for_a_node_without_a_lease() {
+    let cluster = Cluster::new();
+    let (a, b) = (member(&cluster, "a").await, member(&cluster, "b").await);
+    let agent = Agent::new("simulated").context_window(8_000);
+    for id in ["read", "keyed", "bare"] {
+        a.runtime.open(id, &agent).await.unwrap();
+        // The owner is remembered.
+        let (status, _) = as_of(&b.server, TOKEN, "session/prompt", prompt(id, "x")).await;
+        assert_eq!(status, 200);
+    }
+    let mut events = Reader::open(&b.server, TOKEN, "/v1/sessions/read/events", None).await;
+    let address = a.server.address();
+    a.server.stop().await;
+    let frozen = std::net::TcpListener::bind(address).unwrap();
+    let ask = async |name: &str, id: &str, key: Option<&str>| {
+        let mut params = json!({ "session_id": id });
+        if name == "session/prompt" {
+            params["text"] = json!("y");
+        }
+        if let Some(key) = key {
+            params["key"] = json!(key);
+        }
+        as_of(&b.server, TOKEN, name, params).await
+    };
+    let expire = async {
+        // All of them have been sent.
+        tokio::task::spawn_blocking(move || (0..3).map(|_| frozen.accept().unwrap()).collect::<Vec<_>>())
+            .await
+            .inspect(|_| cluster.expire("a"))
+    };
+    let (read, keyed, bare, _frozen) = tokio::join!(
+        ask("session/get", "read", None),
+        ask("session/prompt", "keyed", Some("k")),
+        ask("session/prompt", "bare", None),
+        expire
+    );
+    assert_eq!((read.0, &read.1["session"]["entries"].is_number()), (200, &true), "{read:?}");
+    assert_eq!((keyed.0, &keyed.1["text"]), (200, &json!("to y")), "{keyed:?}");
+    let detail = bare.1["detail"].as_str().unwrap_or_default();
+    assert!(bare.0 == 503 && detail.contains("may have been carried out"), "{bare:?}");
+    while events.next().await.is_some() {}
+}
+
+/// The stream of a node breaks off once the node has lost its lease, even if it sends nothing any more.
+#[tokio::test]
+async fn the_events_of_a_node_without_a_lease_break_off() {
+    let cluster = Cluster::new();
+    let (a, b) = (member(&cluster, "a").await, member(&cluster, "b").await);
+    a.runtime.open("s", &Agent::new("simulated").context_window(8_000)).await.unwrap();
+    let mut events = Reader::open(&b.server, TOKEN, "/v1/sessions/s/events", None).await;
+    let (status, _) = as_of(&b.server, TOKEN, "session/prompt", prompt("s", "x")).await;
+    assert_eq!(status, 200);
+    cluster.expire("a");
+    while events.next().await.is_some() {}
+}
+
 #[tokio::test]
 async fn a_stream_ends_where_its_session_moves_and_goes_on_at_the_new_owner() {
     let cluster = Cluster::new();
