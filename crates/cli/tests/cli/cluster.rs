@@ -369,7 +369,8 @@ fn nobody_waits_for_a_frozen_node() {
             assert_eq!(status, 200, "{told}");
         }
     }
-    let owners = "select s.id, n.name from greenroom.session s join greenroom.node n on n.incarnation = s.owner";
+    let owners =
+        "select s.id, n.name from greenroom.session s join greenroom.node n on n.incarnation = s.owner";
     let owners = cluster.server.sql(owners);
     let owner = owners.lines().next().unwrap().split('|').nth(1).unwrap().trim();
     let at = cluster.nodes.iter().position(|node| node.name == owner).unwrap();
@@ -384,11 +385,9 @@ fn nobody_waits_for_a_frozen_node() {
             let (id, api) = (id.clone(), api.clone());
             std::thread::spawn(move || {
                 let answer = match way {
-                    "read" => {
-                        api.ask(&format!("GET /v1/sessions/{id}/conversation"), None, &Value::Null)
-                    }
+                    "read" => api.ask(&format!("GET /v1/sessions/{id}/conversation"), None, &Value::Null),
                     "keyed" => prompt(&api, &id, &format!("{id}.keyed"), Some(&format!("{id}.keyed"))),
-                    _ => api.ask(&format!("POST /v1/sessions/{id}/abort"), None, &Value::Null),
+                    _ => api.ask(&format!("PUT /v1/sessions/{id}/title"), None, &json!({ "title": "t" })),
                 };
                 (id, way, answer)
             })
