@@ -28,11 +28,14 @@ use greenroom_tools::{background, helper, privacy};
 use rustix::process::{Resource, getrlimit};
 
 use crate::args::front::{self, Unparsed};
-use crate::args::{Command, Global, Options};
+use crate::args::{Command, Global, Options, StoreCommand};
 use crate::commands::{
     chat, compact, completions, demo, doctor, eval, export, fork, import, login, models, plan, prune,
     questions, recall, rpc, run, serve, sessions, show, simulate, store, top, tree, undo,
 };
+use crate::config::overrides::STORE;
+use crate::config::surroundings::Surroundings;
+use crate::host::log::{self, Logger};
 
 fn main() -> ExitCode {
     if let Some(code) = helper::run_if_requested() {
@@ -55,7 +58,7 @@ fn main() -> ExitCode {
         Err(Unparsed::NoCommand(text)) => return end(Err(error::usage(text))),
     };
     // What is said before a configuration is read, and panics, show no secrets of the environment either.
-    config::redact::note(&config::Config::default(), &config::surroundings::Surroundings::here());
+    config::redact::note(&config::Config::default(), &Surroundings::here());
     say_panics();
     if let Err(error) = trust_folder(&mut options.global) {
         return end(Err(error));
@@ -75,7 +78,12 @@ fn main() -> ExitCode {
         Ok(traces) => traces,
         Err(error) => return end(Err(error)),
     };
-    host::log::start(&options.global, is_host, traces.layer());
+    let logger = match is_host {
+        true => Logger::Host,
+        false if matches!(&options.command, Command::Serve(_)) => Logger::Server,
+        false => Logger::Command,
+    };
+    log::start(&options.global, logger, traces.layer());
     let result = runtime.block_on(perform(&options));
     traces.end();
     // A thread may still be reading from the terminal; nothing waits for it.
@@ -176,9 +184,57 @@ fn outlive_file_size_limit() -> anyhow::Result<()> {
     handled.map(drop).context("handle the limit of file sizes")
 }
 
+/// Whether a command uses the sessions in files and could be expected to use those of a database.
+fn is_for_files(command: &Command) -> bool {
+    match command {
+        Command::Serve(_)
+        | Command::Doctor(_)
+        | Command::Demo(_)
+        | Command::Login(_)
+        | Command::Eval(_)
+        | Command::Completions(_)
+        | Command::Plan(_)
+        | Command::Host(_)
+        | Command::Simulate(_)
+        | Command::Models(_)
+        | Command::Config(_)
+        | Command::Store(StoreCommand::Copy(_)) => false,
+        Command::Chat(_)
+        | Command::Run(_)
+        | Command::Sessions(_)
+        | Command::Show(_)
+        | Command::Recall(_)
+        | Command::Tree(_)
+        | Command::Resume(_)
+        | Command::Init(_)
+        | Command::Compact(_)
+        | Command::Undo(_)
+        | Command::Fork(_)
+        | Command::Import(_)
+        | Command::Questions(_)
+        | Command::Answer(_)
+        | Command::Export(_)
+        | Command::Rpc(_)
+        | Command::Delete(_)
+        | Command::Prune(_)
+        | Command::Store(_)
+        | Command::Top(_)
+        | Command::Usage(_) => true,
+    }
+}
+
 async fn perform(options: &Options) -> anyhow::Result<u8> {
     outlive_file_size_limit()?;
     let global = &options.global;
+    if is_for_files(&options.command) && Surroundings::here().variable(STORE).is_some() {
+        agent::warn(
+            global,
+            &format!(
+                "this command uses the sessions in files, not those of the database in {STORE}: use the API of \
+                 `greenroom serve` for those"
+            ),
+        )?;
+    }
     match &options.command {
         Command::Demo(args) => demo::run(global, args).await,
         Command::Chat(args) => chat::run(global, args).await,

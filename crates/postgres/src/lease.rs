@@ -115,7 +115,7 @@ impl Keeper {
                 let address: Option<String> = row.get(1);
                 let place = address.map_or_else(String::new, |address| format!(", at {address}"));
                 return Err(unsuitable(format!(
-                    "another process uses the node name {}{place}; give each its own",
+                    "another process uses the node name {}{place}; give each node its own name (--node)",
                     keeper.options.node
                 )));
             }
@@ -227,13 +227,7 @@ impl Keeper {
             let mut options = self.options.clone();
             options.patience = patience;
             let link = Link::open(&options, &self.server, STATEMENTS).await;
-            let failed = |error| {
-                if let StoreError::Unavailable { detail } = error {
-                    return Fault::Unsent(detail);
-                }
-                Fault::Refused(error.to_string())
-            };
-            self.link = Some(link.map_err(failed)?);
+            self.link = Some(link.map_err(Fault::without_link)?);
         }
         let link = self.link.as_ref().expect("it was opened");
         link.run(sql, parameters, patience.saturating_sub(began.elapsed()).max(Duration::from_millis(1)))

@@ -39,6 +39,14 @@ pub(crate) enum Fault {
 }
 
 impl Fault {
+    /// The fault of a statement for which no connection could be opened.
+    pub(crate) fn without_link(error: StoreError) -> Self {
+        if let StoreError::Unavailable { detail } = error {
+            return Self::Unsent(detail);
+        }
+        Self::Refused(error.to_string())
+    }
+
     /// The fault of a statement that may be executed any number of times: nothing is in doubt.
     pub(crate) fn of_repeatable(self) -> Self {
         match self {
@@ -279,9 +287,23 @@ fn is_passing(code: &SqlState) -> bool {
 
 /// Translates an error before there is a connection that can be used.
 fn not_connected(error: &tokio_postgres::Error) -> StoreError {
-    let detail = shown(error);
+    let mut detail = shown(error);
+    let without_tls = "server does not support TLS";
     match error.code() {
-        Some(code) if !is_passing(code) => unsuitable(detail),
+        Some(code) if !is_passing(code) => {
+            let remedy = match code.code() {
+                "28P01" | "28000" => "; check the user and the password in the database's URL",
+                "3D000" => "; check the database's name in its URL, or create the database",
+                "42501" => "; grant the user what docs/scale_out.md lists",
+                _ => "",
+            };
+            detail.push_str(remedy);
+            unsuitable(detail)
+        }
+        None if detail.contains(without_tls) => unsuitable(format!(
+            "the {without_tls}, and the database's URL requires it: switch it on (`ssl = on`), or, in a network that you \
+             trust, use `sslmode=prefer`"
+        )),
         Some(_) | None => StoreError::Unavailable { detail },
     }
 }

@@ -137,6 +137,11 @@ impl Server {
                 return Err(unsuitable(format!("the database's URL has another `sslmode` than {modes}")));
             }
         };
+        if is_url && let Some(unknown) = unknown_parameter(&url) {
+            return Err(unsuitable(format!(
+                "the database's URL has the parameter `{unknown}`, which is unknown"
+            )));
+        }
         // What a parser says may quote what it could not read.
         let mut config: Config = url.parse().map_err(|_| {
             unsuitable(
@@ -167,6 +172,37 @@ impl fmt::Debug for Server {
         let hosts: Vec<_> = self.config.get_hosts().iter().map(host).collect();
         write!(f, "{} at {}", self.config.get_dbname().unwrap_or("(default)"), hosts.join(", "))
     }
+}
+
+/// The parameters of a URL that are left to the client library.
+const PARAMETERS: &[&str] = &[
+    "application_name",
+    "channel_binding",
+    "connect_timeout",
+    "dbname",
+    "host",
+    "hostaddr",
+    "keepalives",
+    "keepalives_idle",
+    "keepalives_interval",
+    "keepalives_retries",
+    "load_balance_hosts",
+    "options",
+    "password",
+    "port",
+    "sslnegotiation",
+    "target_session_attrs",
+    "tcp_user_timeout",
+    "user",
+];
+
+/// Returns a parameter of a URL that has no meaning. What does not look like a name, or comes before an `@`, may be a part
+/// of a password.
+fn unknown_parameter(url: &str) -> Option<&str> {
+    let (_, parameters) = url.split_once('?').filter(|(_, parameters)| !parameters.contains('@'))?;
+    let is_name = |name: &str| name.chars().all(|letter| letter.is_ascii_lowercase() || letter == '_');
+    let names = parameters.split('&').filter_map(|parameter| Some(parameter.split_once('=')?.0));
+    names.into_iter().find(|name| is_name(name) && !PARAMETERS.contains(name))
 }
 
 /// Takes a parameter out of a URL or a list of `name=value`, and returns its value.

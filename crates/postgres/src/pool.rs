@@ -124,6 +124,8 @@ impl Pool {
         options.patience = options.patience.min(until.saturating_duration_since(Instant::now()));
         match Link::open(&options, &self.server, STATEMENTS).await {
             Ok(link) => Ok(Arc::clone(place.insert(Arc::new(link)))),
+            // Whoever gives up says that it is not available.
+            Err(StoreError::Unavailable { detail }) => Err(Fault::Unsent(detail)),
             Err(error) => Err(Fault::Unsent(error.to_string())),
         }
     }

@@ -177,8 +177,11 @@ impl Sql {
                  on conflict (name) do update set value = excluded.value"
             }
             Self::FactDropped => "delete from {s}.fact where name = $1::bytea",
+            // Nodes that ended without a word are forgotten a day later.
             Self::Register => {
-                "insert into {s}.node as n (name, incarnation, address, expires, is_draining)
+                "with forgotten as (delete from {s}.node
+                     where name <> $1::text and expires < clock_timestamp() - interval '1 day')
+                 insert into {s}.node as n (name, incarnation, address, expires, is_draining)
                  values ($1::text, nextval('{s}.incarnation'), $2::text,
                      clock_timestamp() + $3::float8 * interval '1 second', $4::bool)
                  on conflict (name) do update set incarnation = excluded.incarnation, address = excluded.address,

@@ -145,7 +145,8 @@ impl HttpServer {
         } = options;
         let invalid = |reason: String| std::io::Error::new(std::io::ErrorKind::InvalidInput, reason);
         if let Some(secret) = &cluster_secret {
-            check_token(secret).map_err(|error| invalid(format!("the cluster's secret: {error}")))?;
+            check_token(secret)
+                .map_err(|error| invalid(format!("the cluster's secret is not used: {error}")))?;
             if tokens.iter().any(|token| token.secret == *secret) {
                 return Err(invalid("the cluster's secret is a token, too; they must differ".to_owned()));
             }

@@ -121,7 +121,9 @@ pub enum StoreError {
         entry: EntryId,
     },
     /// A file was written by a newer version.
-    #[error("{what} has format version {found}, and this version reads up to {supported}; use a newer one")]
+    #[error(
+        "{what} has format version {found}, and this version of Greenroom reads up to {supported}; update Greenroom"
+    )]
     Version {
         /// The file or value: a record, a head, a journal segment or the manifest.
         what: &'static str,

@@ -53,6 +53,9 @@ pub(crate) struct DoctorArgs {
     /// Check the cluster of this database, too: postgres://USER:PASSWORD@HOST/DATABASE [env: GREENROOM_STORE]
     #[arg(long, value_name = "URL")]
     pub(crate) store: Option<String>,
+    /// Check only the cluster, on a machine without a model's key for example
+    #[arg(long)]
+    pub(crate) cluster: bool,
     /// File with the cluster's secret, to check that its nodes have it [default: the variable GREENROOM_CLUSTER_SECRET]
     #[arg(long, value_name = "FILE")]
     pub(crate) cluster_secret_file: Option<std::path::PathBuf>,

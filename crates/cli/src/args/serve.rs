@@ -124,7 +124,8 @@ pub(crate) struct ServeArgs {
     /// Accept this additional name in the Host header: `build.example`, optionally with a port (repeatable)
     #[arg(long, value_name = "NAME")]
     pub(crate) host_name: Vec<String>,
-    /// Wait this many seconds for a store that is in use, e.g. by another `serve` that is exiting
+    /// Wait this many seconds for a store that is in use, e.g. by another `serve` that is exiting, or for a database that
+    /// is not available
     #[arg(long, value_name = "SECONDS", default_value_t = 0, hide_default_value = true)]
     pub(crate) wait_for_store: u32,
     #[command(flatten)]

@@ -55,25 +55,9 @@ impl Check {
 pub(crate) async fn run(global: &Global, args: &DoctorArgs) -> Result<u8> {
     let here = Surroundings::here();
     let mut checks = Vec::new();
-    match agent::load_config(global, &here) {
-        Ok(loaded) => {
-            checks.push(configuration(&loaded));
-            checks.extend(kept_keys::problem().map(|problem| {
-                Check::bad(
-                    "kept keys",
-                    problem,
-                    "repair the file, or remove it and run `greenroom login` again",
-                )
-            }));
-            checks.extend(server(global, args, &loaded, &here).await?);
-            checks.push(sandbox(global, &loaded, &here).await?);
-        }
-        Err(error) => {
-            checks.push(Check::bad("configuration", error::line(&error), "`greenroom config edit` opens it"))
-        }
+    if !args.cluster {
+        checks.extend(of_machine(global, args, &here).await?);
     }
-    checks.push(store(global).await);
-    checks.push(host(global).await);
     checks.extend(cluster::checks(args, &here).await);
     let mut screen = Screen::stdout(global.color);
     if args.json {
@@ -84,6 +68,31 @@ pub(crate) async fn run(global: &Global, args: &DoctorArgs) -> Result<u8> {
         }
     }
     Ok(if checks.iter().all(|check| check.ok) { 0 } else { error::USAGE })
+}
+
+/// The checks of this machine: its configuration, its model's server, its store and its host.
+async fn of_machine(global: &Global, args: &DoctorArgs, here: &Surroundings) -> Result<Vec<Check>> {
+    let mut checks = Vec::new();
+    match agent::load_config(global, here) {
+        Ok(loaded) => {
+            checks.push(configuration(&loaded));
+            checks.extend(kept_keys::problem().map(|problem| {
+                Check::bad(
+                    "kept keys",
+                    problem,
+                    "repair the file, or remove it and run `greenroom login` again",
+                )
+            }));
+            checks.extend(server(global, args, &loaded, here).await?);
+            checks.push(sandbox(global, &loaded, here).await?);
+        }
+        Err(error) => {
+            checks.push(Check::bad("configuration", error::line(&error), "`greenroom config edit` opens it"))
+        }
+    }
+    checks.push(store(global).await);
+    checks.push(host(global).await);
+    Ok(checks)
 }
 
 fn show(screen: &mut Screen, check: &Check) -> Result<()> {

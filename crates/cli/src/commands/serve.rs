@@ -20,7 +20,7 @@ use crate::args::{Global, ServeArgs};
 use crate::config::check_host_name;
 use crate::config::surroundings::Surroundings;
 use crate::error::usage;
-use crate::host::cluster::ClusterNode;
+use crate::host::cluster::{self, ClusterNode};
 use crate::host::own::{Storage, end};
 use crate::host::{Answering, Setup, named_agents};
 
@@ -39,8 +39,9 @@ pub(crate) async fn run(global: &Global, args: &ServeArgs) -> Result<u8> {
     let surroundings = Surroundings::here();
     let listen = args.listen.unwrap_or(agent::config(global)?.config.serve.listen);
     let node = ClusterNode::of(&args.cluster, listen, &surroundings)?;
+    let _lock = node.as_ref().map(|_| cluster::lock(&agent::data_dir(global)?)).transpose()?;
     let storage = match &node {
-        Some(node) => Storage::Shared(node.connect().await?),
+        Some(node) => Storage::Shared(node.connect(global, wait).await?),
         None => Storage::Files { wait },
     };
     let mut model = args.model.clone();
@@ -72,6 +73,12 @@ pub(crate) async fn run(global: &Global, args: &ServeArgs) -> Result<u8> {
         .with_context(|| format!("listen on {listen}"))?;
     if !listen.ip().is_loopback() {
         warn_of_network(global, &server, &host_names)?;
+    }
+    if let Some(node) = &node
+        && let Err(error) = node.check(global, setup.runtime.engine()).await
+    {
+        end(setup.runtime, server.stop()).await?;
+        return Err(error);
     }
     // A store in files is served to other commands, too.
     let answering = match &node {

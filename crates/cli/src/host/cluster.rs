@@ -3,26 +3,38 @@
 //! Invariants: the database's URL and the cluster's secret may be in the environment or in a file, are in no error and no
 //! log, and no process sees them in the list of processes unless the user wrote the URL into the command line.
 
+use std::fs::{File, TryLockError};
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use greenroom::internal::Survey;
 use greenroom::postgres::{Postgres, PostgresOptions};
 use greenroom::{Engine, StoreError};
-use greenroom_server::check_token;
+use greenroom_files::access::{self, Need};
+use greenroom_files::private;
+use greenroom_server::{NodeAnswer, ask_node, check_token};
 use greenroom_store::Placement as _;
+use greenroom_terminal::Screen;
+use tokio::task::JoinSet;
 
-use crate::args::{ClusterArgs, DoctorArgs};
+use crate::agent::warn;
+use crate::args::{ClusterArgs, DoctorArgs, Global};
 use crate::config::overrides::{ADVERTISE, CLUSTER_SECRET, NODE, STORE};
 use crate::config::surroundings::Surroundings;
 use crate::error::{secrets, usage};
 
-/// How long a lease may be.
-const LEASES: RangeInclusive<Duration> = Duration::from_millis(500)..=Duration::from_secs(300);
+/// How long a lease may be, in seconds.
+const LEASES: RangeInclusive<f64> = 0.5..=300.0;
+/// How long a database that is not available is left alone.
+const AGAIN_AFTER: Duration = Duration::from_secs(1);
+/// The file that is locked by the node to which the data directory belongs.
+const LOCK_FILE: &str = "node.lock";
+/// The longest name of a node, in bytes.
+const NODE_BYTES_MAX: usize = 200;
 /// The longest secret in a file, in bytes.
 const SECRET_BYTES_MAX: u64 = 4 * 1024;
 
@@ -70,24 +82,110 @@ impl ClusterNode {
         let secret = secret(args.cluster_secret_file.as_deref(), surroundings)?;
         secrets::note("cluster_secret", &secret);
         let name = given(&args.node, NODE).unwrap_or(authority);
+        if name.is_empty() || name.len() > NODE_BYTES_MAX || name.chars().any(char::is_control) {
+            return Err(usage(format!(
+                "--node takes a name of at most {NODE_BYTES_MAX} bytes, without control characters"
+            )));
+        }
         let mut options = PostgresOptions::new(url, &name);
         options.address = Some(advertise.clone());
         if let Some(lease) = args.lease {
-            let lease = Duration::try_from_secs_f64(lease).ok().filter(|lease| LEASES.contains(lease));
-            let wrong = || usage(format!("--lease takes {LEASES:?}, in seconds"));
-            options.lease = lease.ok_or_else(wrong)?;
+            if !LEASES.contains(&lease) {
+                return Err(usage(format!("--lease takes {} to {} seconds", LEASES.start(), LEASES.end())));
+            }
+            options.lease = Duration::from_secs_f64(lease);
         }
         Ok(Some(Self { options, secret, name, advertise }))
     }
 
-    /// Connects to the database and registers the node.
+    /// Connects to the database and registers the node. A database that cannot be reached is tried again for so long.
     ///
     /// # Errors
     /// The database cannot be reached or used, or another process has the node's name.
-    pub(crate) async fn connect(&self) -> Result<Arc<dyn Engine>> {
-        let connected: Result<Postgres, StoreError> = Postgres::connect(&self.options).await;
-        let connected = connected.with_context(|| format!("join the cluster as node {}", self.name))?;
-        Ok(Arc::new(connected))
+    pub(crate) async fn connect(&self, global: &Global, wait: Duration) -> Result<Arc<dyn Engine>> {
+        let until = Instant::now() + wait;
+        let mut is_said = false;
+        loop {
+            match Postgres::connect(&self.options).await {
+                Ok(connected) => return Ok(Arc::new(connected)),
+                Err(StoreError::Unavailable { detail }) if Instant::now() < until => {
+                    if !std::mem::replace(&mut is_said, true) {
+                        let line = format!(
+                            "greenroom: the database is not available ({detail}); waiting up to {} s for it",
+                            wait.as_secs()
+                        );
+                        Screen::stderr(global.color).line(line)?;
+                    }
+                    tokio::time::sleep(AGAIN_AFTER).await;
+                }
+                Err(error) => {
+                    let joining = format!("join the cluster as node {}", self.name);
+                    return Err(anyhow::Error::new(error).context(joining));
+                }
+            }
+        }
+    }
+
+    /// Checks that this node and the others can work together, now that it answers requests.
+    ///
+    /// # Errors
+    /// Another node has another secret, or announces the same address.
+    pub(crate) async fn check(&self, global: &Global, engine: &Arc<dyn Engine>) -> Result<()> {
+        let Some(placement) = engine.placement() else { return Ok(()) };
+        let members = placement.members().await?;
+        let others = members.into_iter().filter(|member| member.node != self.name);
+        let others: Vec<(String, String)> =
+            others.filter_map(|other| Some((other.node, other.address?))).collect();
+        if let Some((node, _)) = others.iter().find(|(_, address)| *address == self.advertise) {
+            return Err(usage(format!(
+                "node {node} announces the same address, {}; give each its own with --advertise, or wait until the lease \
+                 of one that has ended has run out",
+                self.advertise
+            )));
+        }
+        let mut asked = JoinSet::new();
+        for (node, address) in others {
+            let secret = self.secret.clone();
+            asked.spawn(async move { (ask_node(&address, Some(&secret)).await, node, address) });
+        }
+        while let Some(answer) = asked.join_next().await {
+            if let Ok((NodeAnswer::OtherSecret, node, address)) = answer {
+                return Err(usage(format!(
+                    "node {node} at {address} has another cluster secret; give all nodes the same {CLUSTER_SECRET}"
+                )));
+            }
+        }
+        let reason = match ask_node(&self.advertise, Some(&self.secret)).await {
+            NodeAnswer::Ready | NodeAnswer::NotReady(_) => return Ok(()),
+            NodeAnswer::OtherSecret => "another server answers there".to_owned(),
+            NodeAnswer::None(reason) => reason,
+        };
+        warn(
+            global,
+            &format!(
+                "this node does not reach itself at {} ({reason}); if the other nodes do not reach it there either, they \
+                 cannot forward requests to it: check --advertise",
+                self.advertise
+            ),
+        )
+    }
+}
+
+/// Takes the data directory for this node: its token and the files kept for undo are its own.
+///
+/// # Errors
+/// Another node has it.
+pub(crate) fn lock(data_dir: &Path) -> Result<File> {
+    let path = data_dir.join(LOCK_FILE);
+    private::create_folders(data_dir).with_context(|| format!("create {}", data_dir.display()))?;
+    let file = private::append(&path).with_context(|| format!("open {}", path.display()))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(usage(format!(
+            "another node uses the data directory {}; give each node its own with --data-dir",
+            data_dir.display()
+        ))),
+        Err(TryLockError::Error(error)) => Err(error).with_context(|| format!("lock {}", path.display())),
     }
 }
 
@@ -129,6 +227,17 @@ impl Database {
         Err(usage(format!(
             "nodes use the database: {others}; stop them first, and wait until their leases have run out"
         )))
+    }
+
+    /// Checks that there is something to copy from.
+    ///
+    /// # Errors
+    /// The database has no tables.
+    pub(crate) async fn check_filled(&self) -> Result<()> {
+        if self.survey().await?.tables > 0 {
+            return Ok(());
+        }
+        Err(usage("the database has no sessions: no node has used it yet; check the URL".to_owned()))
     }
 
     /// Looks at the cluster without joining it.
@@ -185,18 +294,26 @@ fn reached_at(listen: SocketAddr) -> Result<String> {
 fn secret(file: Option<&Path>, surroundings: &Surroundings) -> Result<String> {
     let secret = match file {
         Some(path) => {
-            let context = || format!("read the cluster's secret in {}", path.display());
-            let (file, _) = greenroom_files::open(path, true).with_context(context)?;
-            let bytes = greenroom_files::read_all(file, SECRET_BYTES_MAX).with_context(context)?;
+            let wrong = |error: &dyn std::fmt::Display| {
+                usage(format!("--cluster-secret-file {}: {error}", path.display()))
+            };
+            let (file, metadata) = greenroom_files::open(path, true).map_err(|error| wrong(&error))?;
+            let bytes = greenroom_files::read_all(file, SECRET_BYTES_MAX).map_err(|error| wrong(&error))?;
+            access::check(&metadata, Need::Private).map_err(|exposed| {
+                let remedy = format!("run `chmod 600 {}`, or use another secret", path.display());
+                wrong(&format!("others may know the secret: {exposed}; {remedy}"))
+            })?;
             String::from_utf8_lossy(&bytes).trim_end_matches(['\n', '\r']).to_owned()
         }
         None => surroundings.variable(CLUSTER_SECRET).ok_or_else(|| {
             usage(format!(
                 "the nodes of a cluster recognise each other by a secret: set {CLUSTER_SECRET}, or name a file with \
-                 --cluster-secret-file, with the same 32 or more characters on each node"
+                 --cluster-secret-file, with the same 32 or more characters on each node (`openssl rand -hex 32` prints some)"
             ))
         })?,
     };
-    check_token(&secret).map_err(|error| usage(format!("the cluster's secret: {error}")))?;
+    check_token(&secret).map_err(|error| {
+        usage(format!("the cluster's secret is not used: {error}; `openssl rand -hex 32` prints a good one"))
+    })?;
     Ok(secret)
 }

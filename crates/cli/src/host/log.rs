@@ -1,4 +1,4 @@
-//! Where the output of `-v` and `-vv` goes: to standard error, or in a host to a file of a limited size.
+//! What is logged, and where: to standard error, or in a host to a file of a limited size.
 //!
 //! Invariants: a host writes nothing to standard error, and its file does not grow beyond its limit.
 
@@ -19,26 +19,38 @@ mod lines;
 /// A part of what takes spans and log lines.
 pub(crate) type BoxedLayer = Box<dyn Layer<Registry> + Send + Sync>;
 
-/// Starts logging: nothing by default, the steps of each run with `-v`, the decisions with `-vv`, or the
-/// filter in `RUST_LOG`.
+/// The process that logs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Logger {
+    /// One whose user reads its output: without `-v` it logs nothing.
+    Command,
+    /// A server in the foreground, whose log somebody collects: without `-v` it logs warnings, and what happens to a cluster.
+    Server,
+    /// A host: it logs to a file in its store's folder.
+    Host,
+}
+
+/// Starts logging: by default what [`Logger`] says, the steps of each run with `-v`, the decisions with `-vv`, or the filter
+/// in `RUST_LOG`.
 ///
-/// A host logs to a file in its store's folder.
 /// `traces` takes the spans.
-pub(crate) fn start(global: &Global, is_host: bool, traces: Option<BoxedLayer>) {
-    let filter = match (variable("RUST_LOG"), global.verbose) {
-        (Some(filter), _) => filter,
-        (None, 0) if !is_host => "off".to_owned(),
-        (None, 0 | 1) => "warn,greenroom=info,greenroom_store=info,greenroom_server=info".to_owned(),
-        (None, 2) => {
-            "info,greenroom=debug,greenroom_store=debug,greenroom_provider=debug,greenroom_server=debug,\
-                      greenroom_tools=debug"
+pub(crate) fn start(global: &Global, logger: Logger, traces: Option<BoxedLayer>) {
+    let filter = match (variable("RUST_LOG"), global.verbose, logger) {
+        (Some(filter), ..) => filter,
+        (None, 0, Logger::Command) => "off".to_owned(),
+        (None, 0, Logger::Server) => "warn,greenroom_postgres=info".to_owned(),
+        (None, 0 | 1, _) => {
+            "warn,greenroom=info,greenroom_postgres=info,greenroom_store=info,greenroom_server=info"
                 .to_owned()
         }
-        (None, _) => "debug".to_owned(),
+        (None, 2, _) => "info,greenroom=debug,greenroom_postgres=debug,greenroom_store=debug,\
+                         greenroom_provider=debug,greenroom_server=debug,greenroom_tools=debug"
+            .to_owned(),
+        (None, ..) => "debug".to_owned(),
     };
     let filter = EnvFilter::new(filter);
     let log = tracing_subscriber::fmt::layer().event_format(Lines { started: Instant::now() });
-    let log: Option<BoxedLayer> = match is_host.then(|| host_log(global)) {
+    let log: Option<BoxedLayer> = match (logger == Logger::Host).then(|| host_log(global)) {
         // Without a file, the log has no readers.
         Some(None) => None,
         Some(Some(file)) => Some(log.with_writer(Mutex::new(file)).with_filter(filter).boxed()),

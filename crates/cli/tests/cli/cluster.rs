@@ -6,6 +6,7 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -19,6 +20,8 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use super::support::{Model, Place, Running};
+
+mod starts;
 
 /// How long a node that is not heard of keeps its sessions.
 const LEASE: Duration = Duration::from_secs(2);
@@ -34,6 +37,11 @@ struct Node {
     name: String,
     listen: String,
     running: Option<Running>,
+}
+
+fn write_secret(path: &Path, secret: &str) {
+    std::fs::write(path, secret).unwrap();
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).unwrap();
 }
 
 /// What clients need to know of a node.
@@ -84,7 +92,7 @@ impl Cluster {
         let effects = folder.path().join("effects");
         let script = move |request: &SeenRequest, _: CallInfo| answer(request, &effects);
         let secret = folder.path().join("secret");
-        std::fs::write(&secret, "cluster-cluster-cluster-cluster-\n").unwrap();
+        write_secret(&secret, "cluster-cluster-cluster-cluster-\n");
         let model = Model::new(Function(script), |_| {});
         let nodes = (0..NODES).map(|number| {
             let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
@@ -107,33 +115,31 @@ impl Cluster {
     }
 
     fn start_node(&mut self, at: usize) {
-        let (url, secret, base_url) = (self.url(), self.secret.display().to_string(), self.model.url());
-        let node = &mut self.nodes[at];
-        let arguments = [
-            "serve",
-            "--listen",
-            &node.listen,
-            "--store",
-            &url,
-            "--node",
-            &node.name,
-            "--lease",
-            &LEASE.as_secs().to_string(),
-            "--cluster-secret-file",
-            &secret,
-            "--base-url",
-            &base_url,
-            "--model",
-            "simulated",
-            "--window",
-            "60000",
-            "--allow-shell",
-            "--sandbox",
-            "off",
-        ];
-        let mut running = node.place.start_alone(&arguments);
+        let mut running = self.node(at, &[]);
         running.wait_for_word("of a cluster");
-        node.running = Some(running);
+        running.ignore_errors();
+        self.nodes[at].running = Some(running);
+    }
+
+    /// Starts the process of a node. A flag given here replaces the node's own.
+    fn node(&self, at: usize, given: &[(&str, &str)]) -> Running {
+        let (url, secret, base_url) = (self.url(), self.secret.display().to_string(), self.model.url());
+        let (node, lease) = (&self.nodes[at], LEASE.as_secs().to_string());
+        let own = [
+            ("--listen", &*node.listen),
+            ("--store", &url),
+            ("--node", &node.name),
+            ("--lease", &lease),
+            ("--cluster-secret-file", &secret),
+            ("--base-url", &base_url),
+            ("--model", "simulated"),
+            ("--window", "60000"),
+            ("--sandbox", "off"),
+        ];
+        let own = own.iter().filter(|(flag, _)| given.iter().all(|(other, _)| other != flag));
+        let flags = own.chain(given).flat_map(|(flag, value)| [*flag, *value]);
+        let arguments: Vec<&str> = ["serve", "--allow-shell"].into_iter().chain(flags).collect();
+        node.place.start_alone(&arguments)
     }
 
     fn api(&self, at: usize) -> Api {
@@ -432,7 +438,7 @@ fn doctor_says_what_is_wrong_with_a_cluster() {
     assert!(checks[0].2.starts_with("PostgreSQL ") && checks[3].2.contains("node-2"), "{checks:?}");
     // This machine has another secret.
     let other = place.work().join("other");
-    std::fs::write(&other, "another-another-another-another-\n").unwrap();
+    write_secret(&other, "another-another-another-another-\n");
     let checks = diagnosis(&cluster, &place, &other);
     assert_eq!(is_well(&checks), [true, false, false, false], "{checks:?}");
     assert!(checks[1].2.contains("its secret differs"), "{checks:?}");
@@ -514,7 +520,10 @@ fn sessions_are_copied_between_files_and_a_database() {
 #[test]
 fn what_a_cluster_lacks_is_said() {
     let place = Place::new();
-    std::fs::write(place.work().join("secret"), "cluster-cluster-cluster-cluster-\n").unwrap();
+    write_secret(&place.work().join("secret"), "cluster-cluster-cluster-cluster-\n");
+    write_secret(&place.work().join("short"), "short\n");
+    std::fs::write(place.work().join("open"), "cluster-cluster-cluster-cluster-\n").unwrap();
+    std::fs::set_permissions(place.work().join("open"), std::fs::Permissions::from_mode(0o644)).unwrap();
     let url = "postgresql:///postgres?host=/nowhere&user=postgres";
     for (arguments, told) in [
         (&["--store", "mysql://x"][..], "--store takes the URL of a PostgreSQL database"),
@@ -523,7 +532,17 @@ fn what_a_cluster_lacks_is_said() {
         (&["--store", url, "--advertise", "somewhere"], "with its port"),
         (&["--store", url], "GREENROOM_CLUSTER_SECRET"),
         (&["--node", "a"], "need --store"),
-        (&["--store", url, "--cluster-secret-file", "secret", "--lease", "0"], "--lease takes"),
+        (
+            &["--store", url, "--cluster-secret-file", "secret", "--lease", "0"],
+            "--lease takes 0.5 to 300 seconds",
+        ),
+        (&["--store", url, "--cluster-secret-file", "secret", "--node", ""], "--node takes a name"),
+        (&["--store", url, "--cluster-secret-file", "nowhere"], "--cluster-secret-file nowhere"),
+        (&["--store", url, "--cluster-secret-file", "open"], "chmod 600"),
+        (
+            &["--store", url, "--cluster-secret-file", "short"],
+            "has 5 characters and can be guessed; it needs 32; `openssl",
+        ),
     ] {
         let ran = place.run(&[&["serve", "--simulate"], arguments].concat());
         assert_eq!(ran.code, Some(2), "{arguments:?}: {}", ran.stderr);

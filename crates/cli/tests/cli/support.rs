@@ -260,6 +260,12 @@ impl Running {
         line
     }
 
+    /// What it says on standard error from now on is thrown away, and never fills the pipe.
+    pub(crate) fn ignore_errors(&mut self) {
+        let mut error = self.child.stderr.take().unwrap();
+        std::thread::spawn(move || std::io::copy(&mut error, &mut std::io::sink()));
+    }
+
     /// Writes a line to its input.
     pub(crate) fn say(&mut self, line: &str) {
         use std::io::Write as _;
@@ -316,7 +322,9 @@ impl Running {
         }
         let status = self.wait();
         let mut stderr = String::new();
-        std::io::Read::read_to_string(&mut self.child.stderr.take().unwrap(), &mut stderr).unwrap();
+        if let Some(error) = &mut self.child.stderr.take() {
+            std::io::Read::read_to_string(error, &mut stderr).unwrap();
+        }
         Ran { code: status.code(), stdout, stderr }
     }
 

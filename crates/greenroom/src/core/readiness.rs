@@ -25,8 +25,13 @@ impl Readiness {
             Err(_) => return,
         };
         // Written only if it changes: all sessions share it.
-        if self.is_broken.load(Ordering::Relaxed) != is_broken {
-            self.is_broken.store(is_broken, Ordering::Relaxed);
+        if self.is_broken.load(Ordering::Relaxed) != is_broken
+            && self.is_broken.swap(is_broken, Ordering::Relaxed) != is_broken
+        {
+            match result {
+                Ok(_) => tracing::warn!("the store can be written again"),
+                Err(error) => tracing::error!(%error, "the store cannot be written"),
+            }
         }
     }
 

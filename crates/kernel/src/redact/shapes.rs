@@ -227,7 +227,8 @@ fn secret(text: &[u8], literal: Range<usize>, rule: Rule) -> Option<Range<usize>
             let password = &login[colon + 1..host];
             // Templates, and what was replaced already.
             let is_template = password.is_empty()
-                || matches!(password[0], b'$' | b'{' | b'[' | b'%' | b'*')
+                || matches!(password[0], b'$' | b'{' | b'[' | b'%' | b'*' | b'<')
+                || password == b"PASSWORD"
                 || password.iter().all(|byte| matches!(byte, b'x' | b'X' | b'.'));
             let start = literal.end + colon + 1;
             (!is_template).then_some(start..start + password.len())

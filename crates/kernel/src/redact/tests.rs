@@ -129,7 +129,7 @@ fn what_only_resembles_a_shape_stays() {
         "sk-SK, sk-short1, sk-learn-is-a-library-of-python".to_owned(),
         format!("https://example.com/ghp/{TOKEN}"),
         "http://localhost:8080/a@b, see https://docs.rs/x:y".to_owned(),
-        "postgres://user:${PASSWORD}@host, https://user:xxxx@host, redis://u:[redacted:password]@h"
+        "postgres://user:${PASSWORD}@host, x://USER:PASSWORD@HOST, https://user:xxxx@host, redis://u:[redacted:password]@h"
             .to_owned(),
         "git@github.com:me/repo.git ssh://git@github.com:22/me".to_owned(),
         "Bearer token, the bearer of good news in 2024".to_owned(),

@@ -20,7 +20,8 @@ fn modes_of_encryption_are_read_as_users_know_them() {
         ("host=h sslmode='disable'", Ok(SslMode::Disable)),
         ("postgres://h/d?sslmode=verify-ca", Err("another `sslmode`")),
         ("postgres://h/d?sslmode=verify-full&sslrootcert=%2Fnowhere%2Fca.pem", Err("/nowhere/ca.pem")),
-        ("postgres://h/d?nonsense=1", Err("cannot be read")),
+        ("postgres://h/d?sslmod=require", Err("`sslmod`")),
+        ("postgres://h/d?Sslmode=require", Err("cannot be read")),
         ("postgres://u:a@b@h/d", Err("%40")),
         ("dbname=d", Err("no host")),
         ("", Err("no host")),
@@ -48,6 +49,8 @@ fn a_password_is_shown_nowhere() {
         format!("host=h password={SECRET} port={SECRET}"),
         format!("host=h password={SECRET} {SECRET}={SECRET}"),
         format!("postgres://u:{encoded}@h/d?sslmode={SECRET}"),
+        "postgres://u:a?tulip=b@h/d".to_owned(),
+        "postgres://u:a?x=b&secret=c@h/d".to_owned(),
     ];
     for url in urls {
         let options = PostgresOptions::new(url.as_str(), "a");

@@ -33,10 +33,10 @@ impl std::fmt::Display for TokenError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::TooShort { chars } => {
-                write!(f, "the token has {chars} characters and can be guessed; it needs {TOKEN_CHARS_MIN}")
+                write!(f, "it has {chars} characters and can be guessed; it needs {TOKEN_CHARS_MIN}")
             }
             Self::NotVisible => f.write_str(
-                "the token must be one line of visible ASCII characters, since no header can carry anything else",
+                "it must be one line of visible ASCII characters, since no header can carry anything else",
             ),
         }
     }
@@ -92,7 +92,7 @@ impl Tokens {
     pub(super) fn new(tokens: Vec<Token>) -> Result<Self, String> {
         let mut known: Vec<(String, Arc<Bearer>)> = Vec::new();
         for Token { secret, right, within } in tokens {
-            check_token(&secret).map_err(|error| error.to_string())?;
+            check_token(&secret).map_err(|error| format!("a token is not used: {error}"))?;
             if known.iter().any(|(other, _)| same(other.as_bytes(), secret.as_bytes())) {
                 return Err(
                     "two tokens are equal, so their rights are ambiguous; change one of them".to_owned()

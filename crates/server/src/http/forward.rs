@@ -13,7 +13,8 @@ use axum::body::{Body, Bytes};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, header};
 use axum::middleware::Next;
-use axum::response::Response;
+use axum::response::{IntoResponse as _, Response};
+use greenroom::Error;
 use greenroom_store::{Member, Owner, Placement};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
@@ -22,7 +23,7 @@ use parking_lot::Mutex;
 
 use super::Shared;
 use super::access::{Bearer, same};
-use super::answers::problem;
+use super::answers::{Refusal, problem, store_status};
 use super::calls;
 use super::leases::{Leases, until_lost};
 use crate::operations::{Label, Right};
@@ -243,11 +244,12 @@ impl Shared {
             let node = match found {
                 Ok(Destination::Here) => return None,
                 Ok(Destination::There(node)) => node,
-                // The session's own node may be this one, and then the request succeeds.
-                Err(error) => {
-                    tracing::warn!(session = %id, %error, "the session's owner could not be looked up");
-                    return None;
+                // This node has nothing of the session without the storage either, and would wait for it as long again.
+                Err(error) if store_status(&error) == StatusCode::SERVICE_UNAVAILABLE => {
+                    return Some(Refusal::from(Error::from(error)).into_response());
                 }
+                // The request itself is wrong, which is said here.
+                Err(_) => return None,
             };
             let name = &node.name;
             if is_hop {
@@ -274,10 +276,14 @@ impl Shared {
                 }
                 Err(_) if is_read => return None,
                 Err(Failure::Unreachable(reason) | Failure::Broken(reason)) => {
-                    let detail = format!(
-                        "node {name} runs the session and cannot be reached: {reason}; repeat the request, with its \
-                         Idempotency-Key"
-                    );
+                    let remedy = match calls::has_key(head, body) {
+                        true => "repeat the request with its key",
+                        false => {
+                            "the request may have been carried out: read the session before you repeat it"
+                        }
+                    };
+                    let detail =
+                        format!("node {name} runs the session and cannot be reached: {reason}; {remedy}");
                     return Some(problem(StatusCode::SERVICE_UNAVAILABLE, detail));
                 }
             }

@@ -45,10 +45,8 @@ pub(super) async fn ready(State(shared): State<Arc<Shared>>) -> Response {
         _ if shared.stop.is_cancelled() => refuse("the server is stopping"),
         Ok(()) => "ready".into_response(),
         Err(Error::Closed) => refuse("the server is stopping"),
-        Err(error) => {
-            tracing::warn!(%error, "the server is not ready");
-            refuse("the store cannot be written")
-        }
+        // The runtime has logged the reason once.
+        Err(_) => refuse("the store cannot be written"),
     }
 }
 

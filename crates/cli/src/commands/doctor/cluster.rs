@@ -11,6 +11,7 @@ use greenroom_terminal::format;
 
 use super::Check;
 use crate::args::DoctorArgs;
+use crate::config::overrides::STORE;
 use crate::config::surroundings::Surroundings;
 use crate::{error, host};
 
@@ -20,6 +21,10 @@ const CONNECTIONS: u64 = 8;
 /// Checks the cluster whose database is given or in the environment.
 pub(super) async fn checks(args: &DoctorArgs, here: &Surroundings) -> Vec<Check> {
     let (database, secret) = match host::cluster::for_doctor(args, here) {
+        Ok(None) if args.cluster => {
+            let remedy = format!("give its URL with --store, or set {STORE}");
+            return vec![Check::bad("cluster", "no database is named", remedy)];
+        }
         Ok(None) => return Vec::new(),
         Ok(Some(known)) => known,
         Err(error) => return vec![Check::bad("cluster", error::line(&error), "see docs/scale_out.md")],
@@ -69,14 +74,9 @@ fn of_node(node: &SurveyedNode, answer: Option<NodeAnswer>) -> Check {
     if *lease_seconds <= 0.0 {
         let ago = format!("{:.0} s", -lease_seconds);
         let found = format!("{found}; its lease expired {ago} ago");
-        return match sessions {
-            0 => Check::ok("node", found),
-            _ => Check::bad(
-                "node",
-                found,
-                "other nodes take over its unfinished sessions; if it should be running, start it again",
-            ),
-        };
+        let remedy = "other nodes take over its unfinished sessions; start it again, unless it was removed: then it is \
+                      forgotten within a day, when another node starts";
+        return Check::bad("node", found, remedy);
     }
     let found = if *is_draining { format!("{found}; leaving") } else { found };
     match answer {

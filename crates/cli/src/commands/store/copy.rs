@@ -26,6 +26,9 @@ pub(crate) async fn run(global: &Global, args: &CopyArgs) -> Result<u8> {
     if !is_from && !dir.exists() {
         return Err(error::usage(format!("there is no store in {} to copy", dir.display())));
     }
+    if is_from {
+        database.check_filled().await?;
+    }
     // The files first: whether they are in use is said at once.
     let files: Arc<dyn Engine> = Arc::new(stored::store(global).await?);
     let copied = between(global, &files, &database, is_from).await;

@@ -310,6 +310,14 @@ async fn a_session_is_claimed_by_another_node_after_the_look_up() {
             .filter(|entry| entry.kind.as_message().is_some_and(|message| message.role() == "user"));
         assert_eq!(prompts.count(), usize::from(expected == 200));
     }
+    // The node to which a request was forwarded does not look up the owner again: the node that forwarded it does.
+    b.runtime.open("hop", &Agent::new("simulated").context_window(8_000)).await.unwrap();
+    cluster.look_up_early("a", 9);
+    let hop = request(&a.server, "session/prompt", &json!({ "session_id": "hop", "text": "x", "key": "k" }))
+        .bearer_auth(CLUSTER)
+        .header("greenroom-principal", "administer")
+        .header("greenroom-hop", "1");
+    assert_eq!(hop.send().await.unwrap().status(), StatusCode::MISDIRECTED_REQUEST);
 }
 
 /// The session is named in the body when it is begun.
@@ -330,6 +338,15 @@ async fn a_session_is_begun_where_the_placement_says() {
         (a.runtime.live().await.unwrap(), b.runtime.live().await.unwrap()),
         (vec!["new".into()], vec!["given".into()])
     );
+    // It has no entry yet, and its title is set where it was begun.
+    for (id, member) in [("new", &b), ("given", &a)] {
+        let title = json!({ "session_id": id, "title": "t" });
+        let (status, told) = as_of(&member.server, TOKEN, "session/set_title", title).await;
+        assert_eq!(status, 200, "{id}: {told}");
+        let (status, told) =
+            as_of(&member.server, TOKEN, "session/get", json!({ "session_id": id })).await;
+        assert_eq!((status, &told["session"]["title"]), (200, &json!("t")), "{id}: {told}");
+    }
 }
 
 #[tokio::test]

@@ -110,7 +110,8 @@ fn an_older_program_names_the_version_that_it_does_not_know() {
         let refused = super::decode(&new).unwrap_err();
         let is_named = matches!(refused, StoreError::Version { what: "a record", found: 2, supported: 1 });
         assert!(is_named, "{refused:?}");
-        let text = "a record has format version 2, and this version reads up to 1; use a newer one";
+        let text =
+            "a record has format version 2, and this version of Greenroom reads up to 1; update Greenroom";
         assert_eq!(refused.to_string(), text);
     }
     let refused = super::decode_head(&LATER.encode_head(&head()).unwrap());

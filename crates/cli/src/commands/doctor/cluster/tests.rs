@@ -21,7 +21,7 @@ fn each_state_of_a_node_is_said() {
         (node("a", 5.0, 1), not_ready(), false, "not ready: its answer is 503"),
         (leaving, not_ready(), true, "leaving"),
         (node("a", -42.0, 3), None, false, "its lease expired 42"),
-        (node("a", -42.0, 0), None, true, "its lease expired 42"),
+        (node("a", -42.0, 0), None, false, "its lease expired 42"),
         (silent, None, true, "without an address"),
     ] {
         let check = of_node(&node, answer);
