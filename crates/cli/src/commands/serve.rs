@@ -52,6 +52,7 @@ pub(crate) async fn run(global: &Global, args: &ServeArgs) -> Result<u8> {
     let mut options = HttpOptions::new(listen, tokens::own(&path)?);
     options.tokens.extend(tokens::further(&config.tokens, &surroundings).await?);
     options.host_names = [config.host_names.clone(), args.host_name.clone()].concat();
+    options.host_names.extend(node.as_ref().map(ClusterNode::host_name));
     options.request_timeout = Duration::from_secs(config.request_timeout_s);
     options.connections_max = config.connections_max.min(connections_possible());
     if options.connections_max < config.connections_max {

@@ -98,6 +98,11 @@ impl ClusterNode {
         Ok(Some(Self { options, secret, name, advertise }))
     }
 
+    /// The name in the `Host` header of other nodes' requests.
+    pub(crate) fn host_name(&self) -> String {
+        self.advertise.trim_start_matches("http://").trim_end_matches('/').to_ascii_lowercase()
+    }
+
     /// Connects to the database and registers the node. A database that cannot be reached is tried again for so long.
     ///
     /// # Errors
@@ -156,9 +161,9 @@ impl ClusterNode {
             }
         }
         let reason = match ask_node(&self.advertise, Some(&self.secret)).await {
-            NodeAnswer::Ready | NodeAnswer::NotReady(_) => return Ok(()),
+            NodeAnswer::Ready => return Ok(()),
             NodeAnswer::OtherSecret => "another server answers there".to_owned(),
-            NodeAnswer::None(reason) => reason,
+            NodeAnswer::NotReady(reason) | NodeAnswer::None(reason) => reason,
         };
         warn(
             global,

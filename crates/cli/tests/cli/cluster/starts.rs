@@ -36,11 +36,18 @@ fn a_node_that_cannot_work_with_the_others_says_so() {
         let said = ended(cluster.node(0, given), code);
         assert!(said.contains(&told), "{given:?}: {said}");
     }
-    // An address that nobody answers at is only reported: other nodes may reach it where this one does not.
-    let nobody = ("--advertise", "http://127.0.0.1:9");
-    let mut node = cluster.node(0, &[&own[..], &[nobody]].concat());
-    node.wait_for_word("does not reach itself at http://127.0.0.1:9");
+    // An address that nobody answers at is only reported: other nodes may reach it where this one does not. They name it
+    // in the Host header.
+    let mut node = cluster.node(0, &[&own[..], &[("--advertise", "http://Node.invalid:9/")]].concat());
+    node.wait_for_word("does not reach itself at http://Node.invalid:9");
     node.wait_for_word("of a cluster");
+    for (host, expected) in [("node.invalid:9", "200"), ("other.invalid:9", "421")] {
+        let mut stream = TcpStream::connect(&*free).unwrap();
+        write!(stream, "GET /healthz HTTP/1.0\r\nhost: {host}\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        assert_eq!(answer.split(' ').nth(1), Some(expected), "{host}: {answer}");
+    }
     // A node that was killed is found, also if it had no sessions.
     node.signal(Signal::KILL);
     drop(node.end());

@@ -343,8 +343,7 @@ async fn a_session_is_begun_where_the_placement_says() {
         let title = json!({ "session_id": id, "title": "t" });
         let (status, told) = as_of(&member.server, TOKEN, "session/set_title", title).await;
         assert_eq!(status, 200, "{id}: {told}");
-        let (status, told) =
-            as_of(&member.server, TOKEN, "session/get", json!({ "session_id": id })).await;
+        let (status, told) = as_of(&member.server, TOKEN, "session/get", json!({ "session_id": id })).await;
         assert_eq!((status, &told["session"]["title"]), (200, &json!("t")), "{id}: {told}");
     }
 }
