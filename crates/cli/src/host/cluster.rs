@@ -305,7 +305,7 @@ fn secret(file: Option<&Path>, surroundings: &Surroundings) -> Result<String> {
             let (file, metadata) = greenroom_files::open(path, true).map_err(|error| wrong(&error))?;
             let bytes = greenroom_files::read_all(file, SECRET_BYTES_MAX).map_err(|error| wrong(&error))?;
             access::check(&metadata, Need::Private).map_err(|exposed| {
-                let remedy = format!("run `chmod 600 {}`, or use another secret", path.display());
+                let remedy = format!("run `chmod 600 {}`, or set {CLUSTER_SECRET} instead", path.display());
                 wrong(&format!("others may know the secret: {exposed}; {remedy}"))
             })?;
             String::from_utf8_lossy(&bytes).trim_end_matches(['\n', '\r']).to_owned()

@@ -225,8 +225,8 @@ async fn is_nothing_left(containment: Containment, way: Way, number: usize, limi
 
 async fn check_nothing_is_left(containment: Containment, way: Way, number: usize) {
     // A time limit must leave the processes time to start, however busy the machine is.
-    let limits_s = if let Way::Timeout = way { [3, 12, 50] } else { [60; 3] };
-    for limit_s in limits_s {
+    let limits_s: &[u64] = if let Way::Timeout = way { &[3, 12, 50] } else { &[60] };
+    for &limit_s in limits_s {
         if is_nothing_left(containment, way, number, limit_s).await {
             return;
         }
