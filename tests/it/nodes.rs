@@ -421,6 +421,32 @@ fn lives_of_three_nodes() {
     }
 }
 
+/// A prompt reaches a session before its interrupted run is taken over: the run is finished first, and what waited behind it
+/// follows. The key of the first prompt is known.
+#[tokio::test(start_paused = true)]
+async fn an_interrupted_run_is_finished_before_the_prompt_that_comes_next() {
+    for by_close in [false, true] {
+        let (cluster, model) = (Cluster::new(), model(5_000));
+        let (a, b) = (start(&cluster, "a", &model).await, start(&cluster, "b", &model).await);
+        let session = a.runtime.open("s", agent(WINDOW)).await.unwrap();
+        let first = session.prompt("1").once("k").start().await.unwrap();
+        session.follow_up("2").await.unwrap();
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        if by_close {
+            a.runtime.close("s").await.unwrap();
+        } else {
+            cluster.expire("a");
+        }
+        let session = b.runtime.open("s", agent(WINDOW)).await.unwrap();
+        let reply = session.prompt("3").await.unwrap();
+        assert_eq!(reply.text, "to 3");
+        // Its run also answered the follow-up.
+        assert_eq!(session.prompt("1").once("k").await.unwrap().text, "to 2");
+        drop(first);
+        assert_eq!(answers(&cluster, "s").await, whole(&["1", "2", "3"]), "{by_close}");
+    }
+}
+
 /// 20,000 seeds, by hand: `cargo nextest run --release -p greenroom-tests --run-ignored only -E 'test(many_lives)'`.
 #[test]
 #[ignore = "takes minutes"]

@@ -88,6 +88,8 @@ pub(crate) struct Keeper {
     options: PostgresOptions,
     server: Server,
     link: Option<Link>,
+    /// Whether another process has this node's name, and that was said.
+    is_displaced: bool,
 }
 
 impl Keeper {
@@ -97,7 +99,8 @@ impl Keeper {
         options: &PostgresOptions,
         server: &Server,
     ) -> Result<(Self, Lease), StoreError> {
-        let mut keeper = Self { options: options.clone(), server: server.clone(), link: None };
+        let mut keeper =
+            Self { options: options.clone(), server: server.clone(), link: None, is_displaced: false };
         let mut seen: Option<(i64, String)> = None;
         loop {
             let granted = keeper.try_register(None, false).await.map_err(unavailable)?;
@@ -183,10 +186,17 @@ impl Keeper {
             Some(granted) => {
                 tracing::info!(incarnation = granted.incarnation, "this node has a lease again");
                 *lease.granted.lock() = granted;
+                self.is_displaced = false;
                 Ok(true)
             }
             None => {
-                tracing::warn!(node = self.options.node, "another process uses this node's name");
+                if !std::mem::replace(&mut self.is_displaced, true) {
+                    tracing::error!(
+                        node = self.options.node,
+                        "another process uses this node's name, so this one gets no lease: stop one of them, or give each its \
+                         own name (--node)"
+                    );
+                }
                 Ok(false)
             }
         }

@@ -300,6 +300,9 @@ fn not_connected(error: &tokio_postgres::Error) -> StoreError {
             detail.push_str(remedy);
             unsuitable(detail)
         }
+        None if detail.contains("invalid configuration") => {
+            unsuitable(format!("{detail}; check the database's URL"))
+        }
         None if detail.contains(without_tls) => unsuitable(format!(
             "the {without_tls}, and the database's URL requires it: switch it on (`ssl = on`), or, in a network that you \
              trust, use `sslmode=prefer`"

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::pin::Pin;
 
-use greenroom_store::{Answer, Claim, Member, Owner, Placement, StoreError, check_session};
+use greenroom_store::{Answer, Claim, Lease, Member, Owner, Placement, StoreError, check_session};
 use tokio_postgres::Row;
 
 use crate::append::Claimed;
@@ -101,11 +101,12 @@ impl Placement for Postgres {
         Box::pin(self.shared().members())
     }
 
-    fn leases(&self) -> Answer<'_, BTreeMap<String, u64>> {
+    fn leases(&self) -> Answer<'_, BTreeMap<String, Lease>> {
         Box::pin(async move {
             self.shared().check_open()?;
             let rows = self.shared().pool.run(Kind::Read, Sql::Leases, &[]).await?;
-            Ok(rows.iter().map(|row| (row.get(0), number(row.get(1)))).collect())
+            let lease = |row: &Row| Lease { number: number(row.get(1)), address: row.get(2) };
+            Ok(rows.iter().map(|row| (row.get(0), lease(row))).collect())
         })
     }
 

@@ -209,7 +209,7 @@ impl Sql {
                  from {s}.node n where n.expires > clock_timestamp() order by n.name"
             }
             Self::Leases => {
-                "select n.name, n.incarnation from {s}.node n where n.expires > clock_timestamp()"
+                "select n.name, n.incarnation, n.address from {s}.node n where n.expires > clock_timestamp()"
             }
             Self::Wish => "select s.wish from {s}.session s where s.id = $1::text",
             Self::Abandoned => {

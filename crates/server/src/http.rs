@@ -241,7 +241,9 @@ async fn let_in(State(shared): State<Arc<Shared>>, request: Request, next: Next)
     let (status, detail) = tokio::select! {
         body = body => match body.map_err(|rejection| rejection.status()) {
             Ok(body) => {
-                return shared.at_its_node(&head, &body, &bearer, next).await;
+                let mut answer = shared.at_its_node(&head, &body, &bearer, next).await;
+                forward::sign(&head.headers, shared.runtime.engine().node(), &mut answer);
+                return answer;
             }
             Err(status @ StatusCode::PAYLOAD_TOO_LARGE) => {
                 (status, format!("the body has more than {BODY_BYTES_MAX} bytes"))

@@ -88,7 +88,8 @@ impl From<&Error> for Problem {
             kind: ProblemKind::of(error),
             class: failure.as_ref().map_or("other", |failure| failure.class.as_str()).to_owned(),
             message: error.to_string(),
-            retryable: error.is_retryable(),
+            // Nothing was accepted, and another process, or another node, serves its sessions.
+            retryable: error.is_retryable() || matches!(error, Error::Closed),
             retry_after_ms: retry_after_ms(error),
             failure,
         }

@@ -374,11 +374,15 @@ impl Placement for Node {
         Box::pin(async move { Ok(self.cluster.shared.lock().members()) })
     }
 
-    fn leases(&self) -> Answer<'_, BTreeMap<String, u64>> {
+    fn leases(&self) -> Answer<'_, BTreeMap<String, crate::engine::Lease>> {
         Box::pin(async move {
             let shared = self.cluster.shared.lock();
             let valid = shared.nodes.iter().filter(|(_, lease)| lease.is_valid);
-            Ok(valid.map(|(node, lease)| (node.clone(), lease.incarnation)).collect())
+            let of = |lease: &Lease| crate::engine::Lease {
+                number: lease.incarnation,
+                address: lease.address.clone(),
+            };
+            Ok(valid.map(|(node, lease)| (node.clone(), of(lease))).collect())
         })
     }
 

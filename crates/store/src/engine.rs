@@ -195,6 +195,15 @@ pub struct Member {
     pub sessions: u64,
 }
 
+/// A valid lease.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lease {
+    /// The lease's number: another one after the node has lost its lease, even if it has got a new one since.
+    pub number: u64,
+    /// The URL at which other nodes reach its holder; `None` for a program that serves nothing.
+    pub address: Option<String>,
+}
+
 /// The owner of a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Owner {
@@ -258,12 +267,11 @@ pub trait Placement: fmt::Debug + Send + Sync {
     /// Those of reading.
     fn members(&self) -> Answer<'_, Vec<Member>>;
 
-    /// Returns the nodes whose leases are valid, by name. The number is another one after a node has lost its lease, even if
-    /// it has got a new one since.
+    /// Returns the valid leases, by the names of the nodes.
     ///
     /// # Errors
     /// Those of reading.
-    fn leases(&self) -> Answer<'_, BTreeMap<String, u64>>;
+    fn leases(&self) -> Answer<'_, BTreeMap<String, Lease>>;
 
     /// Returns the sessions with an unfinished run whose owner's lease has run out, or that have none: at most `limit`.
     /// The node that takes a session over resumes its run.

@@ -170,7 +170,7 @@ pub enum StoreError {
         reason: String,
     },
     /// Another node took the session over, and this one may not write to it any more.
-    #[error("another node has taken over session {session}; nothing was written")]
+    #[error("this node no longer owns session {session}, so its last write was rejected")]
     Fenced {
         /// The session.
         session: String,

@@ -80,7 +80,7 @@ use parking_lot::{Mutex, MutexGuard};
 #[cfg(feature = "disk")]
 pub use backup::{BackupInfo, Progress, VerifiedBackup, restore_backup, verify_backup};
 pub use copy::{Copied, copy};
-pub use engine::{Answer, Claim, Engine, Member, Opened, Owner, Placement};
+pub use engine::{Answer, Claim, Engine, Lease, Member, Opened, Owner, Placement};
 pub use error::{Notice, StoreError};
 pub use loss::{Loss, Salvaged};
 pub use page::LogPage;

@@ -10,7 +10,8 @@ use std::sync::{Arc, OnceLock};
 use greenroom_kernel::{Entry, EntryId, Head};
 use greenroom_postgres::{Postgres, PostgresOptions};
 use greenroom_store::{
-    Answer, Appended, Batch, Claim, Engine, LogPage, Member, Opened, Owner, Placement, Salvaged, StoreError,
+    Answer, Appended, Batch, Claim, Engine, Lease, LogPage, Member, Opened, Owner, Placement, Salvaged,
+    StoreError,
 };
 use parking_lot::Mutex;
 use tokio::runtime::Runtime as Threads;
@@ -183,7 +184,7 @@ impl Placement for Apart {
         self.ask(|on, engine| on.block_on(engine.members()))
     }
 
-    fn leases(&self) -> Answer<'_, BTreeMap<String, u64>> {
+    fn leases(&self) -> Answer<'_, BTreeMap<String, Lease>> {
         self.ask(|on, engine| on.block_on(engine.leases()))
     }
 

@@ -33,6 +33,8 @@ const LEASES: RangeInclusive<f64> = 0.5..=300.0;
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
 /// The file that is locked by the node to which the data directory belongs.
 const LOCK_FILE: &str = "node.lock";
+/// What the name of a copy begins with, among those of the nodes.
+const COPY: &str = "copy";
 /// The longest name of a node, in bytes.
 const NODE_BYTES_MAX: usize = 200;
 /// The longest secret in a file, in bytes.
@@ -151,7 +153,7 @@ impl ClusterNode {
         let mut asked = JoinSet::new();
         for (node, address) in others {
             let secret = self.secret.clone();
-            asked.spawn(async move { (ask_node(&address, Some(&secret)).await, node, address) });
+            asked.spawn(async move { (ask_node(&node, &address, Some(&secret)).await, node, address) });
         }
         while let Some(answer) = asked.join_next().await {
             if let Ok((NodeAnswer::OtherSecret, node, address)) = answer {
@@ -160,8 +162,14 @@ impl ClusterNode {
                 )));
             }
         }
-        let reason = match ask_node(&self.advertise, Some(&self.secret)).await {
+        let reason = match ask_node(&self.name, &self.advertise, Some(&self.secret)).await {
             NodeAnswer::Ready => return Ok(()),
+            NodeAnswer::OtherNode(node) => {
+                return Err(usage(format!(
+                    "node {node} answers at {}; give each its own address with --advertise",
+                    self.advertise
+                )));
+            }
             NodeAnswer::OtherSecret => "another server answers there".to_owned(),
             NodeAnswer::NotReady(reason) | NodeAnswer::None(reason) => reason,
         };
@@ -215,23 +223,42 @@ impl Database {
         Self { options: PostgresOptions::new(url, format!("{what} {}", std::process::id())) }
     }
 
-    /// Joins as the only node.
+    /// Joins as the only node. Waits for the lease of a copy that was killed to run out.
     ///
     /// # Errors
     /// The database cannot be reached or used, or nodes are running.
-    pub(crate) async fn connect(&self) -> Result<Arc<Postgres>> {
-        let database = Arc::new(Postgres::connect(&self.options).await?);
-        let members = database.members().await?;
-        let others: Vec<&str> =
-            members.iter().map(|member| &*member.node).filter(|node| *node != self.options.node).collect();
-        if others.is_empty() {
-            return Ok(database);
+    pub(crate) async fn connect(&self, global: &Global) -> Result<Arc<Postgres>> {
+        let until = Instant::now() + self.options.lease + AGAIN_AFTER;
+        let mut is_said = false;
+        loop {
+            let running = self.running().await?;
+            let [first, ..] = &*running else { break };
+            if Instant::now() >= until || running.iter().any(|node| !node.starts_with(COPY)) {
+                return Err(usage(format!(
+                    "nodes use the database: {}; stop them first, and wait until their leases have run out",
+                    running.join(", ")
+                )));
+            }
+            if !std::mem::replace(&mut is_said, true) {
+                let line = format!("greenroom: waiting for the lease of another copy ({first}) to run out");
+                Screen::stderr(global.color).line(line)?;
+            }
+            tokio::time::sleep(AGAIN_AFTER).await;
         }
-        let others = others.join(", ");
+        let database = Arc::new(Postgres::connect(&self.options).await?);
+        // Another one may have joined in the meantime.
+        let members = database.members().await?;
+        let Some(other) = members.iter().find(|member| member.node != self.options.node) else {
+            return Ok(database);
+        };
         database.close().await?;
-        Err(usage(format!(
-            "nodes use the database: {others}; stop them first, and wait until their leases have run out"
-        )))
+        Err(usage(format!("{} has begun to use the database; stop it first", other.node)))
+    }
+
+    /// The nodes whose leases are valid.
+    async fn running(&self) -> Result<Vec<String>> {
+        let nodes = self.survey().await?.nodes;
+        Ok(nodes.into_iter().filter(|node| node.lease_seconds > 0.0).map(|node| node.name).collect())
     }
 
     /// Checks that there is something to copy from.
@@ -263,7 +290,7 @@ pub(crate) fn for_copy(url: Option<String>, surroundings: &Surroundings) -> Resu
     let none = || usage(format!("no database is named; give its URL, or set {STORE}"));
     let url = url.ok_or_else(none)?;
     check_url("store copy", &url)?;
-    Ok(Database::new(url, "copy"))
+    Ok(Database::new(url, COPY))
 }
 
 /// The database of `doctor`, and the cluster's secret if it is known; `None` if the sessions are in files.

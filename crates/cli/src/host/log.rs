@@ -38,7 +38,7 @@ pub(crate) fn start(global: &Global, logger: Logger, traces: Option<BoxedLayer>)
     let filter = match (variable("RUST_LOG"), global.verbose, logger) {
         (Some(filter), ..) => filter,
         (None, 0, Logger::Command) => "off".to_owned(),
-        (None, 0, Logger::Server) => "warn,greenroom_postgres=info".to_owned(),
+        (None, 0, Logger::Server) => "warn,greenroom_postgres=info,greenroom::api::take_over=info".to_owned(),
         (None, 0 | 1, _) => {
             "warn,greenroom=info,greenroom_postgres=info,greenroom_store=info,greenroom_server=info"
                 .to_owned()

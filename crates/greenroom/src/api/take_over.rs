@@ -1,11 +1,13 @@
 //! Taking over the work of nodes that have ended, where several share one storage.
 //!
 //! Invariants: a session is taken over only if nobody owns it, or its owner's lease has run out, and by the node that the
-//! placement names; one that cannot be resumed is retried with growing delays, and delays no other one.
+//! placement names; one that cannot be resumed is retried with growing delays, and delays no other one. A session that is
+//! opened for another reason before it is taken over finishes its interrupted run first, too.
 
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::sync::Semaphore;
@@ -38,6 +40,13 @@ type Failed = HashMap<String, (Instant, Duration)>;
 #[must_use = "dropping it ends taking over"]
 pub struct TakeOver {
     _tasks: JoinSet<()>,
+    taking_over: Arc<AtomicUsize>,
+}
+
+impl Drop for TakeOver {
+    fn drop(&mut self) {
+        self.taking_over.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl fmt::Debug for TakeOver {
@@ -49,6 +58,7 @@ impl fmt::Debug for TakeOver {
 impl Runtime {
     /// Where several nodes share one storage: resumes the interrupted runs of nodes that have ended, until the returned value
     /// is dropped. `agent` chooses the agent of each session, as for [`Self::resume_all`]. A session is resumed by one node.
+    /// One that is opened before it was taken over, for example because of a prompt, resumes its interrupted run first.
     /// With a store of this process alone, nothing happens.
     pub fn take_over<A: Into<Arc<Agent>>>(
         &self,
@@ -64,7 +74,9 @@ impl TakeOver {
         if runtime.deps().store.placement().is_some() {
             tasks.spawn(keep_taking(runtime.weak(), choose));
         }
-        Self { _tasks: tasks }
+        let taking_over = Arc::clone(&runtime.deps().taking_over);
+        taking_over.fetch_add(1, Ordering::Relaxed);
+        Self { _tasks: tasks, taking_over }
     }
 }
 

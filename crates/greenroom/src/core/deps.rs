@@ -4,7 +4,7 @@
 //! Invariants: nothing here belongs to one session, and nothing here is global to the process.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use greenroom_kernel::bill::CallCost;
@@ -44,6 +44,8 @@ use crate::values::retention::Retention;
 /// The services of one runtime.
 pub(crate) struct Deps {
     pub(crate) store: Arc<dyn Engine>,
+    /// How many tasks take over the work of other nodes: see `Runtime::take_over`.
+    pub(crate) taking_over: Arc<AtomicUsize>,
     pub(crate) bus: Bus,
     /// Redacts what sessions record, publish and send to summarisers.
     pub(crate) redactor: Redactor,

@@ -5,6 +5,7 @@
 //! here waits.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use greenroom_store::{Claim, Member, Placement, StoreError};
@@ -52,6 +53,12 @@ pub(crate) async fn leave(deps: &Deps) {
         Ok(members) => *deps.heirs.0.lock() = Heirs::new(members, deps.store.node()).0.into_inner(),
         Err(error) => tracing::warn!(%error, "other nodes do not know that this one is leaving"),
     }
+}
+
+/// Whether this node takes over the work of others, and a session that it opens is not its own yet.
+pub(crate) fn takes_over(deps: &Deps, session: &str) -> bool {
+    let is_new = deps.store.placement().is_some_and(|placement| !placement.holds(session));
+    is_new && deps.taking_over.load(Ordering::Relaxed) > 0
 }
 
 /// Makes a session this node's.

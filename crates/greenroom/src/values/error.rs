@@ -47,7 +47,7 @@ pub enum Error {
         timeout: std::time::Duration,
     },
     /// The agent or the session crashed or was closed during the work, which can be resumed.
-    #[error("session {session} was interrupted; prompt it again to continue")]
+    #[error("session {session} was interrupted; resume it, or prompt it again, to continue")]
     Interrupted {
         /// The session's id.
         session: String,

@@ -83,6 +83,20 @@ impl Refusal {
     }
 }
 
+impl Refusal {
+    /// The failure of work that was recorded before, and may be continued by another process.
+    pub(super) fn of_recorded(error: &Error) -> Self {
+        let mut problem = HttpProblem::of(error);
+        if problem.status == StatusCode::SERVICE_UNAVAILABLE.as_u16() {
+            problem.detail.push_str(
+                "; what was sent is recorded, and may still be answered: read the session, or repeat the request with its \
+                 Idempotency-Key",
+            );
+        }
+        Self(Box::new(problem.into_answer()))
+    }
+}
+
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
         *self.0

@@ -234,7 +234,7 @@ async fn call(
         (Wish::Outcome | Wish::Events, _) => {
             let ended = ended.await.map_err(|_| interrupted())?;
             drop(place);
-            Ok(answer(StatusCode::OK, &ended?))
+            Ok(answer(StatusCode::OK, &ended.map_err(|error| Refusal::of_recorded(&error))?))
         }
     }
 }

@@ -7,6 +7,7 @@
 //! not sent again, unless it has a key. A request that only reads is answered here if the owner cannot be reached.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
@@ -33,6 +34,8 @@ pub(super) const HOP: HeaderName = HeaderName::from_static("greenroom-hop");
 /// The sender of a forwarded request: the right, and after a space the label `NAME:VALUE`, percent-encoded, if there is
 /// one.
 const PRINCIPAL: HeaderName = HeaderName::from_static("greenroom-principal");
+/// In the answer to a node: the name of the node that answered.
+pub(super) const NODE: HeaderName = HeaderName::from_static("greenroom-node");
 /// The path above that of a session.
 const SESSIONS: &str = "/v1/sessions/";
 /// How many owners are remembered, and how many idle connections to one node are kept.
@@ -102,6 +105,15 @@ enum Failure {
     Lost,
 }
 
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unreachable(reason) | Self::Broken(reason) => f.write_str(reason),
+            Self::Lost => f.write_str("the node has lost its lease"),
+        }
+    }
+}
+
 /// What this node needs to send requests to others: the secret, their connections, and who was found to run what.
 pub(super) struct Forwarding {
     secret: Secret,
@@ -144,7 +156,7 @@ impl Forwarding {
         body: Bytes,
         bearer: &Bearer,
     ) -> Result<Response, Failure> {
-        let mut lost = self.leases.lost(&node.name);
+        let mut lost = self.leases.lost(&node.name, node.address.as_deref());
         tokio::select! {
             biased;
             sent = self.exchange(node, head, body, bearer) => Ok(sent?.map(|body| until_lost(body, lost))),
@@ -258,7 +270,11 @@ impl Shared {
             }
             // A client that gives up does not leave behind an owner that does not answer.
             forwarding.remember(&id, None);
-            match forwarding.send(&node, head, body.clone(), bearer).await {
+            let sent = forwarding.send(&node, head, body.clone(), bearer).await;
+            if let Err(failure) = &sent {
+                tracing::warn!(session = %id, node = name, %failure, "a request could not be forwarded");
+            }
+            match sent {
                 // It has just been given to another node.
                 Ok(response) if response.status() == StatusCode::MISDIRECTED_REQUEST => {}
                 Ok(response) => {
@@ -334,12 +350,15 @@ pub enum NodeAnswer {
     NotReady(String),
     /// It does not know the cluster's secret.
     OtherSecret,
+    /// It is another node than the one that was expected: its name.
+    OtherNode(String),
     /// It gave no answer: the reason.
     None(String),
 }
 
-/// Asks a node, at the address that it announces, whether it is ready, and whether it has the cluster's secret.
-pub async fn ask_node(address: &str, secret: Option<&str>) -> NodeAnswer {
+/// Asks the node of this name, at the address that it announces, whether it is ready, and whether it has the cluster's
+/// secret.
+pub async fn ask_node(name: &str, address: &str, secret: Option<&str>) -> NodeAnswer {
     let forwarding = Forwarding::new(secret.unwrap_or_default().to_owned());
     let ask = async |path: &str| {
         let mut request = hyper::Request::new(Body::empty());
@@ -353,18 +372,23 @@ pub async fn ask_node(address: &str, secret: Option<&str>) -> NodeAnswer {
         }
         let answer = tokio::time::timeout(CONNECT * 2, forwarding.client.request(request)).await;
         let answer = answer.map_err(|_| "it does not answer in time".to_owned())?;
-        answer.map(|answer| answer.status()).map_err(|error| reason(&error))
+        answer.map_err(|error| reason(&error))
     };
-    match ask(super::probes::READY).await {
+    match ask(super::probes::READY).await.map(|answer| answer.status()) {
         Err(reason) => return NodeAnswer::None(reason),
         Ok(status) if !status.is_success() => return NodeAnswer::NotReady(format!("its answer is {status}")),
         Ok(_) if secret.is_none() => return NodeAnswer::Ready,
         Ok(_) => {}
     }
-    match ask("/v1/sessions?limit=1").await {
-        Err(reason) => NodeAnswer::None(reason),
-        Ok(StatusCode::UNAUTHORIZED) => NodeAnswer::OtherSecret,
-        Ok(_) => NodeAnswer::Ready,
+    let answer = match ask("/v1/sessions?limit=1").await {
+        Err(reason) => return NodeAnswer::None(reason),
+        Ok(answer) if answer.status() == StatusCode::UNAUTHORIZED => return NodeAnswer::OtherSecret,
+        Ok(answer) => answer,
+    };
+    match answer.headers().get(NODE).and_then(|node| node.to_str().ok()) {
+        Some(other) if other != name => NodeAnswer::OtherNode(other.to_owned()),
+        // Without a name, it is a node of an earlier version, or has a name that no header can carry.
+        Some(_) | None => NodeAnswer::Ready,
     }
 }
 
@@ -375,6 +399,15 @@ fn reason(error: &hyper_util::client::legacy::Error) -> String {
         cause = below;
     }
     cause.to_string()
+}
+
+/// Tells another node, if the request is one's, who has answered.
+pub(super) fn sign(request: &HeaderMap, node: &str, answer: &mut Response) {
+    if let Ok(node) = HeaderValue::from_str(node)
+        && request.contains_key(PRINCIPAL)
+    {
+        answer.headers_mut().insert(NODE, node);
+    }
 }
 
 /// The value of the header that says who sent a forwarded request.

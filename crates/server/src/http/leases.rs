@@ -1,5 +1,5 @@
 //! Other nodes' leases: a forwarded request does not wait for a node that has lost its lease, because that node may be
-//! frozen, or gone without a word.
+//! frozen, or gone without a word, and another one may have its name.
 //!
 //! Invariants: the leases are read only while somebody waits, and once for all who wait. Leases that cannot be read end no
 //! request.
@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use futures_util::{Stream, StreamExt as _, stream};
-use greenroom_store::Engine;
+use greenroom_store::{Engine, Lease};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -24,7 +24,7 @@ pub(super) type Lost = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// The valid leases, as they were read last.
 #[derive(Clone, Default)]
-pub(super) struct Leases(watch::Sender<BTreeMap<String, u64>>);
+pub(super) struct Leases(watch::Sender<BTreeMap<String, Lease>>);
 
 impl Leases {
     /// Reads the leases until the server stops.
@@ -45,17 +45,17 @@ impl Leases {
         }
     }
 
-    /// Completes when the node has lost the lease that it has now.
-    pub(super) fn lost(&self, node: &str) -> Lost {
-        let (mut valid, node) = (self.0.subscribe(), node.to_owned());
+    /// Completes when the node at this address has lost the lease that it has now.
+    pub(super) fn lost(&self, node: &str, address: Option<&str>) -> Lost {
+        let (mut valid, node, address) = (self.0.subscribe(), node.to_owned(), address.map(str::to_owned));
         Box::pin(async move {
             // The first list may have been read before the node joined.
             let mut lists = 0_u32;
             let mut lease = None;
             while valid.changed().await.is_ok() {
                 lists = lists.saturating_add(1);
-                let now = valid.borrow_and_update().get(&node).copied();
-                if lists > 1 && (now.is_none() || lease.is_some_and(|lease| Some(lease) != now)) {
+                let now = valid.borrow_and_update().get(&node).filter(|now| now.address == address).cloned();
+                if lists > 1 && (now.is_none() || lease.is_some() && lease != now) {
                     return;
                 }
                 lease = now;
@@ -94,24 +94,32 @@ mod tests {
 
     use super::*;
 
-    /// Whether each list of leases, all published after the request was sent, shows that node "a" has lost its lease.
-    fn check(lists: &[(&[(&str, u64)], bool)]) {
+    /// Whether each list of leases, all published after a request was sent to node "a" at "x", shows that this node has lost
+    /// its lease. A lease is a name, a number and an address.
+    fn check(lists: &[(&[(&str, u64, &str)], bool)]) {
         let leases = Leases::default();
-        let mut lost = leases.lost("a");
+        let mut lost = leases.lost("a", Some("x"));
         assert!(lost.as_mut().now_or_never().is_none());
         for (list, expected) in lists {
-            leases.0.send_replace(list.iter().map(|(node, lease)| ((*node).to_owned(), *lease)).collect());
-            let is_lost = lost.as_mut().now_or_never().is_some();
-            assert_eq!(is_lost, *expected, "{list:?} of {lists:?}");
+            let lease = |number: u64, address: &str| Lease { number, address: Some(address.to_owned()) };
+            let list = list.iter().map(|(node, number, at)| ((*node).to_owned(), lease(*number, at)));
+            leases.0.send_replace(list.collect());
+            assert_eq!(lost.as_mut().now_or_never().is_some(), *expected, "{lists:?}");
         }
     }
 
     #[test]
     fn a_lease_is_lost_when_it_is_not_listed_or_is_another_one() {
-        check(&[(&[("a", 1)], false), (&[("a", 1), ("b", 2)], false), (&[("b", 2)], true)]);
-        check(&[(&[("a", 1)], false), (&[("a", 3)], true)]);
+        check(&[
+            (&[("a", 1, "x")], false),
+            (&[("a", 1, "x"), ("b", 2, "y")], false),
+            (&[("b", 2, "y")], true),
+        ]);
+        check(&[(&[("a", 1, "x")], false), (&[("a", 3, "x")], true)]);
+        // Another node has its name.
+        check(&[(&[("a", 1, "y")], false), (&[("a", 1, "y")], true)]);
         // The first list may be older than the node.
-        check(&[(&[], false), (&[("a", 1)], false), (&[("a", 1)], false), (&[], true)]);
+        check(&[(&[], false), (&[("a", 1, "x")], false), (&[("a", 1, "x")], false), (&[], true)]);
         check(&[(&[], false), (&[], true)]);
     }
 }

@@ -43,7 +43,9 @@ pub(super) async fn checks(args: &DoctorArgs, here: &Surroundings) -> Vec<Check>
     }
     for node in &survey.nodes {
         let answer = match &node.address {
-            Some(address) if node.lease_seconds > 0.0 => Some(ask_node(address, secret.as_deref()).await),
+            Some(address) if node.lease_seconds > 0.0 => {
+                Some(ask_node(&node.name, address, secret.as_deref()).await)
+            }
             Some(_) | None => None,
         };
         checks.push(of_node(node, answer));
@@ -91,6 +93,11 @@ fn of_node(node: &SurveyedNode, answer: Option<NodeAnswer>) -> Check {
             format!("{found}; its secret differs from the secret on this machine"),
             "give all nodes the same GREENROOM_CLUSTER_SECRET, and start them again one by one",
         ),
+        Some(NodeAnswer::OtherNode(other)) => Check::bad(
+            "node",
+            format!("{found}; node {other} answers at this address"),
+            "give each node its own address with --advertise",
+        ),
         Some(NodeAnswer::None(reason)) => Check::bad(
             "node",
             format!("{found}; not reached from here: {reason}"),
@@ -133,7 +140,10 @@ fn of_cluster(survey: &Survey, knows_secret: bool) -> Vec<Check> {
         ));
     }
     if !knows_secret && !alive.is_empty() {
-        checks.push(Check::ok("cluster", "set GREENROOM_CLUSTER_SECRET to check that all nodes have it"));
+        checks.push(Check::ok(
+            "cluster",
+            "secrets and names not compared; set GREENROOM_CLUSTER_SECRET for that",
+        ));
     }
     checks
 }

@@ -68,7 +68,12 @@ async fn between(
     database: &cluster::Database,
     is_from: bool,
 ) -> Result<Option<Copied>> {
-    let database = database.connect().await?;
+    let interrupts = Interrupts::new()?;
+    let database = tokio::select! {
+        biased;
+        connected = database.connect(global) => connected?,
+        () = interrupts.next() => return Ok(None),
+    };
     let (done, written) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     let (shown, shown_entries) = (Arc::clone(&done), Arc::clone(&written));
     let line = Progress::start(global.color, move || {
@@ -81,7 +86,6 @@ async fn between(
     };
     let (from, to): (&dyn Engine, &dyn Engine) =
         if is_from { (&*database, &**files) } else { (&**files, &*database) };
-    let interrupts = Interrupts::new()?;
     let copied: Option<Result<Copied, StoreError>> = tokio::select! {
         biased;
         copied = copy(from, to, count) => Some(copied),

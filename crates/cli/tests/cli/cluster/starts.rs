@@ -31,6 +31,16 @@ fn a_node_that_cannot_work_with_the_others_says_so() {
             2,
             format!("node-1 announces the same address, http://{others}"),
         ),
+        // The same address in another spelling.
+        (
+            &[
+                &own[..],
+                &[("--advertise", &*format!("http://localhost:{}", others.rsplit_once(':').unwrap().1))],
+            ]
+            .concat(),
+            2,
+            "node node-1 answers at http://localhost:".into(),
+        ),
         (&[own[0], ("--node", "node-1"), own[2]], 3, "another process uses the node name node-1".into()),
     ] {
         let said = ended(cluster.node(0, given), code);

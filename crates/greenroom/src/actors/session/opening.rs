@@ -49,6 +49,7 @@ impl SessionState {
     pub(super) async fn open(myself: ActorRef<SessionMail>, arguments: SessionArguments) -> Result<Self> {
         let began = tokio::time::Instant::now();
         let SessionArguments { deps, shared, supervisor, parking, finishes } = arguments;
+        let is_taken_over = ownership::takes_over(&deps, &shared.id);
         if let Err(error) = ownership::claim(&deps, &shared.id).await {
             // Nothing restarts it here.
             shared.lose();
@@ -115,6 +116,11 @@ impl SessionState {
             held_back.extend(log.inbox().iter().filter(lacks).map(|item| item.id));
         }
         let inbox = Inbox::open(held_back, before.inbox_agents);
+        // What another node left behind comes before whatever the session is opened for. A sub-agent's work continues with
+        // that of its caller.
+        let head = log.head();
+        let is_unfinished = head.open_run.is_some() || head.interrupted.is_some() || !log.inbox().is_empty();
+        let finishes = finishes || is_taken_over && is_unfinished && head.parent_session.is_none();
         deps.metrics.count(Happened::Opened { took: began.elapsed() });
         let state = Self {
             taken_on: deps.admission.held(),

@@ -497,6 +497,7 @@ impl RuntimeBuilder {
             clock,
             idle_after_ms: u64::try_from(idle_after.as_millis()).unwrap_or(u64::MAX),
             compacts_between_runs: !self.leaves_compactions_to_runs,
+            taking_over: Arc::default(),
             supervisor: OnceLock::new(),
             deleted_before_ms: AtomicU64::new(0),
             tickets: AtomicU64::new(1),

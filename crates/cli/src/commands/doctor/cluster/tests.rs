@@ -17,6 +17,7 @@ fn each_state_of_a_node_is_said() {
     for (node, answer, ok, said) in [
         (node("a", 5.0, 2), Some(NodeAnswer::Ready), true, "a, http://a:7878, 2 sessions"),
         (node("a", 5.0, 1), Some(NodeAnswer::OtherSecret), false, "its secret differs"),
+        (node("a", 5.0, 1), Some(NodeAnswer::OtherNode("b".to_owned())), false, "node b answers at this"),
         (node("a", 5.0, 1), none(), false, "not reached from here: connection refused"),
         (node("a", 5.0, 1), not_ready(), false, "not ready: its answer is 503"),
         (leaving, not_ready(), true, "leaving"),

@@ -89,6 +89,7 @@ fn deps() -> Deps {
         tickets: AtomicU64::new(0),
         opens: tokio::sync::Semaphore::new(1),
         admission: crate::limits::admission::Admission::new(None),
+        taking_over: Arc::default(),
         live_sessions_max: None,
         uses: AtomicU64::new(1),
         probe: None,
