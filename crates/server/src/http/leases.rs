@@ -94,9 +94,11 @@ mod tests {
 
     use super::*;
 
-    /// Whether each list of leases, all published after a request was sent to node "a" at "x", shows that this node has lost
-    /// its lease. A lease is a name, a number and an address.
-    fn check(lists: &[(&[(&str, u64, &str)], bool)]) {
+    /// The leases that were read, each with its node, its number and its address; and whether they show a loss.
+    type Listed<'a> = (&'a [(&'a str, u64, &'a str)], bool);
+
+    /// What lists show of node "a" at "x" that were published after a request was sent to it.
+    fn check(lists: &[Listed<'_>]) {
         let leases = Leases::default();
         let mut lost = leases.lost("a", Some("x"));
         assert!(lost.as_mut().now_or_never().is_none());
