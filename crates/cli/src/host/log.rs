@@ -24,7 +24,8 @@ pub(crate) type BoxedLayer = Box<dyn Layer<Registry> + Send + Sync>;
 pub(crate) enum Logger {
     /// One whose user reads its output: without `-v` it logs nothing.
     Command,
-    /// A server in the foreground, whose log somebody collects: without `-v` it logs warnings, and what happens to a cluster.
+    /// A server in the foreground, whose log somebody collects: without `-v` it logs errors, and what happens to its store, its
+    /// requests and its cluster. Warnings of sessions are events.
     Server,
     /// A host: it logs to a file in its store's folder.
     Host,
@@ -38,7 +39,8 @@ pub(crate) fn start(global: &Global, logger: Logger, traces: Option<BoxedLayer>)
     let filter = match (variable("RUST_LOG"), global.verbose, logger) {
         (Some(filter), ..) => filter,
         (None, 0, Logger::Command) => "off".to_owned(),
-        (None, 0, Logger::Server) => "warn,greenroom_postgres=info,greenroom::api::take_over=info".to_owned(),
+        (None, 0, Logger::Server) => "error,greenroom::core=warn,greenroom::api::take_over=info,greenroom_postgres=info,greenroom_server=warn"
+                .to_owned(),
         (None, 0 | 1, _) => {
             "warn,greenroom=info,greenroom_postgres=info,greenroom_store=info,greenroom_server=info"
                 .to_owned()
@@ -49,7 +51,11 @@ pub(crate) fn start(global: &Global, logger: Logger, traces: Option<BoxedLayer>)
         (None, ..) => "debug".to_owned(),
     };
     let filter = EnvFilter::new(filter);
-    let log = tracing_subscriber::fmt::layer().event_format(Lines { started: Instant::now() });
+    let lines = match logger {
+        Logger::Server => Lines::Utc,
+        Logger::Command | Logger::Host => Lines::Since(Instant::now()),
+    };
+    let log = tracing_subscriber::fmt::layer().event_format(lines);
     let log: Option<BoxedLayer> = match (logger == Logger::Host).then(|| host_log(global)) {
         // Without a file, the log has no readers.
         Some(None) => None,

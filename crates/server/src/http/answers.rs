@@ -84,10 +84,12 @@ impl Refusal {
 }
 
 impl Refusal {
-    /// The failure of work that was recorded before, and may be continued by another process.
-    pub(super) fn of_recorded(error: &Error) -> Self {
+    /// The failure of work that was recorded before, and may be continued by another process. Without a key, the same
+    /// request would be other work.
+    pub(super) fn of_recorded(error: &Error, is_repeatable: bool) -> Self {
         let mut problem = HttpProblem::of(error);
         if problem.status == StatusCode::SERVICE_UNAVAILABLE.as_u16() {
+            problem.retryable &= is_repeatable;
             problem.detail.push_str(
                 "; what was sent is recorded, and may still be answered: read the session, or repeat the request with its \
                  Idempotency-Key",

@@ -36,13 +36,13 @@ const RESPOND_ASYNC: &str = "respond-async";
 pub(super) const ROOT: &str = "/v1";
 
 /// Whether a request has an idempotency key, in its header or in its body.
-pub(super) fn has_key(head: &Parts, body: &[u8]) -> bool {
+pub(super) fn has_key(headers: &HeaderMap, body: &[u8]) -> bool {
     /// The only field that matters here.
     #[derive(serde::Deserialize)]
     struct Keyed {
         key: Option<String>,
     }
-    head.headers.contains_key(IDEMPOTENCY_KEY)
+    headers.contains_key(IDEMPOTENCY_KEY)
         || serde_json::from_slice::<Keyed>(body).is_ok_and(|keyed| keyed.key.is_some())
 }
 
@@ -205,6 +205,7 @@ async fn call(
     let waits = has_outcome && wish != Wish::Acceptance || method.waits;
     let place = if waits { Some(shared.place()?) } else { None };
     let session = call.session_id().unwrap_or_default().to_owned();
+    let is_repeatable = has_key(&received.headers, &received.body);
     let wants_events = has_outcome && wish == Wish::Events;
     let beginning = if wants_events { Some(Beginning::of(&received)?) } else { None };
     // In a task of its own: a client that disconnects cancels nothing.
@@ -234,7 +235,7 @@ async fn call(
         (Wish::Outcome | Wish::Events, _) => {
             let ended = ended.await.map_err(|_| interrupted())?;
             drop(place);
-            Ok(answer(StatusCode::OK, &ended.map_err(|error| Refusal::of_recorded(&error))?))
+            Ok(answer(StatusCode::OK, &ended.map_err(|error| Refusal::of_recorded(&error, is_repeatable))?))
         }
     }
 }

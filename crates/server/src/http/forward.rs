@@ -232,7 +232,7 @@ impl Shared {
             let answered = here.clone().run(request).await;
             // Unless another node has claimed the session meanwhile. With its key, the request is carried out once.
             let is_elsewhere = answered.status() == StatusCode::MISDIRECTED_REQUEST;
-            if !is_elsewhere || !calls::has_key(head, body) || head.headers.contains_key(HOP) {
+            if !is_elsewhere || !calls::has_key(&head.headers, body) || head.headers.contains_key(HOP) {
                 return answered;
             }
         }
@@ -274,6 +274,7 @@ impl Shared {
             if let Err(failure) = &sent {
                 tracing::warn!(session = %id, node = name, %failure, "a request could not be forwarded");
             }
+            let is_unsent = matches!(sent, Err(Failure::Unreachable(_)));
             match sent {
                 // It has just been given to another node.
                 Ok(response) if response.status() == StatusCode::MISDIRECTED_REQUEST => {}
@@ -282,7 +283,7 @@ impl Shared {
                     return Some(response);
                 }
                 Err(Failure::Unreachable(_)) if was_cached => {}
-                Err(Failure::Lost) if is_read || calls::has_key(head, body) => {}
+                Err(Failure::Lost) if is_read || calls::has_key(&head.headers, body) => {}
                 Err(Failure::Lost) => {
                     let detail = format!(
                         "node {name}, which ran the session, has lost its lease; the request may have been carried \
@@ -292,8 +293,9 @@ impl Shared {
                 }
                 Err(_) if is_read => return None,
                 Err(Failure::Unreachable(reason) | Failure::Broken(reason)) => {
-                    let remedy = match calls::has_key(head, body) {
+                    let remedy = match calls::has_key(&head.headers, body) {
                         true => "repeat the request with its key",
+                        false if is_unsent => "nothing was sent: repeat the request",
                         false => {
                             "the request may have been carried out: read the session before you repeat it"
                         }

@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use greenroom::StoreError;
 use greenroom::internal::{Survey, SurveyedNode};
 use greenroom_server::{NodeAnswer, ask_node};
 use greenroom_terminal::format;
@@ -33,7 +34,11 @@ pub(super) async fn checks(args: &DoctorArgs, here: &Surroundings) -> Vec<Check>
     let survey = match database.survey().await {
         Ok(survey) => survey,
         Err(error) => {
-            let remedy = "check the URL, and that this machine can reach the database";
+            let remedy = if let StoreError::Unavailable { .. } = error {
+                "check the URL, and that this machine can reach the database"
+            } else {
+                "do what the text above says"
+            };
             return vec![Check::bad("database", error::line(&error.into()), remedy)];
         }
     };

@@ -1,11 +1,12 @@
 //! The lines of a log.
 //!
-//! Invariants: a line starts with the seconds since the start, and names its session; spans are not shown,
+//! Invariants: a line starts with the time, and names its session; spans are not shown,
 //! because each line is self-contained. No line contains a secret that this process knows, nor what looks like one.
 
 use std::fmt::{self, Write as _};
 use std::time::Instant;
 
+use greenroom_terminal::time;
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::fmt::format::Writer;
@@ -14,9 +15,12 @@ use tracing_subscriber::registry::LookupSpan;
 
 use crate::error::secrets;
 
-/// The format of the lines.
-pub(super) struct Lines {
-    pub(super) started: Instant,
+/// The format of the lines, by the time that each begins with.
+pub(super) enum Lines {
+    /// The seconds since this process started.
+    Since(Instant),
+    /// The time of day, in UTC: logs of several servers are compared.
+    Utc,
 }
 
 impl<S, N> FormatEvent<S, N> for Lines
@@ -40,8 +44,11 @@ where
         let Line { session, message, fields } = line;
         let session = if session.is_empty() { session } else { format!("[{session}] ") };
         let text = format!("{level}{session}{message}{fields}");
-        let (seconds, text) = (self.started.elapsed().as_secs_f64(), secrets::redactor().all(&text));
-        writeln!(writer, "{seconds:>9.3} {text}")
+        let text = secrets::redactor().all(&text);
+        match self {
+            Self::Since(started) => writeln!(writer, "{:>9.3} {text}", started.elapsed().as_secs_f64()),
+            Self::Utc => writeln!(writer, "{} {text}", time::rfc3339(time::now_ms())),
+        }
     }
 }
 

@@ -148,7 +148,8 @@ async fn an_owner_that_cannot_be_reached_is_said() {
     assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
     assert!(response.headers().contains_key("retry-after"));
     let told: Value = response.json().await.unwrap();
-    assert!(told["detail"].as_str().unwrap().contains("node a runs the session"), "{told}");
+    let detail = told["detail"].as_str().unwrap();
+    assert!(detail.contains("node a runs the session") && detail.contains("nothing was sent"), "{told}");
     let (status, stored) = as_of(&b.server, TOKEN, "session/get", json!({ "session_id": "s" })).await;
     assert_eq!((status, &stored["session"]["entries"].is_number()), (200, &true), "{stored}");
     // Once its lease has run out, the session is run here.
@@ -318,6 +319,34 @@ async fn a_session_is_claimed_by_another_node_after_the_look_up() {
         .header("greenroom-principal", "administer")
         .header("greenroom-hop", "1");
     assert_eq!(hop.send().await.unwrap().status(), StatusCode::MISDIRECTED_REQUEST);
+}
+
+/// A run that a node loses is recorded, and another node resumes it: the answer says so, and whether the same request may be
+/// sent again.
+#[tokio::test]
+async fn a_lost_run_is_recorded_and_the_answer_says_so() {
+    for key in [None, Some("k")] {
+        let cluster = Cluster::new();
+        let node = cluster.join("a", None);
+        let engine: Arc<dyn Engine> = node;
+        let model = slow();
+        let runtime = Runtime::builder().provider(model.provider()).engine(engine).start().await.unwrap();
+        let server = serve(&runtime, |options| options.cluster_secret = Some(CLUSTER.to_owned())).await;
+        let begun = greenroom::Filter::all().kinds([greenroom::EventType::RunStart]);
+        let mut events = runtime.subscribe(begun);
+        let mut params = prompt("s", "x");
+        if let Some(key) = key {
+            params["key"] = json!(key);
+        }
+        let lose = async {
+            events.next().await.unwrap();
+            cluster.expire("a");
+            cluster.notice("a");
+        };
+        let ((status, told), ()) = tokio::join!(as_of(&server, TOKEN, "session/prompt", params), lose);
+        assert_eq!((status, &told["retryable"]), (503, &json!(key.is_some())), "{told}");
+        assert!(told["detail"].as_str().unwrap().contains("what was sent is recorded"), "{told}");
+    }
 }
 
 /// The session is named in the body when it is begun.
