@@ -13,7 +13,7 @@ use std::sync::Arc;
 use greenroom_kernel::{Entry, EntryId, Head};
 use parking_lot::Mutex;
 
-use crate::engine::{Answer, Claim, Engine, Member, Opened, Owner, Placement};
+use crate::engine::{Answer, Claim, Engine, Lease, Member, Opened, Owner, Placement};
 use crate::{Appended, Batch, Store, StoreError};
 
 /// A cluster. Clones are the same cluster.
@@ -33,7 +33,7 @@ impl fmt::Debug for Cluster {
 
 #[derive(Default)]
 struct Shared {
-    nodes: BTreeMap<String, Lease>,
+    nodes: BTreeMap<String, Registration>,
     /// The owner of each session that has one, and the newest epoch of each that ever had one.
     owners: HashMap<String, (String, u64)>,
     epochs: HashMap<String, u64>,
@@ -45,7 +45,7 @@ struct Shared {
 }
 
 /// The lease of a node.
-struct Lease {
+struct Registration {
     address: Option<String>,
     incarnation: u64,
     is_valid: bool,
@@ -81,8 +81,14 @@ impl Cluster {
         shared.disown(node);
         let losses = shared.nodes.get(node).map_or(0, |lease| lease.losses);
         let address = address.map(str::to_owned);
-        let lease =
-            Lease { address, incarnation, is_valid: true, is_noticed: false, is_draining: false, losses };
+        let lease = Registration {
+            address,
+            incarnation,
+            is_valid: true,
+            is_noticed: false,
+            is_draining: false,
+            losses,
+        };
         shared.nodes.insert(node.to_owned(), lease);
         Arc::new(Node {
             cluster: self.clone(),
@@ -157,7 +163,7 @@ impl Shared {
 
     fn members(&self) -> Vec<Member> {
         let valid = self.nodes.iter().filter(|(_, lease)| lease.is_valid);
-        let member = |(node, lease): (&String, &Lease)| Member {
+        let member = |(node, lease): (&String, &Registration)| Member {
             node: node.clone(),
             address: lease.address.clone(),
             is_draining: lease.is_draining,
@@ -374,14 +380,12 @@ impl Placement for Node {
         Box::pin(async move { Ok(self.cluster.shared.lock().members()) })
     }
 
-    fn leases(&self) -> Answer<'_, BTreeMap<String, crate::engine::Lease>> {
+    fn leases(&self) -> Answer<'_, BTreeMap<String, Lease>> {
         Box::pin(async move {
             let shared = self.cluster.shared.lock();
             let valid = shared.nodes.iter().filter(|(_, lease)| lease.is_valid);
-            let of = |lease: &Lease| crate::engine::Lease {
-                number: lease.incarnation,
-                address: lease.address.clone(),
-            };
+            let of =
+                |lease: &Registration| Lease { number: lease.incarnation, address: lease.address.clone() };
             Ok(valid.map(|(node, lease)| (node.clone(), of(lease))).collect())
         })
     }

@@ -169,7 +169,7 @@ pub enum StoreError {
         /// Why, and what to do, as the rest of a sentence whose subject is the directory.
         reason: String,
     },
-    /// Another node took the session over, and this one may not write to it any more.
+    /// This node no longer owns the session: its lease ran out, or another node took the session over.
     #[error("this node no longer owns session {session}, so its last write was rejected")]
     Fenced {
         /// The session.

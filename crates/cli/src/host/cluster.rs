@@ -29,11 +29,11 @@ use crate::error::{secrets, usage};
 
 /// How long a lease may be, in seconds.
 const LEASES: RangeInclusive<f64> = 0.5..=300.0;
-/// How long a database that is not available is left alone.
+/// The pause before a database that is not available, or in use by a copy, is asked again.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
 /// The file that is locked by the node to which the data directory belongs.
 const LOCK_FILE: &str = "node.lock";
-/// What the name of a copy begins with, among those of the nodes.
+/// The prefix of the node name that `store copy` uses while it copies.
 const COPY: &str = "copy";
 /// The longest name of a node, in bytes.
 const NODE_BYTES_MAX: usize = 200;
