@@ -17,6 +17,7 @@ mod responses;
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::io::Write as _;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -286,8 +287,11 @@ pub(crate) fn size_hint(message: &Message) -> usize {
         }
 }
 
-/// Below this size a body is sent in one piece, in bytes: copying it costs less than sending pieces.
+/// Below this size of the conversation a body is sent in one piece, in bytes: copying it costs less than sending pieces.
 const PIECES_BYTES_MIN: usize = 64 * 1024;
+
+/// Room for the fields of a request besides its conversation, in bytes. More of them let the memory grow.
+const FIELDS_BYTES: usize = 1024;
 
 /// Returns a body in pieces: an object with the fields of `before`, the conversation as a list under `name`, and the
 /// fields of `after`. `first` is an element in front of the conversation, or empty.
@@ -298,27 +302,40 @@ pub(crate) fn body(
     conversation: Vec<Bytes>,
     after: &impl Serialize,
 ) -> serde_json::Result<Vec<Bytes>> {
-    let mut head = serde_json::to_vec(before)?;
+    let conversation_bytes = conversation.iter().map(Bytes::len).sum::<usize>();
+    let is_small = conversation_bytes < PIECES_BYTES_MIN;
+    let mut body =
+        Vec::with_capacity(FIELDS_BYTES + first.len() + if is_small { conversation_bytes } else { 0 });
+    serde_json::to_writer(&mut body, before)?;
     // The closing brace.
-    head.pop();
-    if head.len() > 1 {
-        head.push(b',');
+    body.pop();
+    if body.len() > 1 {
+        body.push(b',');
     }
-    head.extend_from_slice(format!("\"{name}\":[").as_bytes());
-    head.extend_from_slice(first);
+    write!(body, "\"{name}\":[").map_err(serde_json::Error::io)?;
+    body.extend_from_slice(first);
     if !first.is_empty() && !conversation.is_empty() {
-        head.push(b',');
+        body.push(b',');
     }
-    let fields = serde_json::to_vec(after)?;
-    let mut tail = vec![b']'];
-    if fields.len() > 2 {
-        tail.push(b',');
+    let mut pieces = Vec::new();
+    if is_small {
+        conversation.iter().for_each(|piece| body.extend_from_slice(piece));
+    } else {
+        pieces.reserve_exact(conversation.len() + 2);
+        pieces.push(Bytes::from(body));
+        pieces.extend(conversation);
+        body = Vec::with_capacity(FIELDS_BYTES);
     }
-    tail.extend_from_slice(&fields[1..]);
-    let pieces: Vec<Bytes> =
-        std::iter::once(head.into()).chain(conversation).chain(std::iter::once(tail.into())).collect();
-    let is_small = pieces.iter().map(Bytes::len).sum::<usize>() < PIECES_BYTES_MIN;
-    Ok(if is_small { vec![pieces.concat().into()] } else { pieces })
+    body.push(b']');
+    let brace = body.len();
+    serde_json::to_writer(&mut body, after)?;
+    if body.len() - brace > 2 {
+        body[brace] = b',';
+    } else {
+        body.remove(brace);
+    }
+    pieces.push(body.into());
+    Ok(pieces)
 }
 
 /// Adds the user's own fields to a body. Objects are merged, and otherwise the user's value replaces ours.

@@ -1,5 +1,8 @@
 //! The provider for servers that are reached by HTTP: connections, deadlines, limits and errors, for every dialect.
 //!
+//! `options` says how a server is reached. A call goes through `key`, `send` and `connection`, and its answer through `body` and
+//! `reader`; `histories` keeps what was written, `limits` what the server states. Other requests: `count`, `listing`, `post`.
+//!
 //! Invariants: a call sends one HTTP request, and the same once more only where a reused connection turned out to be
 //! closed before an answer began (`connection`); it follows no redirect, so that the key reaches no other host; every
 //! stream ends with one `Done` or one error; dropping the future or the stream closes the connection; and no key

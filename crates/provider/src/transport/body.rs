@@ -2,18 +2,20 @@
 //!
 //! The events are parsed by the crate `sse-core`, in the task of whoever reads them: there is no task and no channel
 //! between the connection and the reader, so nothing is read ahead of the reader. This file adds what a provider needs
-//! besides: limits of size, the beginning of the body for error messages, and whether bytes had to be replaced.
+//! besides: limits of size, the beginning of the body for error messages, and whether bytes had to be replaced. An event
+//! of one line that came in one chunk is read where it is, without the crate and without a copy.
 //!
 //! Invariants: the events do not depend on how the body is cut into chunks; an event that the end of the body leaves
 //! open is closed; nothing follows `[DONE]`, the end or an interruption; and reading gives way to other tasks from
 //! time to time, however fast the body comes.
 
 use std::num::NonZeroUsize;
+use std::ops::Deref;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes};
 use futures_util::stream::{self, BoxStream, Stream, StreamExt};
-use sse_core::{SseDecoder, SseEvent};
+use sse_core::{PayloadTooLargeError, SseDecoder, SseEvent};
 use tokio::task::coop::poll_proceed;
 
 use super::send::root_cause;
@@ -38,12 +40,33 @@ pub(super) enum Interruption {
     TooLarge(String),
 }
 
+/// The data of an event.
+#[derive(Debug)]
+pub(super) enum Data {
+    /// A part of the chunk in which it came, which is UTF-8.
+    Part(Bytes),
+    Own(String),
+}
+
+impl Deref for Data {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        match self {
+            Self::Part(bytes) => std::str::from_utf8(bytes).unwrap_or_default(),
+            Self::Own(text) => text,
+        }
+    }
+}
+
 /// The body of an answer.
 pub(super) struct Body {
     chunks: BoxStream<'static, reqwest::Result<Bytes>>,
     /// The rest of the newest chunk, which was not parsed yet.
     unparsed: Bytes,
     decoder: SseDecoder,
+    /// Whether the decoder has read nothing since its newest event.
+    is_between_events: bool,
     /// A whole answer that came as plain JSON.
     whole: Option<String>,
     /// How much of a mark of byte order was skipped; `None` once something else has come.
@@ -76,6 +99,8 @@ impl Body {
             chunks: chunks.boxed(),
             unparsed: Bytes::new(),
             decoder: SseDecoder::with_limit(event_bytes_max),
+            // The decoder skips a mark of byte order.
+            is_between_events: false,
             whole: None,
             mark_bytes: Some(0),
             limit_bytes,
@@ -106,28 +131,27 @@ impl Body {
     pub(super) fn poll_next(
         &mut self,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<String, Interruption>>> {
+    ) -> Poll<Option<Result<Data, Interruption>>> {
         loop {
             // What has come may be much, and what comes may come without end: other tasks want to run too.
             let turn = ready!(poll_proceed(context));
             turn.made_progress();
             if let Some(data) = self.whole.take() {
-                return Poll::Ready(Some(Ok(data)));
+                return Poll::Ready(Some(Ok(Data::Own(data))));
             }
-            match self.decoder.next(&mut self.unparsed) {
-                Some(Ok(SseEvent::Message(event))) if event.data == "[DONE]" => {
+            match self.next_event() {
+                Some(Ok(Some(data))) if &*data == "[DONE]" => {
                     self.was_done = true;
                     self.close();
                     return Poll::Ready(None);
                 }
-                Some(Ok(SseEvent::Message(event))) if event.event == "keepalive" => continue,
-                Some(Ok(SseEvent::Message(event))) => {
+                Some(Ok(Some(data))) => {
                     if !std::mem::replace(&mut self.has_event, true) {
                         (self.sample, self.unsampled) = (Vec::new(), Bytes::new());
                     }
-                    return Poll::Ready(Some(Ok(event.data)));
+                    return Poll::Ready(Some(Ok(data)));
                 }
-                Some(Ok(SseEvent::Retry(_))) => continue,
+                Some(Ok(None)) => continue,
                 Some(Err(_)) => return self.interrupted(Interruption::TooLarge(more_than(self.limit_bytes))),
                 None if self.is_over => return Poll::Ready(None),
                 // The connection reads into the same memory again, unless a chunk still refers to it.
@@ -148,6 +172,39 @@ impl Body {
                 }
             }
         }
+    }
+
+    /// The next event of the bytes that have come, if there is one in them; `None` in it if its data counts for nothing.
+    fn next_event(&mut self) -> Option<Result<Option<Data>, PayloadTooLargeError>> {
+        if let Some(data) = self.event_of_one_line() {
+            return Some(Ok(Some(data)));
+        }
+        let has_bytes = !self.unparsed.is_empty();
+        match self.decoder.next(&mut self.unparsed) {
+            Some(Ok(SseEvent::Message(event))) => {
+                self.is_between_events = true;
+                Some(Ok((event.event != "keepalive").then_some(Data::Own(event.data))))
+            }
+            event => {
+                self.is_between_events &= !has_bytes;
+                event.map(|event| event.map(|_retry| None))
+            }
+        }
+    }
+
+    /// The next event, if it is all that `data: `, one line and an empty line are.
+    fn event_of_one_line(&mut self) -> Option<Data> {
+        const FIELD: &[u8] = b"data: ";
+        let line = self.unparsed.strip_prefix(FIELD).filter(|_| self.is_between_events)?;
+        let length = memchr::memchr2(b'\n', b'\r', line)?;
+        if !line[length..].starts_with(b"\n\n") || length == 0 {
+            return None;
+        }
+        std::str::from_utf8(&line[..length]).ok()?;
+        let mut data = self.unparsed.split_to(FIELD.len() + length + 2);
+        data.advance(FIELD.len());
+        data.truncate(length);
+        Some(Data::Part(data))
     }
 
     /// The beginning of the body, if there was no event in it.

@@ -12,6 +12,7 @@ use http::header::{ACCEPT, HeaderValue};
 use serde_json::Value;
 
 use super::Server;
+use super::body::Data;
 use super::reader::{timed_out, transport_error};
 use super::send::TransportError;
 use crate::dialect::{Encoded, error_in_stream};
@@ -52,7 +53,7 @@ async fn ask(server: &Server, mut encoded: Encoded) -> Result<u64, ProviderError
     let mut body = server.send(encoded).await.map_err(|error| transport_error(base, error))?;
     let answer = match poll_fn(|context| body.poll_next(context)).await {
         Some(Ok(answer)) => answer,
-        Some(Err(_)) | None => String::new(),
+        Some(Err(_)) | None => Data::Own(String::new()),
     };
     let tokens = serde_json::from_str::<Value>(&answer)
         .ok()

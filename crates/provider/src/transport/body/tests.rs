@@ -19,11 +19,17 @@ struct Read {
     had_invalid_utf8: bool,
 }
 
+/// The text of the next event.
+fn next(body: &mut Body) -> Option<Result<String, Interruption>> {
+    let event = poll_fn(|context| body.poll_next(context)).now_or_never().expect("it is there");
+    event.map(|event| event.map(|data| data.to_owned()))
+}
+
 fn read_within(chunks: &[&[u8]], limit_bytes: usize) -> Read {
     let chunks: Vec<_> = chunks.iter().map(|chunk| Ok(Bytes::copy_from_slice(chunk))).collect();
     let mut body = Body::events(stream::iter(chunks), limit_bytes);
     let (mut events, mut interruption) = (Vec::new(), None);
-    while let Some(event) = poll_fn(|context| body.poll_next(context)).now_or_never().expect("it is there") {
+    while let Some(event) = next(&mut body) {
         match event {
             Ok(event) => events.push(event),
             Err(why) => interruption = Some(why),
@@ -81,9 +87,8 @@ fn bytes_that_are_not_utf8_are_replaced_and_noted() {
 #[test]
 fn plain_json_is_one_event() {
     let mut body = Body::whole(b"{\n \"a\": \"b\\nc\"\r\n}\n");
-    let mut next = || poll_fn(|context| body.poll_next(context)).now_or_never().expect("it is there");
-    assert_eq!(next(), Some(Ok("{\n \"a\": \"b\\nc\"\r\n}".to_owned())));
-    assert_eq!(next(), None);
+    assert_eq!(next(&mut body), Some(Ok("{\n \"a\": \"b\\nc\"\r\n}".to_owned())));
+    assert_eq!(next(&mut body), None);
     assert!(!body.had_invalid_utf8() && Body::whole(b"{\"a\": \"\xff\"}").had_invalid_utf8());
 }
 
@@ -110,7 +115,7 @@ fn bodies_that_are_too_large() {
 fn the_sample_is_the_beginning_as_it_came() {
     let chunks = [Ok(Bytes::from_static(b"\xef\xbb\xbfthe model ")), Ok(Bytes::from(vec![b'x'; 5_000]))];
     let mut body = Body::events(stream::iter(chunks), usize::MAX);
-    assert_eq!(poll_fn(|context| body.poll_next(context)).now_or_never(), Some(None));
+    assert_eq!(next(&mut body), None);
     assert!(body.sample().starts_with("\u{feff}the model xxx") && body.sample().ends_with('x'));
     assert_eq!(body.sample().len(), SAMPLE_BYTES_MAX);
 }
@@ -120,7 +125,7 @@ fn there_is_no_sample_where_there_is_an_event() {
     let chunks =
         [b"the model\n".as_slice(), b"data: a\n\nand more\n"].map(|chunk| Ok(Bytes::from_static(chunk)));
     let mut body = Body::events(stream::iter(chunks), usize::MAX);
-    assert!(poll_fn(|context| body.poll_next(context)).now_or_never().is_some_and(|event| event.is_some()));
+    assert!(next(&mut body).is_some());
     assert_eq!(body.sample(), "");
 }
 
@@ -231,7 +236,7 @@ struct Buffer(Arc<AtomicUsize>);
 
 impl AsRef<[u8]> for Buffer {
     fn as_ref(&self) -> &[u8] {
-        b"data: a\n\n"
+        b"data: a\n\ndata: b\n\n"
     }
 }
 
@@ -246,9 +251,8 @@ fn a_chunk_that_was_read_is_given_back_before_the_next_is_waited_for() {
     let given_back = Arc::new(AtomicUsize::new(0));
     let chunks = [Ok(Bytes::from_owner(Buffer(Arc::clone(&given_back))))];
     let mut body = Body::events(stream::iter(chunks).chain(stream::pending()), usize::MAX);
-    let mut next = || poll_fn(|context| body.poll_next(context)).now_or_never();
-    assert_eq!(next(), Some(Some(Ok("a".to_owned()))));
-    assert_eq!(next(), None);
+    assert_eq!(["a", "b"].map(|text| Ok(text.to_owned())), [(); 2].map(|()| next(&mut body).unwrap()));
+    assert!(poll_fn(|context| body.poll_next(context)).now_or_never().is_none());
     assert_eq!(given_back.load(Ordering::Relaxed), 1);
 }
 
