@@ -181,8 +181,8 @@ pub(crate) fn runs(model: &Simulator) -> Vec<LoggedRequest> {
 
 /// Returns all compactions of a session, oldest first.
 pub(crate) async fn compactions(runtime: &Runtime, id: &str) -> Vec<(EntryId, Compaction)> {
-    let entries = runtime.compactions(id).await.unwrap();
-    entries.iter().map(|entry| (entry.id, entry.kind.as_compaction().unwrap().clone())).collect()
+    let entries = runtime.engine().load(id, EntryId(0)).await.unwrap();
+    entries.iter().filter_map(|entry| Some((entry.id, entry.kind.as_compaction()?.clone()))).collect()
 }
 
 /// Returns the newest compaction of a session.

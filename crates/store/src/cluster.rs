@@ -251,7 +251,7 @@ impl Node {
             Some(Fault::WrittenInDoubt) | None => {}
         }
         self.may_write(session)?;
-        let appended = self.cluster.store.append_of_any_size(session, batch).await?;
+        let appended = self.cluster.store.append(session, batch).await?;
         match fault {
             None => Ok(appended),
             Some(_) => Err(StoreError::InDoubt { detail: detail() }),

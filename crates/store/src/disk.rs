@@ -19,7 +19,6 @@ use crate::journal::manifest::UnknownLoss;
 use crate::journal::segments::{Segments, random_number};
 use crate::loss::{Loss, Salvaged};
 use crate::parts::{Part, PartKind};
-use crate::record::{self, StoredRecord};
 use crate::writer::{self, AppendCommand, Command};
 use crate::{Appended, BATCH_BYTES_MAX, Batch, StoreOptions, check_size, lock, read_only, reader, recovery};
 
@@ -80,23 +79,8 @@ impl Disk {
         Ok((disk, notices))
     }
 
-    /// Appends a batch in one frame. `first` is its first id.
-    pub(crate) async fn append(
-        &self,
-        session: &str,
-        first: EntryId,
-        batch: Batch,
-    ) -> Result<Appended, StoreError> {
-        let Batch { entries, head, key } = batch;
-        let count = entries.len();
-        let record = StoredRecord::Append { key: key.clone(), entries, head: Arc::clone(&head) };
-        let payload = record::encode(&record)?;
-        let part = Part { kind: PartKind::Whole, count, head, payload };
-        self.append_part(session, first, &key, part).await
-    }
-
     /// Appends a batch in as many frames as it takes. `first` is its first id.
-    pub(crate) async fn append_in_parts(
+    pub(crate) async fn append(
         &self,
         session: &str,
         first: EntryId,
@@ -135,7 +119,7 @@ impl Disk {
     ) -> Result<Appended, StoreError> {
         let Part { kind, count, head, payload } = part;
         check_size("bytes", payload.len(), BATCH_BYTES_MAX)?;
-        let count = u32::try_from(count).expect("a frame has at most 16,384 entries");
+        let count = u32::try_from(count).expect("a frame of 32 MiB has fewer entries");
         let (session, sequence, key) = (session.into(), sequence.0, key.clone());
         self.ask(|reply| {
             let part = Box::new(AppendCommand { session, sequence, count, key, head, payload, reply });

@@ -1,7 +1,7 @@
 //! The interface of sessions to storage, and to the component that decides which node runs a session.
 //!
-//! [`Engine`] is the seam between sessions and storage. [`Store`](crate::Store), a journal or memory, is one; a database
-//! that several nodes share is another. [`Placement`] belongs to an engine that several nodes share.
+//! [`Engine`] is the seam between sessions and storage. [`Store`](crate::Store), a journal or memory, is one; a
+//! database that several nodes share is another. [`Placement`] belongs to an engine that several nodes share.
 //!
 //! Invariants of every engine:
 //!
@@ -87,8 +87,8 @@ pub trait Engine: fmt::Debug + Send + Sync + 'static {
     /// Those of reading.
     fn page<'a>(&'a self, after: Option<&'a str>, limit: usize) -> Answer<'a, Vec<(String, Head)>>;
 
-    /// Returns the readable ones of this many entries from `from` on, with the session's head and losses; `None` if there
-    /// is no such session.
+    /// Returns the readable ones of this many entries from `from` on, with the session's head and losses; `None` if
+    /// there is no such session.
     ///
     /// # Errors
     /// Those of reading. Damage is not an error here.
@@ -139,8 +139,8 @@ pub trait Engine: fmt::Debug + Send + Sync + 'static {
     /// [`StoreError::Closed`] if it was closed before.
     fn close(&self) -> Answer<'_, ()>;
 
-    /// Returns the engine as a store of one process: in its files, or in memory. What only such a store can do (accept a
-    /// loss, back up, reclaim space) is asked of it. The default is `None`.
+    /// Returns the engine as a store of one process: in its files, or in memory. What only such a store can do (accept
+    /// a loss, back up, reclaim space) is asked of it. The default is `None`.
     fn as_store(&self) -> Option<&Store> {
         None
     }
@@ -164,8 +164,8 @@ pub struct Opened {
     pub head: Head,
     /// The entries that may be in the model's view: from [`Head::active_from`] on.
     pub active: Vec<Entry>,
-    /// The earlier entries that the head refers to: queued input, pins, open calls of sub-agents, the compaction in effect,
-    /// an open one, and the terms of the open run.
+    /// The earlier entries that the head refers to: queued input, pins, open calls of sub-agents, the compaction in
+    /// effect, an open one, and the terms of the open run.
     pub older: Vec<Entry>,
 }
 
@@ -185,7 +185,7 @@ impl Opened {
 /// A node of a cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Member {
-    /// The node's name, which it keeps over restarts.
+    /// The node's name, which it keeps across restarts.
     pub node: String,
     /// The URL at which other nodes reach it; `None` for a program that serves nothing.
     pub address: Option<String>,
@@ -238,8 +238,8 @@ pub trait Placement: fmt::Debug + Send + Sync {
     /// [`StoreError::LeaseLost`] past the lease's deadline; those of writing.
     fn claim<'a>(&'a self, session: &'a str) -> Answer<'a, Claim>;
 
-    /// Whether the session is this node's, as far as the node knows without asking: it has claimed the session under its
-    /// present lease. A caller that relies on it wrongly is refused by [`Engine::append`].
+    /// Whether the session is this node's, as far as the node knows without asking: it has claimed the session under
+    /// its present lease. A caller that relies on it wrongly is refused by [`Engine::append`].
     fn holds(&self, session: &str) -> bool;
 
     /// Gives a session back. `to` names the node that should claim it next. Does nothing if it is not this node's.
@@ -286,8 +286,8 @@ pub trait Placement: fmt::Debug + Send + Sync {
     /// Those of writing.
     fn drain(&self) -> Answer<'_, ()>;
 
-    /// Checks, without asking anybody, that this node's lease is valid. Whatever has an effect outside, such as a tool or
-    /// a model call, begins only if it is.
+    /// Checks, without asking anybody, that this node's lease is valid. Whatever has an effect outside, such as a tool
+    /// or a model call, begins only if it is.
     ///
     /// # Errors
     /// [`StoreError::LeaseLost`].
@@ -318,7 +318,11 @@ async fn read<T: Send + 'static>(
 
 impl Engine for Store {
     fn append<'a>(&'a self, session: &'a str, batch: Batch) -> Answer<'a, Appended> {
-        Box::pin(self.append_of_any_size(session, batch))
+        match self.append_in_memory(session, batch) {
+            // A future that is ready is a fifth of one that may wait for a disk.
+            Ok(appended) => Box::pin(std::future::ready(appended)),
+            Err(batch) => Box::pin(Store::append(self, session, batch)),
+        }
     }
 
     fn delete<'a>(&'a self, session: &'a str) -> Answer<'a, ()> {

@@ -98,14 +98,16 @@ pub enum StoreError {
         limit: u64,
     },
     /// There is no such session.
-    #[error("there is no session {session}")]
+    #[error("there is no session {session}; `sessions` lists them")]
     NotFound {
         /// The session.
         session: String,
     },
     /// Entries of the session were lost. Nothing may be appended until a person accepts that
     /// ([`crate::Store::accept_loss`]).
-    #[error("session {session} lost entries from {from} on and accepts no more until the loss is accepted")]
+    #[error(
+        "session {session} lost its entries from {from} on; restore a backup, or accept the loss (`greenroom store accept-loss`), before anything is appended"
+    )]
     Quarantined {
         /// The session.
         session: String,

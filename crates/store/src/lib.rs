@@ -21,7 +21,8 @@
 //! Reading order: `record` (what is stored), `journal` (its layout), `writer` (how it is written), `index`
 //! and `indexer` (the content of sled), `reader`, `recovery` (how a store is opened), `reclaim`, `backup`,
 //! `memory`, `read_only` and `overlay` (how a store is opened read-only). All journal files are accessed through
-//! [`files`], and [`faults`] makes those fail in tests.
+//! [`files`], and [`faults`] makes those fail in tests. Beside them: `engine` (the interface to sessions), `disk` (a store in a
+//! directory), `parts` and `bytes` (frames), `loss`, `page`, `copy`, `lock`, `error`, and `cluster` (nodes in memory).
 
 pub mod faults;
 #[cfg_attr(not(feature = "disk"), expect(dead_code, reason = "a store in memory writes to at most one file"))]
@@ -94,10 +95,8 @@ use memory::Memory;
 #[cfg(feature = "disk")]
 use writer::Command;
 
-/// The maximum number of encoded bytes in a batch (32 MiB).
+/// The maximum number of encoded bytes in a part of a batch, and so in an entry (32 MiB).
 pub const BATCH_BYTES_MAX: u64 = 32 << 20;
-/// The maximum number of entries in a batch.
-pub const BATCH_ENTRIES_MAX: u64 = 16_384;
 /// The maximum number of bytes in an idempotency key, and in the name of a learned fact.
 pub const KEY_BYTES_MAX: u64 = 512;
 /// The maximum number of bytes in a learned fact (1 MiB).
@@ -152,14 +151,14 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// Checks the batch without reading the session: the session's id, the key's length, that the ids are dense and that
-    /// the head counts the entries. Returns the batch's first id, and the batch as it is stored: without what only a store
-    /// sets in a head.
+    /// Checks the batch without reading the session: the session's id, the key's length, that the ids are dense and
+    /// that the head counts the entries. Returns the batch's first id, and the batch as it is stored: without what only
+    /// a store sets in a head.
     ///
     /// # Errors
     /// [`StoreError::SessionId`], [`StoreError::TooLarge`], [`StoreError::Sequence`], [`StoreError::Head`].
     pub fn checked(self, session: &str) -> Result<(EntryId, Self), StoreError> {
-        let first = check_order(session, &self)?;
+        let first = check_batch(session, &self)?;
         Ok((first, Self { head: without_loss(self.head), ..self }))
     }
 }
@@ -240,17 +239,19 @@ impl Store {
         matches!(self.inner.as_ref(), Inner::Memory(_))
     }
 
-    /// Appends a batch atomically. When this returns, the batch is durable, and every reader sees it.
+    /// Appends a batch of any size atomically. When this returns, the batch is durable, and every reader sees it. A batch
+    /// that does not fit into one record of the journal is written in parts, and no reader sees a part before the last one
+    /// is durable; if the process ends before that, nothing of the batch remains. A concurrent append to the session makes
+    /// this one fail.
     ///
     /// If the future is dropped, the batch may still be written. With a key, the same call can be repeated safely.
     ///
     /// # Errors
-    /// [`StoreError::Sequence`], [`StoreError::Head`], [`StoreError::SessionId`] and [`StoreError::TooLarge`]
-    /// for an invalid batch; [`StoreError::Quarantined`]; [`StoreError::Full`], [`StoreError::Io`] and
-    /// [`StoreError::Invariant`] if it could not be written, in which case nothing of it remains.
+    /// [`StoreError::Sequence`], [`StoreError::Head`], [`StoreError::SessionId`] and [`StoreError::TooLarge`], for an
+    /// entry, a head or a key, for an invalid batch; [`StoreError::Quarantined`]; [`StoreError::Full`], [`StoreError::Io`]
+    /// and [`StoreError::Invariant`] if it could not be written, in which case nothing of it remains.
     pub async fn append(&self, session: &str, batch: Batch) -> Result<Appended, StoreError> {
-        let first = check_batch(session, &batch)?;
-        let batch = Batch { head: without_loss(batch.head), ..batch };
+        let (first, batch) = batch.checked(session)?;
         match self.inner.as_ref() {
             Inner::Memory(memory) => open_memory(memory)?.append(session, first, batch),
             #[cfg(feature = "disk")]
@@ -258,19 +259,14 @@ impl Store {
         }
     }
 
-    /// Appends a batch of any size atomically: if it does not fit into one record of the journal, it is
-    /// written in parts, and no reader sees a part before the last one is durable. If the process ends before
-    /// that, nothing of the batch remains. A concurrent append to the session makes this one fail.
-    ///
-    /// # Errors
-    /// Those of [`Store::append`]. [`StoreError::TooLarge`] remains possible for an entry that is too large
-    /// by itself.
-    pub async fn append_of_any_size(&self, session: &str, batch: Batch) -> Result<Appended, StoreError> {
-        let (first, batch) = batch.checked(session)?;
+    /// Appends a batch at once if the store is in memory; returns it otherwise.
+    fn append_in_memory(&self, session: &str, batch: Batch) -> Result<Result<Appended, StoreError>, Batch> {
         match self.inner.as_ref() {
-            Inner::Memory(memory) => open_memory(memory)?.append(session, first, batch),
+            Inner::Memory(memory) => Ok(batch
+                .checked(session)
+                .and_then(|(first, batch)| open_memory(memory)?.append(session, first, batch))),
             #[cfg(feature = "disk")]
-            Inner::Disk(disk) => disk.append_in_parts(session, first, batch).await,
+            Inner::Disk(_) => Err(batch),
         }
     }
 
@@ -443,7 +439,8 @@ impl Store {
     }
 
     /// Returns the losses that cannot be attributed to sessions and that nobody has accepted yet: the numbers of the
-    /// damaged segments. While there is one, any session may lack its newest entries, and whole sessions may be missing.
+    /// damaged segments. While there is one, any session may lack its newest entries, and whole sessions may be
+    /// missing.
     #[cfg(feature = "disk")]
     pub fn unknown_losses(&self) -> Vec<u64> {
         match self.inner.as_ref() {
@@ -481,22 +478,22 @@ impl Store {
         }
     }
 
-    /// Backs the store up to a directory, while it is used: everything acknowledged before the call is in the backup. The
-    /// directory is created, or replaced if it has a backup of this store; at any moment it holds a whole backup or
-    /// nothing. `made_at_ms` is the time, in unix milliseconds.
+    /// Backs the store up to a directory, while it is used: everything acknowledged before the call is in the backup.
+    /// The directory is created, or replaced if it has a backup of this store; at any moment it holds a whole backup or
+    /// nothing. `made_at_ms` is the time, in Unix milliseconds.
     ///
-    /// A backup is a store without an index: [`restore_backup`] copies it, and [`verify_backup`] reads all of it. Segments
-    /// that are no longer written to are hard links to the store's or to those of the backup before, if the file systems
-    /// permit that. So a backup takes little space beside the store, but shares bad sectors with it. A session that is
-    /// deleted later stays in the backup; one that was deleted before is not in it, but its bytes may be, unless
-    /// [`Store::reclaim`] has erased them.
+    /// A backup is a store without an index: [`restore_backup`] copies it, and [`verify_backup`] reads all of it.
+    /// Segments that are no longer written to are hard links to the store's or to those of the backup before, if the
+    /// file systems permit that. So a backup takes little space beside the store, but shares bad sectors with it. A
+    /// session that is deleted later stays in the backup; one that was deleted before is not in it, but its bytes may
+    /// be, unless [`Store::reclaim`] has erased them.
     ///
     /// If the future is dropped, the backup ends soon, and what was written is removed.
     ///
     /// # Errors
     /// [`StoreError::Backup`] if the directory cannot be used, or the store is in memory; [`StoreError::Full`],
-    /// [`StoreError::NotPermitted`], [`StoreError::Io`] or [`StoreError::Cancelled`]. Nothing of the backup remains then,
-    /// and one that was there before is unchanged.
+    /// [`StoreError::NotPermitted`], [`StoreError::Io`] or [`StoreError::Cancelled`]. Nothing of the backup remains
+    /// then, and one that was there before is unchanged.
     #[cfg(feature = "disk")]
     pub async fn backup(
         &self,
@@ -538,8 +535,8 @@ impl Store {
         }
     }
 
-    /// Stores a learned fact durably. It replaces the old value of the same key; an empty value removes it. The key of a
-    /// removed fact stays in the files.
+    /// Stores a learned fact durably. It replaces the old value of the same key; an empty value removes it. The key of
+    /// a removed fact stays in the files.
     ///
     /// # Errors
     /// [`StoreError::TooLarge`]; [`StoreError::Full`] and [`StoreError::Io`] if it could not be written.
@@ -611,12 +608,6 @@ pub fn check_session(session: &str) -> Result<(), StoreError> {
 /// Checks the batch without reading the session: the session id, the sizes, that the ids are dense and that
 /// the head counts the entries. Returns the batch's first id.
 fn check_batch(session: &str, batch: &Batch) -> Result<EntryId, StoreError> {
-    check_size("entries", batch.entries.len(), BATCH_ENTRIES_MAX)?;
-    check_order(session, batch)
-}
-
-/// Like [`check_batch`], without the number of entries.
-fn check_order(session: &str, batch: &Batch) -> Result<EntryId, StoreError> {
     check_session(session)?;
     check_size("bytes of an idempotency key", batch.key.as_ref().map_or(0, String::len), KEY_BYTES_MAX)?;
     let first = batch.entries.first().map_or(EntryId(batch.head.entries), |entry| entry.id);

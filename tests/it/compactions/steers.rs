@@ -7,7 +7,7 @@ use greenroom_kernel::entry::EntryKind;
 use greenroom_simulator::{Answer as Said, ByPurpose, CallInfo, Function, SeenRequest, Sequence, Summariser};
 use serde_json::json;
 
-use crate::compaction_fixtures::{opened, said, text, user};
+use crate::compaction_fixtures::{compactions, opened, said, text, user};
 use crate::support::{agent, runtime, simulator};
 
 #[derive(Deserialize, JsonSchema)]
@@ -41,10 +41,9 @@ async fn a_request_and_its_steers_are_both_verbatim_after_a_compaction() {
         session.steer(steer).await.unwrap();
     }
     run.await.unwrap().unwrap();
-    let compactions = runtime.compactions("s").await.unwrap();
+    let compactions = compactions(&runtime, "s").await;
     assert!(compactions.len() >= 2, "{} compactions", compactions.len());
-    for entry in &compactions {
-        let compaction = entry.kind.as_compaction().unwrap();
+    for (_, compaction) in &compactions {
         let request = compaction.active_request.clone().unwrap_or_default();
         for said in ["Count the lighthouses.", "Only those that are red.", "And leave out the islands."] {
             assert!(request.contains(said) && compaction.summary.contains(said), "{said}: {request}");

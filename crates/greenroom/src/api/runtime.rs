@@ -48,7 +48,7 @@ pub(crate) mod builder;
 const CONSUMERS_TIMEOUT: Duration = Duration::from_secs(8);
 /// How long a shutdown then waits for their supervisor.
 const SUPERVISOR_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long a shutdown waits for sessions to end in order.
+/// How long a shutdown waits for sessions to end cleanly.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(8);
 
 /// A running runtime. Cloning is cheap.
@@ -338,26 +338,6 @@ impl Runtime {
         self.session(id).await.map(|_| Vec::new())
     }
 
-    /// Returns a session's compactions, oldest first: each is an entry of that kind. Undone ones and those of
-    /// abandoned branches are included.
-    ///
-    /// # Errors
-    /// [`Error::Store`].
-    pub async fn compactions(&self, id: &str) -> Result<Vec<Entry>> {
-        let store = &self.deps.store;
-        let mut chain = Vec::new();
-        let mut next = store.head(id).await?.and_then(|head| head.last_compaction);
-        while let Some(at) = next {
-            let Some(entry) = store.get(id, &[at]).await?.pop() else { break };
-            // Each points to an earlier one; a damaged log must not cause an endless loop.
-            let previous = entry.kind.as_compaction().and_then(|compaction| compaction.previous);
-            next = previous.filter(|previous| *previous < at);
-            chain.push(entry);
-        }
-        chain.reverse();
-        Ok(chain)
-    }
-
     /// Returns what each compaction of a session did, oldest first: those that failed, were undone, or are on abandoned
     /// branches included. This reads the whole log.
     ///
@@ -420,7 +400,8 @@ impl Runtime {
         Ok(())
     }
 
-    /// Deletes one session without the sessions of its sub-agents, if it has no actors and this many entries. Returns whether it did.
+    /// Deletes one session without the sessions of its sub-agents, if it has no actors and this many entries. Returns
+    /// whether it did.
     pub(crate) async fn delete_unused_alone(
         &self,
         id: &str,
@@ -441,7 +422,7 @@ impl Runtime {
         Ok(family::below(&*self.deps.store, id).await?.into_iter().map(|(id, _)| id).collect())
     }
 
-    /// Ends a session's actors in order; its run is interrupted. The next request wakes it from its log.
+    /// Stops a session's actors cleanly; its run is interrupted. The next request wakes it from its log.
     ///
     /// # Errors
     /// [`Error::Closed`].
@@ -606,8 +587,8 @@ impl Runtime {
     /// refused an append is tried again with a small write.
     ///
     /// # Errors
-    /// [`Error::Closed`] after [`Self::drain`] or [`Self::shutdown`] was called; [`Error::Store`] if the store cannot be
-    /// written.
+    /// [`Error::Closed`] after [`Self::drain`] or [`Self::shutdown`] was called; [`Error::Store`] if the store cannot
+    /// be written.
     pub async fn ready(&self) -> Result<()> {
         if self.deps.admission.is_draining() || self.supervisor.get_status() >= ActorStatus::Stopping {
             return Err(Error::Closed);
@@ -640,7 +621,7 @@ impl Runtime {
         self.deps.admission.drain(at_most).await
     }
 
-    /// Ends everything in order: runs are interrupted, partial output is kept, logs are completed, open consumers
+    /// Shuts everything down cleanly: runs are interrupted, partial output is kept, logs are completed, open consumers
     /// process the last events (they have 8 seconds), and the store is closed.
     ///
     /// # Errors

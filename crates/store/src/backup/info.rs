@@ -23,7 +23,7 @@ pub struct BackupInfo {
     pub version: String,
     /// The directory of the store, as an absolute path.
     pub store: String,
-    /// When it was made, in unix milliseconds.
+    /// When it was made, in Unix milliseconds.
     pub made_at_ms: u64,
     /// The number of sessions.
     pub sessions: u64,

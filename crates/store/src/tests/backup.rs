@@ -504,7 +504,7 @@ fn under_load(backups: u64, seed: u64, segment_bytes: u64) {
                         .collect();
                     let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
                     match random.below(8) {
-                        0 => wait(store.append_of_any_size(&session, batch(next, &texts))).unwrap(),
+                        0 => wait(store.append(&session, batch(next, &texts))).unwrap(),
                         _ => append(store, &session, batch(next, &texts)).unwrap(),
                     };
                     known.lock().insert(session, (generation, next + count));

@@ -21,7 +21,7 @@ fn filled() -> (World, Vec<u64>, BTreeMap<String, Vec<String>>) {
             // One batch that takes several frames.
             let large: Vec<String> = (0..10).map(|id| format!("large {id}")).collect();
             let texts: Vec<&str> = large.iter().map(String::as_str).collect();
-            wait(store.append_of_any_size("large", batch(0, &texts))).unwrap();
+            wait(store.append("large", batch(0, &texts))).unwrap();
             sessions.insert("large".to_owned(), large);
         }
         // `long` is in every segment; each of the others lies in one or two.

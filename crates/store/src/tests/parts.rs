@@ -22,10 +22,6 @@ fn of(texts: &[String], first: u64) -> Batch {
     batch(first, &texts.iter().map(String::as_str).collect::<Vec<_>>())
 }
 
-fn append_large(store: &Store, session: &str, batch: Batch) -> Result<Appended, StoreError> {
-    wait(store.append_of_any_size(session, batch))
-}
-
 fn world() -> World {
     World { segment_bytes: 2_000, ..World::new() }
 }
@@ -42,15 +38,15 @@ fn a_batch_of_any_size_is_one_batch() {
     for store in [world.open_quiet(), Store::memory()] {
         append(&store, "one", batch(0, &["before"])).unwrap();
         let keyed = Batch { key: Some("k".to_owned()), ..of(&expected, 1) };
-        let appended = append_large(&store, "one", keyed.clone()).unwrap();
+        let appended = append(&store, "one", keyed.clone()).unwrap();
         assert_eq!(appended, Appended::Written { first: EntryId(1), next: EntryId(31) });
-        assert_eq!(append_large(&store, "one", keyed).unwrap(), Appended::Duplicate { first: EntryId(1) });
+        assert_eq!(append(&store, "one", keyed).unwrap(), Appended::Duplicate { first: EntryId(1) });
         append(&store, "one", batch(31, &["after"])).unwrap();
-        let refused = append_large(&store, "one", of(&expected, 7));
+        let refused = append(&store, "one", of(&expected, 7));
         assert!(matches!(refused, Err(StoreError::Sequence { .. })), "{refused:?}");
         // Small batches, and those without entries, are ordinary batches.
-        append_large(&store, "small", batch(0, &["x"])).unwrap();
-        append_large(&store, "small", batch(1, &[])).unwrap();
+        append(&store, "small", batch(0, &["x"])).unwrap();
+        append(&store, "small", batch(1, &[])).unwrap();
     }
     for loses_index in [false, true, false] {
         if loses_index {
@@ -62,7 +58,7 @@ fn a_batch_of_any_size_is_one_batch() {
         assert_eq!(store.head("one").unwrap().unwrap().entries, 32);
         assert_eq!(store.check().unwrap(), []);
         let again = Batch { key: Some("k".to_owned()), ..of(&expected, 32) };
-        assert_eq!(append_large(&store, "one", again).unwrap(), Appended::Duplicate { first: EntryId(1) });
+        assert_eq!(append(&store, "one", again).unwrap(), Appended::Duplicate { first: EntryId(1) });
     }
     let limit = u64::try_from(PART_ENTRIES_MAX).unwrap();
     assert!(limit < 30, "the batch takes several frames");
@@ -78,7 +74,7 @@ fn whatever_fails_in_the_middle_nothing_of_it_is_seen() {
             let store = world.open_quiet();
             append(&store, "other", batch(0, &["stays"])).unwrap();
             world.files.set(Fault::FailFrom { at, errno });
-            let result = append_large(&store, "one", of(&expected, 0));
+            let result = append(&store, "one", of(&expected, 0));
             if world.files.fired() == 0 {
                 result.unwrap();
                 broken += 1;
@@ -91,7 +87,7 @@ fn whatever_fails_in_the_middle_nothing_of_it_is_seen() {
             world.files.set(Fault::None);
             // With free space again the same call works, and a smaller one too.
             if at % 2 == 0 {
-                append_large(&store, "one", of(&expected, 0)).unwrap();
+                append(&store, "one", of(&expected, 0)).unwrap();
             } else {
                 append(&store, "one", batch(0, &["small"])).unwrap();
             }
@@ -118,7 +114,7 @@ fn a_crash_in_the_middle_leaves_nothing_and_the_same_call_works_then() {
             let store = world.open_quiet();
             append(&store, "one", batch(0, &["before"])).unwrap();
             world.files.set(Fault::FailFrom { at, errno: EIO });
-            let result = append_large(&store, "one", of(&expected, 1));
+            let result = append(&store, "one", of(&expected, 1));
             let fired = world.files.fired();
             drop(store);
             world.files.set(Fault::None);
@@ -146,7 +142,7 @@ fn a_crash_in_the_middle_leaves_nothing_and_the_same_call_works_then() {
             assert!(result.is_err() || found.len() > 1, "operation {at}");
             nothing += u32::from(found.len() == 1);
             if found.len() == 1 {
-                append_large(&store, "one", of(&expected, 1)).unwrap();
+                append(&store, "one", of(&expected, 1)).unwrap();
             }
             drop(store);
             std::fs::remove_dir_all(world.index()).unwrap();
@@ -225,7 +221,7 @@ fn a_damaged_part_costs_that_part() {
     {
         let (world, expected) = (world(), long("a", ENTRIES));
         let store = world.open_quiet();
-        append_large(&store, "one", of(&expected, 0)).unwrap();
+        append(&store, "one", of(&expected, 0)).unwrap();
         drop(store);
         flip(&world, text);
         if loses_index {
@@ -258,11 +254,11 @@ fn parts_of_an_attempt_that_failed_never_mix_with_those_of_the_next() {
     let (world, expected) = (world(), long("new", ENTRIES));
     let store = world.open_quiet();
     world.files.set(Fault::FailFrom { at: 9, errno: EIO });
-    append_large(&store, "one", of(&long("old", ENTRIES), 0)).unwrap_err();
+    append(&store, "one", of(&long("old", ENTRIES), 0)).unwrap_err();
     drop(store);
     world.files.set(Fault::None);
     let store = world.open_quiet();
-    append_large(&store, "one", of(&expected, 0)).unwrap();
+    append(&store, "one", of(&expected, 0)).unwrap();
     drop(store);
     for text in ["new3 ", "new12 ", "new28 "] {
         flip(&world, text);
@@ -279,8 +275,8 @@ fn parts_of_an_attempt_that_failed_never_mix_with_those_of_the_next() {
 fn a_session_of_a_large_batch_is_deleted_and_its_space_given_back() {
     let (world, expected) = (world(), long("a", ENTRIES));
     let store = world.open_quiet();
-    append_large(&store, "one", of(&expected, 0)).unwrap();
-    append_large(&store, "two", of(&expected, 0)).unwrap();
+    append(&store, "one", of(&expected, 0)).unwrap();
+    append(&store, "two", of(&expected, 0)).unwrap();
     append(&store, "two", keyed(30, &["on"], "k")).unwrap();
     let before = bytes(&world);
     wait(store.delete("one")).unwrap();
@@ -288,7 +284,7 @@ fn a_session_of_a_large_batch_is_deleted_and_its_space_given_back() {
     let after = bytes(&world);
     assert!(after < before - 2_000, "{before} bytes became {after}");
     assert_eq!(texts(&store, "two", 0).unwrap()[..30], expected);
-    append_large(&store, "one", batch(0, &["again"])).unwrap();
+    append(&store, "one", batch(0, &["again"])).unwrap();
     drop(store);
     std::fs::remove_dir_all(world.index()).unwrap();
     let (store, _) = world.open();

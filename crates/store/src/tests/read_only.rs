@@ -57,7 +57,7 @@ fn everything_is_told_and_nothing_is_changed() {
     for refused in [
         append(&store, "a", batch(20, &["more"])).map(drop),
         append(&store, "new", batch(0, &["more"])).map(drop),
-        wait(store.append_of_any_size("a", batch(20, &["more"]))).map(drop),
+        wait(store.append("a", batch(20, &["more"]))).map(drop),
         wait(store.delete("a")),
         wait(store.accept_loss("a")).map(drop),
         wait(store.accept_unknown_loss(1)).map(drop),
