@@ -9,13 +9,17 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use greenroom::prelude::*;
+use greenroom::provider::Purpose;
 use greenroom::{EventType, Filter, StoreError, TakeOver};
 use greenroom_kernel::{EntryId, EntryKind};
-use greenroom_simulator::{Answer as Said, CallInfo, Function, Pace, SeenRequest, Simulator};
+use greenroom_simulator::{
+    Answer as Said, ByPurpose, CallInfo, Function, Pace, SeenRequest, Simulator, Summariser,
+};
 use greenroom_store::Engine;
 use greenroom_store::cluster::{Cluster, Fault, Node};
 use greenroom_store::faults::Random;
 
+use crate::compaction_fixtures::{keep, text};
 use crate::support::{agent, answers_after, answers_in, builder, simulator};
 
 /// What moves with a session, and where its node lets it go.
@@ -197,6 +201,27 @@ async fn no_model_and_no_tool_is_called_without_a_lease() {
         cluster.doubt("a", false);
     }
     assert_eq!(run.reply().await.unwrap().text, "done");
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_summary_is_asked_for_without_a_lease() {
+    let cluster = Cluster::new();
+    let talk = |_: &SeenRequest, _: CallInfo| Said::text("so be it");
+    let model = simulator(ByPurpose::new(Function(talk), Summariser::Obedient), WINDOW);
+    let a = start(&cluster, "a", &model).await;
+    let session = a.runtime.open("s", agent(WINDOW)).await.unwrap();
+    for _ in 0..4 {
+        session.prompt(text("much to say", 2_000)).await.unwrap();
+    }
+    cluster.doubt("a", true);
+    let compaction = tokio::spawn(async move { session.compact(keep(300)).await });
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    let summaries =
+        || model.requests().iter().filter(|seen| seen.request.purpose == Purpose::Summary).count();
+    assert_eq!((model.calls(), summaries(), compaction.is_finished()), (4, 0, false));
+    cluster.doubt("a", false);
+    assert!(compaction.await.unwrap().unwrap().is_installed());
+    assert!(summaries() > 0);
 }
 
 #[tokio::test(start_paused = true)]

@@ -14,6 +14,7 @@ use greenroom_kernel::{
 };
 use greenroom_provider::{ModelSettings, ProviderError, Purpose, ReplyEvent, Request};
 use ractor::ActorRef;
+use tokio_util::sync::CancellationToken;
 use tracing::Span;
 
 use crate::actors::flight::{Flight, warn_of_no_price};
@@ -21,6 +22,7 @@ use crate::actors::model_hooks::{Decision, Finished, ModelHooks};
 use crate::core::deps::Deps;
 use crate::core::message::{RequestHead, SessionMail, SessionMessage, Summariser};
 use crate::core::metrics::{CallResult, CallTimes, Happened};
+use crate::core::ownership;
 use crate::core::shared::SessionShared;
 use crate::core::trace;
 use crate::events::reasons::QueueReason;
@@ -233,6 +235,8 @@ async fn answer(
             None
         }
     };
+    // What the labels' limits and the budget took is not a wait for a slot.
+    let asked = tokio::time::Instant::now();
     let mut wait = Span::none();
     let tell = |queued| {
         trace::queued(&mut wait, span, &shared.id, &queued);
@@ -252,6 +256,8 @@ async fn answer(
             request.settings.output_tokens_max = Some(allowed);
         }
     }
+    // Dropping the future cancels the call.
+    ownership::may_act(deps, &CancellationToken::new()).await;
     tokens.begin();
     let mut silence = lane.silence();
     let mut flight = Flight::begin(session, None, deps, lane, &request, info.as_ref());

@@ -54,20 +54,16 @@ impl Permissions {
     /// Creates permissions. A call that needs an approval asks, as an open question of its session
     /// ([`SessionHandle::questions`](crate::SessionHandle::questions)).
     pub fn new(policy: Policy) -> Self {
-        Self(Arc::new(Inner {
-            policy: Mutex::new(policy),
-            sessions: Mutex::default(),
-            remember: None,
-            reread: None,
-            added: Mutex::default(),
-            unattended: None,
-        }))
+        Self::of(policy, None)
     }
 
     /// Creates permissions for sessions that nobody attends: a call that needs an approval is denied. The reason
     /// names the rule that would allow it, between these texts: for example `--allow '` and `'`.
     pub fn unattended(policy: Policy, before: impl Into<String>, after: impl Into<String>) -> Self {
-        let unattended = Some((before.into(), after.into()));
+        Self::of(policy, Some((before.into(), after.into())))
+    }
+
+    fn of(policy: Policy, unattended: Option<(String, String)>) -> Self {
         Self(Arc::new(Inner {
             policy: Mutex::new(policy),
             sessions: Mutex::default(),
@@ -78,6 +74,15 @@ impl Permissions {
         }))
     }
 
+    /// Changes permissions that are not cloned yet.
+    fn with(self, change: impl FnOnce(&mut Inner)) -> Self {
+        let Ok(mut inner) = Arc::try_unwrap(self.0) else {
+            panic!("permissions are changed before they are cloned");
+        };
+        change(&mut inner);
+        Self(Arc::new(inner))
+    }
+
     /// Sets where the rules that people add with an approval are written. They then apply to all sessions of the
     /// agent, and otherwise to the session in which they were added. Call it before the permissions are cloned.
     #[must_use]
@@ -85,12 +90,7 @@ impl Permissions {
         self,
         remember: impl Fn(&[String]) -> Result<(), String> + Send + Sync + 'static,
     ) -> Self {
-        let Ok(inner) =
-            Arc::try_unwrap(self.0).map(|inner| Inner { remember: Some(Box::new(remember)), ..inner })
-        else {
-            panic!("`remember` is called before the permissions are cloned");
-        };
-        Self(Arc::new(inner))
+        self.with(|inner| inner.remember = Some(Box::new(remember)))
     }
 
     /// Sets what is asked for the policy before each call is judged, so that rules which another program, or the user,
@@ -98,12 +98,7 @@ impl Permissions {
     /// are cloned.
     #[must_use]
     pub fn reread(self, reread: impl Fn() -> Option<Policy> + Send + Sync + 'static) -> Self {
-        let Ok(inner) =
-            Arc::try_unwrap(self.0).map(|inner| Inner { reread: Some(Box::new(reread)), ..inner })
-        else {
-            panic!("`reread` is called before the permissions are cloned");
-        };
-        Self(Arc::new(inner))
+        self.with(|inner| inner.reread = Some(Box::new(reread)))
     }
 
     /// Takes up what has changed in the sources of the policy; it may block for a moment. Calls are judged by the policy

@@ -161,7 +161,9 @@ pub enum Error {
         session: String,
     },
     /// Without its newest compaction, the context would be larger than the window.
-    #[error("the context would have {tokens} tokens without this compaction, and the window has {window}")]
+    #[error(
+        "the compaction cannot be undone: without it the context would have {tokens} tokens, and the window has {window}; use a model with a larger window"
+    )]
     UndoTooLarge {
         /// The context's size without it, in tokens.
         tokens: u64,
@@ -169,7 +171,7 @@ pub enum Error {
         window: u64,
     },
     /// The log has no such entry.
-    #[error("there is no entry {entry}; the session has {entries}")]
+    #[error("there is no entry {entry}; the session has {entries} entries, numbered from 0")]
     NoEntry {
         /// The requested id.
         entry: EntryId,
@@ -189,7 +191,7 @@ pub enum Error {
         session: String,
     },
     /// The store has no such session.
-    #[error("there is no session {session:?}")]
+    #[error("there is no session {session:?}; `sessions` lists them")]
     NoSession {
         /// The session's id.
         session: String,
@@ -501,62 +503,39 @@ impl ConfigError {
 /// The result of a request to the runtime.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
+/// What helps against an error.
+#[derive(Debug, PartialEq, Eq)]
+enum Remedy {
+    /// The same request may succeed later.
+    Repeat,
+    /// The request is invalid, and had no effect.
+    Change,
+    None,
+}
+
 impl Error {
     /// Whether the same request may succeed later, unchanged. With a key ([`once`](crate::RunRequest::once)),
     /// it continues the work that it started, however that ended.
     pub fn is_retryable(&self) -> bool {
+        self.remedy() == Remedy::Repeat
+    }
+
+    /// Whether the request itself is invalid: it can never succeed unchanged, and had no effect.
+    pub fn is_invalid_request(&self) -> bool {
+        self.remedy() == Remedy::Change
+    }
+
+    /// Returns what helps against the error.
+    fn remedy(&self) -> Remedy {
         match self {
-            Self::Model(failure) => failure.class.is_retryable(),
             Self::Interrupted { .. }
             | Self::TimedOut { .. }
             | Self::Busy { .. }
             | Self::RuntimeBusy { .. }
             | Self::LabelLimit { .. }
-            | Self::NotIdle { .. } => true,
-            Self::Store(error) => error.is_retryable(),
-            Self::Aborted
-            | Self::DuplicateKey { .. }
-            | Self::BranchSummary { .. }
-            | Self::Stopped { .. }
-            | Self::InputRefused { .. }
-            | Self::EmptyPrompt
-            | Self::HeldBack { .. }
-            | Self::NoValidator { .. }
-            | Self::NothingToResume { .. }
-            | Self::NothingToCompact(_)
-            | Self::NothingToUndo { .. }
-            | Self::UndoTooLarge { .. }
-            | Self::NoEntry { .. }
-            | Self::BranchPoint(_)
-            | Self::Pin(_)
-            | Self::NotEmpty { .. }
-            | Self::NoSession { .. }
-            | Self::Deleted { .. }
-            | Self::NoAgent { .. }
-            | Self::Withdrawn { .. }
-            | Self::Metadata(_)
-            | Self::Waiting { .. }
-            | Self::NoQuestion { .. }
-            | Self::QuestionClosed { .. }
-            | Self::AnswerMisfit { .. }
-            | Self::TooDeep { .. }
-            | Self::TooManySubAgents { .. }
-            | Self::NoMember { .. }
-            | Self::NotSummarised { .. }
-            | Self::ChildEnded { .. }
-            | Self::Deadlock { .. }
-            | Self::Output { .. }
-            | Self::Rejected { .. }
-            | Self::SessionFailed { .. }
-            | Self::Config(_)
-            | Self::Internal { .. }
-            | Self::Closed => false,
-        }
-    }
-
-    /// Whether the request itself is invalid: it can never succeed unchanged, and had no effect.
-    pub fn is_invalid_request(&self) -> bool {
-        match self {
+            | Self::NotIdle { .. } => Remedy::Repeat,
+            Self::Model(failure) if failure.class.is_retryable() => Remedy::Repeat,
+            Self::Store(error) if error.is_retryable() => Remedy::Repeat,
             Self::EmptyPrompt
             | Self::InputRefused { .. }
             | Self::HeldBack { .. }
@@ -582,26 +561,20 @@ impl Error {
             | Self::NoMember { .. }
             | Self::ChildEnded { .. }
             | Self::Deadlock { .. }
-            | Self::Config(_) => true,
+            | Self::Config(_) => Remedy::Change,
             Self::Model(_)
+            | Self::Store(_)
             | Self::NotSummarised { .. }
             | Self::Aborted
             | Self::Withdrawn { .. }
             | Self::BranchSummary { .. }
             | Self::Stopped { .. }
-            | Self::TimedOut { .. }
-            | Self::Interrupted { .. }
-            | Self::Busy { .. }
-            | Self::RuntimeBusy { .. }
-            | Self::LabelLimit { .. }
-            | Self::NotIdle { .. }
             | Self::Waiting { .. }
             | Self::Output { .. }
             | Self::Rejected { .. }
             | Self::SessionFailed { .. }
-            | Self::Store(_)
             | Self::Internal { .. }
-            | Self::Closed => false,
+            | Self::Closed => Remedy::None,
         }
     }
 

@@ -22,7 +22,7 @@ use greenroom_kernel::bill::Bill;
 mod tests;
 
 /// The assumed maximum output of a model whose limit is unknown, in tokens.
-const OUTPUT_TOKENS_ASSUMED: u64 = 128_000;
+const BILLED_OUTPUT_TOKENS_MAX: u64 = 128_000;
 
 /// A type with an account: a session.
 pub(crate) trait Spends: Sized {
@@ -110,11 +110,12 @@ pub(crate) struct Wanted {
 }
 
 impl Wanted {
-    /// Computes the cost of this request to a model with at most this much input; returns `None` if the price is unknown.
+    /// Computes the cost of this request to a model with at most this much input; returns `None` if the price is
+    /// unknown.
     pub(crate) fn of(info: Option<&ModelInfo>, request: &Request, input_tokens_max: u64) -> Option<Self> {
         let info = info?;
         let price = info.call_price(input_tokens_max)?;
-        let most = info.output_tokens.or(info.context_tokens).unwrap_or(OUTPUT_TOKENS_ASSUMED);
+        let most = info.output_tokens.or(info.context_tokens).unwrap_or(BILLED_OUTPUT_TOKENS_MAX);
         Some(Self { price, output_tokens: request.settings.output_tokens_max.unwrap_or(most) })
     }
 }
@@ -246,7 +247,7 @@ impl<S: Spends> Ledger<S> {
                 Ok(Some(allowed)) => output_tokens = output_tokens.min(allowed),
                 Ok(None) => return Ok(None),
                 Err(reason) if Arc::ptr_eq(session, shared) => return Err(reason),
-                Err(reason) => return Err(format!("{reason}, as session {} has it", session.name())),
+                Err(reason) => return Err(format!("{reason} (the limit of session {})", session.name())),
             }
         }
         let reserved = wanted.map_or(0, |wanted| wanted.price.with_output(output_tokens));

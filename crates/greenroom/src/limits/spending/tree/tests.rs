@@ -118,7 +118,7 @@ async fn a_call_is_refused_that_what_is_left_does_not_pay_for() {
     ledger.release(lowest);
     ledger.billed(lowest, bill(520), 70, 0);
     let said = ledger.reserve(lowest, call(100, 50), Span::none).await.expect_err("80 are left");
-    assert!(said.ends_with(", as session middle has it"), "{said}");
+    assert!(said.ends_with(" (the limit of session middle)"), "{said}");
     let said = ledger.reserve(middle, call(100, 50), Span::none).await.expect_err("80 are left");
     assert!(!said.contains("as session"), "{said}");
     assert_eq!(ledger.reserve(top, call(100, 50), Span::none).await, Ok(None));
@@ -250,7 +250,7 @@ async fn calls_that_do_not_fit_beside_each_other_wait() {
         ledger.release(lowest);
         let said =
             timeout(Duration::from_secs(1), waiting).await.expect("it is woken").expect_err("it is used up");
-        assert!(said.ends_with("as session top has it"), "{said}");
+        assert!(said.ends_with("(the limit of session top)"), "{said}");
     }
     // The end of the work on a call ends its reservations, in the accounts above as well.
     top.account().set_bill(Bill::default());
