@@ -2,8 +2,8 @@
 //! field by field.
 //!
 //! Invariants: nothing is answered before Enter, and no choice before the user selected it, because a
-//! question may appear while the user is typing something else; of approvals, `approval` says what holds. An answer has the type that the question
-//! requires; otherwise it is refused here with the reason, and the typed text is kept.
+//! question may appear while the user is typing something else; of approvals, `approval` says what holds. An answer has
+//! the type that the question requires; otherwise it is refused here with the reason, and the typed text is kept.
 
 use greenroom::{EntryId, QuestionKind};
 use greenroom_kernel::question::QuestionEnd;
@@ -79,7 +79,7 @@ pub(crate) struct Ask {
     details: Vec<String>,
     form: Form,
     problem: Option<String>,
-    /// When it appeared, in unix milliseconds.
+    /// When it appeared, in Unix milliseconds.
     since_ms: u64,
 }
 
@@ -197,8 +197,8 @@ impl Ask {
         }
     }
 
-    /// Returns the rows that remain when the question has ended. `user` is the name of this user. Of an approval, the row
-    /// of its call tells.
+    /// Returns the rows that remain when the question has ended. `user` is the name of this user. Of an approval, the
+    /// row of its call tells.
     pub(crate) fn ended(&self, end: &QuestionEnd, user: Option<&str>, width: usize) -> Vec<Row> {
         let is_mine = |by: &Option<String>| by.is_none() || by.as_deref() == user;
         match (&self.form, end) {

@@ -11,12 +11,12 @@ use greenroom::{
 use greenroom_kernel::usage::ContextUsage;
 use greenroom_server::operations::{
     Abort, AnswerQuestion, BranchSession, ClearInbox, CompactSession, ContextParts, ExportFormat,
-    ExportSession, FollowUp, ForkSession, Forked, GetSession, GetState, ImageData, ListCompactions,
-    ListModels, ListPins, ListSessions, ListTools, ListWaiting, ModelsListed, Nothing, Operation, PinEntry,
-    Pinned, PlanSession, Planned, PromptSession, ReadPermissions, Replay, ResumeSession, RewindScope,
-    RewindSession, Said, Sent, SessionContext, SessionInProgress, SessionPage, SessionPermissions,
-    SessionRewound, SessionTree, SetPermissions, SetTitle, ShowCompaction, ShowSession, Shown, Speech,
-    StartSession, Steer, ToolsListed, Tree, UndoCompaction, WaitingInput,
+    ExportSession, FindSession, FollowUp, ForkSession, Forked, GetSession, GetState, ImageData,
+    ListCompactions, ListModels, ListPins, ListSessions, ListTools, ListWaiting, ModelsListed, Nothing,
+    Operation, PinEntry, Pinned, PlanSession, Planned, PromptSession, ReadPermissions, Replay, ResumeSession,
+    RewindScope, RewindSession, Said, Sent, SessionContext, SessionInProgress, SessionPage,
+    SessionPermissions, SessionRewound, SessionTree, SetPermissions, SetTitle, ShowCompaction, ShowSession,
+    Shown, Speech, StartSession, Steer, ToolsListed, Tree, UndoCompaction, WaitingInput,
 };
 use greenroom_server::{Client, ClientError, Events, ProblemKind};
 
@@ -267,6 +267,11 @@ impl Backend {
     /// Returns a page of sessions.
     pub async fn sessions(&self, list: ListSessions) -> Result<SessionPage> {
         self.call(list).await
+    }
+
+    /// Returns the id of the session that has this id, or alone begins with it.
+    pub async fn find(&self, prefix: String) -> Result<String> {
+        Ok(self.call(FindSession { prefix }).await?.session_id)
     }
 
     /// Returns the provider's models.

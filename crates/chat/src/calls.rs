@@ -52,7 +52,7 @@ struct Running {
     ended: Option<(ToolStatus, u64)>,
     /// Whether it waits for a person.
     asks: bool,
-    /// Since when it has run after a person answered, in unix milliseconds: the wait is not the call's time.
+    /// Since when it has run after a person answered, in Unix milliseconds: the wait is not the call's time.
     answered_ms: Option<u64>,
 }
 

@@ -167,7 +167,7 @@ pub(crate) struct Model {
     /// The entries in the session's inbox.
     queued: Vec<EntryId>,
     next_ticket: u64,
-    /// When the current run started, measured from its prompt, in unix milliseconds.
+    /// When the current run started, measured from its prompt, in Unix milliseconds.
     busy_since: Option<u64>,
     /// The prompt, by its ticket, whose run has not started.
     starts: Option<u64>,
@@ -190,7 +190,7 @@ pub(crate) struct Model {
     has_sheet: bool,
     /// Whether Ctrl-X was pressed, which Ctrl-E follows.
     has_prefix: bool,
-    /// Since when the run has waited for what comes next, in unix milliseconds.
+    /// Since when the run has waited for what comes next, in Unix milliseconds.
     waits_since: u64,
     /// Whether work goes on when the chat has left.
     outlives: bool,
@@ -201,7 +201,7 @@ pub(crate) struct Model {
     returns: bool,
     /// Whether the user has refused a call, so that the run ends.
     has_refused: bool,
-    /// The last failed attempt to reach the model, and when the next one begins, in unix milliseconds.
+    /// The last failed attempt to reach the model, and when the next one begins, in Unix milliseconds.
     retry: Option<(String, u64)>,
 }
 
@@ -270,7 +270,7 @@ impl Model {
         self.outlives = outlives;
     }
 
-    /// Sets the time, in unix milliseconds.
+    /// Sets the time, in Unix milliseconds.
     pub(crate) fn set_now(&mut self, now_ms: u64) {
         self.now_ms = now_ms;
     }

@@ -68,7 +68,7 @@ pub(crate) struct Notices {
     notify: Notify,
     /// Whether the terminal has the focus; `None` if it never reported that.
     is_focused: Option<bool>,
-    /// When the last key was pressed, in unix milliseconds.
+    /// When the last key was pressed, in Unix milliseconds.
     key_ms: u64,
     doing: Doing,
     /// When the current work began.

@@ -265,7 +265,7 @@ impl TerminalChat {
     fn switch(&self, id: String) {
         let (backend, program) = (self.backend.clone(), Arc::clone(&self.program));
         self.spawn(async move {
-            let id = resolve(&backend, &id).await?.unwrap_or(id);
+            let id = resolve(&backend, id).await?;
             let client = program.session(&id, false).await?;
             let opened = Done::Opened(Box::new(open(client, &id).await?));
             let differs = program.differs(&id).await.map(|text| Done::Note(Look::WARN, text));
@@ -353,21 +353,13 @@ async fn new_id(program: &dyn Program) -> Result<String, Problem> {
 }
 
 /// Finds the session with this id, or with a unique id that starts like this.
-async fn resolve(backend: &Backend, given: &str) -> Result<Option<String>, Problem> {
-    let list = ListSessions { after: None, ..ListSessions::default() };
-    let sessions = backend.sessions(list).await?.sessions;
-    if sessions.iter().any(|session| session.id == given) {
-        return Ok(None);
-    }
-    let mut like = sessions.iter().filter(|session| session.id.starts_with(given)).map(|session| &session.id);
-    match (like.next(), like.next()) {
-        (Some(id), None) => Ok(Some(id.clone())),
-        (Some(_), Some(_)) => {
-            Err(Problem(format!("several sessions begin with {given}; /resume lists them")))
-        }
-        (None, _) => {
+async fn resolve(backend: &Backend, given: String) -> Result<String, Problem> {
+    match backend.find(given.clone()).await {
+        Err(ClientError::Parameters(text)) => Err(Problem(format!("{text}; /resume lists them"))),
+        Err(error) if error.kind() == Some(ProblemKind::NoSession) => {
             Err(Problem(format!("there is no session {given}; /resume lists them, /new begins one")))
         }
+        found => Ok(found?),
     }
 }
 
