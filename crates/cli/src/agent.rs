@@ -3,6 +3,10 @@
 //! May use `config`, `args` and `error`. This room opens no store, starts no runtime and knows no host:
 //! `host` does.
 //!
+//! - The model: `choice`, `server`, `local`, `simulated`, `key_command`, `confirmed` (addresses that may get a key).
+//! - The text and the tools: `prompt`, `project`, `skills`, `ask_user`, `permissions`, `compaction_hook`.
+//! - Together: `settings`, `made` (the agent), `kept` (the options with which a session is resumed).
+//!
 //! Invariants: flags take precedence over the environment, and the environment over the configuration;
 //! missing settings are reported before anything is opened.
 

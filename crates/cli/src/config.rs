@@ -2,6 +2,10 @@
 //!
 //! May use `error` only.
 //!
+//! - Sections: `model`, `limits`, `permissions`, `sandbox`, `redact`, `retention`, `rewind`, `looks`, `telemetry`.
+//! - Sources: `layers` (files), `overrides` (environment and `--set`), `surroundings`, `kept_keys`, `trusted` (a project's files).
+//! - Reading and writing: `keys` (settings by name), `place` and `parser_messages` (errors), `folder`, `reload`, `stamp`.
+//!
 //! Invariants: an unknown key or an invalid value is an error that names the file, the line and the key; a
 //! provider's address is parsed when its file is read, and only the parsed one is used; an address's query is
 //! never shown.
@@ -76,7 +80,7 @@ pub(crate) const OPENAI_KEY: &str = "OPENAI_API_KEY";
 pub(crate) struct Config {
     /// The model.
     pub(crate) model: String,
-    /// The model's window in tokens, if the catalogue does not know it or is wrong.
+    /// The model's window in tokens, if the catalogue has none or a wrong one.
     pub(crate) context_window: Option<u64>,
     /// The provider, by its name in `providers`; if no file, variable or flag sets it, the model's vendor.
     pub(crate) provider: String,
@@ -87,8 +91,8 @@ pub(crate) struct Config {
     /// Settings of model calls; those that are not set are not sent.
     #[serde(deserialize_with = "or_default")]
     pub(crate) model_settings: ModelSettings,
-    /// Settings of single models, by their names: those of `model_settings`, `context_window`, `price` and `compaction`.
-    /// They take precedence over the settings for all models.
+    /// Settings of single models, by their names: those of `model_settings`, `context_window`, `price` and
+    /// `compaction`. They take precedence over the settings for all models.
     #[serde(deserialize_with = "or_default")]
     pub(crate) models: BTreeMap<String, ModelConfig>,
     /// The system prompt, in place of the built-in one; `file:NAME` reads a file. Also `--system`.
@@ -114,7 +118,7 @@ pub(crate) struct Config {
     /// Commands that control compactions.
     #[serde(deserialize_with = "or_default")]
     pub(crate) hooks: HooksConfig,
-    /// The sandbox of commands, with `--allow-shell`.
+    /// The sandbox in which commands run.
     #[serde(deserialize_with = "or_default")]
     pub(crate) sandbox: SandboxConfig,
     /// The server of `serve`.
@@ -140,8 +144,8 @@ pub(crate) struct Config {
     /// The secrets that are redacted.
     #[serde(deserialize_with = "or_default")]
     pub(crate) redact: RedactConfig,
-    /// Folders that you trust: their AGENTS.md, skills and commands are read, and their `greenroom.yaml` may contain text for
-    /// the model. Absolute paths, or `~/…`.
+    /// Folders that you trust: their AGENTS.md, skills and commands are read, and their `greenroom.yaml` may contain
+    /// text for the model. Absolute paths, or `~/…`.
     #[serde(deserialize_with = "or_default")]
     pub(crate) trusted_folders: Vec<String>,
 }
@@ -378,9 +382,9 @@ pub(crate) struct AgentConfig {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct TokenConfig {
-    /// The right of its bearer. Each right includes those before it.
+    /// The right of the token's bearer. Each right includes those before it.
     pub(crate) right: Right,
-    /// The label of the sessions to which its bearer is confined; without it, all sessions.
+    /// The label of the sessions to which the token's bearer is confined; without it, all sessions.
     #[serde(default)]
     pub(crate) label: Option<Label>,
     /// The environment variable with the token.

@@ -3,6 +3,11 @@
 //!
 //! May use `agent` and the rooms below it. No command is known here.
 //!
+//! - Ways to a runtime: `link` (for work), `changes` and `source` (for stored sessions), `stored` (the store itself); all of them
+//!   use `connect` and `again`, or `own` (in this process).
+//! - A host: `spawn`, `socket`, `peer` (who is at the other end), `agents` and `named` (of its clients), `watchdog`, `cluster`.
+//! - Output: `log`, `traces`, `short` (ids), `error`. In tests, `played` is a host.
+//!
 //! Invariants: the socket exists as long as the store's lock is held, and clients that connect while the host
 //! ends are told to try again; the host ends by itself when no client is connected and no work is in
 //! progress, and when its store has been moved, because another store may be in its place; if two hosts start

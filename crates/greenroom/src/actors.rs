@@ -9,6 +9,11 @@
 //!                         └── Compactor ── Summary, Summary … (one child per request)
 //! ```
 //!
+//! - Actors: `supervisor`, `session`, `agent`, `usage_tracker`, `compactor`.
+//! - Model calls for others: `summary_call`; the cost of every call: `flight`.
+//! - Hooks of the program: `model_hooks`, `tool_hooks`, `compaction_hooks`.
+//! - Tools: `tools_of` (all of an agent's), `sub_agent`, `compact_tool`, `recall`; `compaction_requests` (of hooks and tools).
+//!
 //! Invariants: a handler waits for no other actor, no model and no tool; only Session waits for the disk;
 //! every parent handles the end of a child explicitly.
 

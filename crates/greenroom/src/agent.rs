@@ -2,6 +2,10 @@
 //!
 //! May use `lane` (an agent may have a provider of its own), `limits` and `values`.
 //!
+//! - What it says: `instructions`, `output` (structured answers), `validate` (the judges of an answer).
+//! - What it calls: `shared_tools`, `sub_agent`, `team`, `permissions`, `hooks`.
+//! - When it changes: `live_settings`, `fallback` (other models).
+//!
 //! Invariants: a definition holds no conversation and no connection; one definition serves any number of
 //! sessions at the same time.
 

@@ -2,6 +2,12 @@
 //!
 //! May use every other room; no other room may use this one.
 //!
+//! - The runtime: `runtime` and its builder, `env` (from the environment), `models`, `metrics`, `backup`, `spending`.
+//! - Sessions: `session` (the handle), `sessions` (listings), `children`, `within` (the sessions of a label), `fork`, `deletion`,
+//!   `retention`, `rewind`, `questions`.
+//! - Requests: `request` and `run_stream` (its events), `resume`, `take_over` (work of other nodes).
+//! - Durable events: `follow` and `position`; `consumer` and `consumers` (with stored positions).
+//!
 //! Invariants: the API turns a call into a message and waits for the answer; it decides nothing about runs and
 //! compactions. Deletions, which concern several sessions, are carried out here, one at a time.
 

@@ -16,7 +16,8 @@
 //!
 //! Reading order: `statements` (the SQL), `migrations/001.sql` (the tables), `migrations/002.sql` (the functions that append and
 //! claim, and the fence), `append` (what an append and a deletion do), `writer` (many appends in one statement), `lease`,
-//! `placement`, `reads`.
+//! `placement`, `reads`. Connections: `options`, `tls`, `link`, `pool`, `backoff`. Beside them: `schema` (migrations), `batch`,
+//! `slots` (the sessions of this node), `survey` (for operators).
 
 mod append;
 mod backoff;

@@ -8,7 +8,10 @@
 //! Invariants: this is the only crate that knows async-openai, and none of its types are public; a call is one HTTP
 //! request, because the run decides about retries; and nothing here knows of sessions, actors or compaction.
 //!
-//! [`transport`] reaches servers, and has a dialect for each API ([`Api`]): an encoder of requests and a decoder of
+//! `settings` and `output_schema` belong to a request, `base_url` to a server; `catalog`, `served` and `price` describe models.
+//! `classify` and `retry_after` read errors.
+//!
+//! [`transport`] reaches servers, and has a `dialect` for each API ([`Api`]): an encoder of requests and a decoder of
 //! answers. A provider of your own, with a transport of its own, can use [`classify()`], [`retry_after`] and
 //! [`catalog`]. Without the feature `http`, which is on by default, there is no HTTP client in the crate.
 

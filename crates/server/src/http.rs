@@ -5,12 +5,11 @@
 //! | `/v1/…` | the operations, each where its `ROUTE` says (`calls`) |
 //! | `GET /v1/events`, `GET /v1/sessions/{session_id}/events` | server-sent events (`events`) |
 //! | `GET /openapi.json` | the description of these routes (`openapi`) |
-//! | `/v1/sessions/{session_id}/…` of another node | goes there (`forward`) |
+//! | `/v1/sessions/{session_id}/…` of another node | goes there (`forward`), as long as the node has its lease (`leases`) |
 //! | `GET /healthz`, `GET /readyz`, `GET /metrics` | for operators (`probes`) |
 //!
 //! Invariants: every route except the two probes requires a bearer token; all require one of our own host names, and refuse
-//! web pages (`guard`); a token
-//! reaches what its right and its label permit (`access`); a GET request starts nothing; bodies are JSON and at most 4 MiB
+//! web pages (`guard`); a token reaches what its right and its label permit (`access`); a GET request starts nothing; bodies are JSON and at most 4 MiB
 //! (`BODY_BYTES_MAX`); errors are `application/problem+json` (`answers`); a client that disconnects cancels nothing; slow
 //! and idle clients do not block others (`connections`).
 

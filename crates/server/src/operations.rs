@@ -1,5 +1,9 @@
 //! The operations that a client can call, each once, with its types. JSON-RPC and HTTP are thin fronts of these.
 //!
+//! - Frame: `route` (HTTP, and what a token needs), `query`, `connection`, `runs` (that a client began), `within` (a label's sessions).
+//! - Reading: `read`, `live`, `entries`, `conversation`, `compactions`, `parts`, `tree`, `usage`, `consumers`.
+//! - Changing: `work` (runs, input, compactions), `session`, `questions`, `permissions`, `rewind`, `store`.
+//!
 //! Invariants: an operation's parameters are checked before anything is done; read operations start nothing; an
 //! operation that starts work (a run, a compaction) is answered when the work is accepted, and its outcome follows;
 //! calls of one client to one session are handed over in their order.

@@ -1,7 +1,10 @@
 //! The sandbox for commands: what a command may reach, as data, and which protection of the system enforces it.
 //!
 //! A [`Sandbox`] says what is allowed. `choose` selects the protection, `places` looks up the files to protect,
-//! `plan` turns both into mounts, `bubblewrap` turns mounts into arguments, and the helper applies the rest.
+//! `plan` turns both into mounts, `bubblewrap` turns mounts into arguments, and the helper applies the rest (`confinement`).
+//! `found` tries which protections the system offers. A command gets a folder of its own (`private`), may reach the hosts of
+//! `proxy`, and `hint` tells the model what was in its way. `git` lists the files through which programs could be run later;
+//! `placeholders` stand where a command must create none of them, and `created` disarms those that it did.
 //!
 //! Invariants: a sandbox that was requested is there, or the command does not start. The places in
 //! [`Sandbox::closed`] are never reachable, unless the user chose [`SandboxMode::Off`] on a system where nothing

@@ -4,6 +4,16 @@
 //! are recorded as they arrive, queued input joins at boundaries, and after the run its end is recorded and
 //! the prompt is answered.
 //!
+//! - Requests: `prompts`, `manual` (compactions on request, undo, branches, pins), `questions`, `configure` (another definition or
+//!   other settings), `rewinding`, `hand_off`.
+//! - Runs: `begin`, `runs` and `open_run` (the run in progress), `record` (its messages and its end), `settle` (what follows the
+//!   end), `first_reply` (of a key), `fallback`, `children` (sub-agents), `held_back` (input that waits for a person).
+//! - Compactions: `compaction`, `open_compaction` (the one in progress), `preparation` (ahead of need), `debt` (facts still to be
+//!   summarised).
+//! - State: `inbox`, `definition`, `outgoing` (events to publish), `in_use` (what keeps it awake).
+//! - Life: `opening`, `life`, `parked` (a run that waits while the session sleeps), `sleeping`.
+//! - Storage: `append`; `stored` (changes of a session without actors).
+//!
 //! Invariants: an entry is passed to the tracker, published and acknowledged only after it is durable, with
 //! one exception: the tracker gets the answer that ends a run earlier, because the run's end is recorded with
 //! the resulting size. At most one run and one compaction are open; anything that a crash left open is closed
