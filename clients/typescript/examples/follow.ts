@@ -1,4 +1,4 @@
-/** Shows what all sessions of a user do, from the beginning on, whoever is restarted. */
+/** Shows what all sessions of a user do, from the beginning, across restarts of client and server. */
 import { Client } from "greenroom-client";
 
 const client = new Client();

@@ -54,8 +54,8 @@ export class ConsumerOperations {
   }
 
   /**
-   * Reads the durable events that a consumer has not committed, and commits those of an earlier read. It waits for the first
-   * one. An event that is not committed comes again.
+   * Reads the durable events that a consumer has not committed, and commits those of an earlier read. It waits for the
+   * first one. An event that is not committed comes again.
    *
    * Needs the right `read`.
    *
@@ -371,8 +371,8 @@ export class SessionOperations {
 
   /**
    * Deletes sessions that are too old, or more than are kept, with those of their sub-agents, and erases their bytes.
-   * Sessions that are live, have unfinished work or an open question, or are damaged are kept in any case. Without limits
-   * and rules, the server's own policy is applied.
+   * Sessions that are live, have unfinished work or an open question, or are damaged are kept in any case. Without
+   * limits and rules, the server's own policy is applied.
    *
    * Needs the right `administer`.
    */

@@ -1,7 +1,7 @@
 /**
  * Streams of events: of sessions, and of work until its outcome.
  *
- * Invariants: a stream that was lost continues behind the last event that it returned, so no durable event is missing or there
+ * Invariants: a stream that was lost continues after the last event that it returned, so no durable event is missing or there
  * twice. Work is sent again only with an idempotency key. A stream is read once; a `break` ends it.
  */
 
@@ -52,7 +52,7 @@ async function* messages(texts: AsyncGenerator<string, void, undefined>): AsyncG
 }
 
 abstract class Stream implements AsyncIterable<StreamItem> {
-  /** The position behind the last event that was returned, at which another stream can continue (`after`). */
+  /** The position after the last event that was returned, at which another stream can continue (`after`). */
   position: string | undefined;
   readonly #items: AsyncGenerator<StreamItem, void, undefined>;
 

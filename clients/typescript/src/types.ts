@@ -12,7 +12,7 @@ export interface Accepted {
 /** The current progress of a session's work. */
 export interface Activity {
   /**
-   * When the current run, or the compaction between runs, started, in unix milliseconds; absent if nothing
+   * When the current run, or the compaction between runs, started, in Unix milliseconds; absent if nothing
    * is in progress.
    */
   since_ms?: number | null;
@@ -279,7 +279,7 @@ export interface CompactionDetailsFields {
   number: number;
   /** The entry that it installed, or of its end if it installed nothing. */
   entry_id: EntryId;
-  /** When it ended, in unix milliseconds. */
+  /** When it ended, in Unix milliseconds. */
   at_ms: number;
   /** The reason for it. */
   trigger: Trigger;
@@ -406,7 +406,7 @@ export interface CompactionRecordFields {
   number: number;
   /** The entry that it installed, or of its end if it installed nothing. */
   entry_id: EntryId;
-  /** When it ended, in unix milliseconds. */
+  /** When it ended, in Unix milliseconds. */
   at_ms: number;
   /** The reason for it. */
   trigger: Trigger;
@@ -839,7 +839,7 @@ export interface EventFields {
   /** The session. */
   session_id: string;
   /**
-   * When the session was created, in unix milliseconds: later than any deleted session with its id. So a
+   * When the session was created, in Unix milliseconds: later than any deleted session with its id. So a
    * program that keeps positions can tell which of these sessions they belong to.
    */
   session_created_at_ms: number;
@@ -848,7 +848,7 @@ export interface EventFields {
   /** For transient events: the number since that entry, from 1. `null` for durable ones. */
   n?: number | null;
   /**
-   * When the event happened, in unix milliseconds by the runtime's clock. A durable one has the time of
+   * When the event happened, in Unix milliseconds by the runtime's clock. A durable one has the time of
    * its entry, which an import keeps.
    */
   at_ms: number;
@@ -996,7 +996,7 @@ export interface EventQuestionAskedFields extends EventFields {
   text: string;
   /** Information for the person who answers. */
   details?: string | null;
-  /** When the question expires, in unix milliseconds; absent if it stays open as long as its call. */
+  /** When the question expires, in Unix milliseconds; absent if it stays open as long as its call. */
   expires_at_ms?: number | null;
 }
 
@@ -1020,7 +1020,10 @@ export type EventQuestionEnded = EventQuestionEndedAnswered | EventQuestionEnded
 
 /** A person answered. */
 export interface EventQuestionEndedAnswered extends EventQuestionEndedFields {
-  /** The value: a string for a text or a choice, a list of strings for several choices, what the schema says for a form. */
+  /**
+   * The value: a string for a text or a choice, a list of strings for several choices, what the schema says for a
+   * form.
+   */
   value: unknown;
   /** The person who answered, according to the program that took the answer. */
   by?: string | null;
@@ -1636,7 +1639,7 @@ export interface LiveSession {
   labels: Record<string, string>;
   /** The session whose agent called this one as a tool. */
   parent?: string | null;
-  /** When the newest entry was appended, in unix milliseconds; absent if the log is empty. */
+  /** When the newest entry was appended, in Unix milliseconds; absent if the log is empty. */
   updated_at_ms?: number | null;
 }
 
@@ -1816,7 +1819,7 @@ export interface LoggedEntryFields {
   id: EntryId;
   /** The entry that it follows on its path. */
   parent?: EntryId | null;
-  /** When it was recorded, in unix milliseconds. */
+  /** When it was recorded, in Unix milliseconds. */
   at_ms: number;
   /** Its size in the context, in tokens. */
   tokens: number;
@@ -2189,9 +2192,9 @@ export interface PendingQuestionFields {
   text: string;
   /** Information for the person who answers. */
   details?: string | null;
-  /** When the question was asked, in unix milliseconds. */
+  /** When the question was asked, in Unix milliseconds. */
   asked_at_ms: number;
-  /** When the question expires, in unix milliseconds; absent if it stays open as long as its call. */
+  /** When the question expires, in Unix milliseconds; absent if it stays open as long as its call. */
   expires_at_ms?: number | null;
 }
 
@@ -2365,7 +2368,10 @@ export interface Pruned {
   sessions: Array<PrunedSession>;
   /** How many were used again in the meantime, and kept. */
   used_again: number;
-  /** Whether the bytes of all deleted sessions are erased from the disk. If not, the store erases them as soon as it can. */
+  /**
+   * Whether the bytes of all deleted sessions are erased from the disk. If not, the store erases them as soon as it
+   * can.
+   */
   erased: boolean;
   /** Why their bytes are still on the disk. */
   reason?: string | null;
@@ -2379,7 +2385,7 @@ export interface PrunedSession {
   title?: string | null;
   /** Its labels. */
   labels: Record<string, string>;
-  /** The last activity in it and in the sessions of its sub-agents, in unix milliseconds. */
+  /** The last activity in it and in the sessions of its sub-agents, in Unix milliseconds. */
   active_at_ms: number;
   /** How many sessions of sub-agents go with it. */
   below: number;
@@ -2414,7 +2420,10 @@ export type QuestionEnd = QuestionEndAnswered | QuestionEndExpired | QuestionEnd
 
 /** A person answered. */
 export interface QuestionEndAnswered {
-  /** The value: a string for a text or a choice, a list of strings for several choices, what the schema says for a form. */
+  /**
+   * The value: a string for a text or a choice, a list of strings for several choices, what the schema says for a
+   * form.
+   */
   value: unknown;
   /** The person who answered, according to the program that took the answer. */
   by?: string | null;
@@ -2496,7 +2505,7 @@ export interface Recalled {
   session: string;
   /** The entry. */
   entry: EntryId;
-  /** When it was recorded, in unix milliseconds. */
+  /** When it was recorded, in Unix milliseconds. */
   at_ms: number;
   /** Its author: `user`, `assistant`, `tool` or `other`. */
   role: string;
@@ -2639,7 +2648,7 @@ export interface SaidCustom extends SaidFields {
 export interface SaidFields {
   /** The message's entry. */
   entry_id: EntryId;
-  /** The time in unix milliseconds. */
+  /** The time in Unix milliseconds. */
   at_ms: number;
 }
 
@@ -2833,9 +2842,9 @@ export interface SessionSummary {
    * input. A run that was aborted, or that failed while a caller waited for it, is done.
    */
   is_unfinished: boolean;
-  /** When the session was created, in unix milliseconds. */
+  /** When the session was created, in Unix milliseconds. */
   created_at_ms: number;
-  /** When the newest entry was appended, in unix milliseconds. */
+  /** When the newest entry was appended, in Unix milliseconds. */
   updated_at_ms: number;
   /** The session's title, if it has one. */
   title: string | null;
@@ -2877,7 +2886,7 @@ export interface Spending {
   label?: string | null;
   /** The label's value. */
   value?: string | null;
-  /** When the hour or day begins, in unix milliseconds; days are those of UTC. */
+  /** When the hour or day begins, in Unix milliseconds; days are those of UTC. */
   from_ms: number;
   /** The cost in micro-dollars, as far as prices are known. */
   cost_microdollars: number;

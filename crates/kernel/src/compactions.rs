@@ -30,7 +30,7 @@ pub struct CompactionRecord {
     pub number: u64,
     /// The entry that it installed, or of its end if it installed nothing.
     pub entry_id: EntryId,
-    /// When it ended, in unix milliseconds.
+    /// When it ended, in Unix milliseconds.
     pub at_ms: u64,
     /// The reason for it.
     pub trigger: Trigger,

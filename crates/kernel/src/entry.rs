@@ -59,7 +59,7 @@ pub struct Entry {
     pub id: EntryId,
     /// The previous entry on its path; for entries beside the path, the leaf at that time.
     pub parent: Option<EntryId>,
-    /// When it was recorded, in unix milliseconds.
+    /// When it was recorded, in Unix milliseconds.
     pub at_ms: u64,
     /// Its estimated size in tokens ([`crate::size::entry_tokens`] with the default estimator), counted once,
     /// without reasoning.

@@ -54,9 +54,9 @@ pub struct Head {
     pub saves_tokens: u64,
     /// The number of consecutive failed automatic compactions.
     pub automatic_compaction_failures: u32,
-    /// When the session was created, in unix milliseconds.
+    /// When the session was created, in Unix milliseconds.
     pub created_at_ms: u64,
-    /// When the session was last appended to, in unix milliseconds.
+    /// When the session was last appended to, in Unix milliseconds.
     pub updated_at_ms: u64,
     /// The session's name, for people.
     pub title: Option<String>,

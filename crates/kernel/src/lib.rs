@@ -2,22 +2,25 @@
 //!
 //! The one key decision: **this crate only decides.** Every function here is a plain function of its
 //! arguments; the actors of `greenroom` carry out its decisions. What is absent, and stays so: tokio, ractor,
-//! sled, clocks, unseeded random numbers, files and the network. Time (`at_ms`, unix milliseconds), ids and seeds are
+//! sled, clocks, unseeded random numbers, files and the network. Time (`at_ms`, Unix milliseconds), ids and seeds are
 //! arguments.
 //!
 //! Reading order:
 //!
-//! - A conversation: [`message`] (with [`image`]), [`messages`] (a shared list), [`entry`] (the records; [`terms`] of prompts), [`path`] (the active
+//! - A conversation: [`message`] (with [`image`]), [`messages`] (a shared list), [`entry`] (the records; [`terms`] of
+//! prompts), [`path`] (the active
 //!   records), [`render`] (what is sent for records that are no messages), [`log`] (a session's records in memory, and
 //!   additions to them), [`head`] (their summary), [`session_id`], [`search`].
 //! - Sizes: [`size`], [`reasoning`], `window`, [`usage`], [`context_usage`], [`unreported`].
 //! - Costs: [`cost`] (limits), [`bill`] (what was spent).
-//! - Compaction: [`settings`] and [`due`] (when and how), [`plan`] (where to cut), [`narrowing`] (what the next agent of a
+//! - Compaction: [`settings`] and [`due`] (when and how), [`plan`] (where to cut), [`narrowing`] (what the next agent
+//! of a
 //!   team sees), [`prune`] (which tool results are sent shorter), [`words`], `skills`, [`ledger`] and [`files`] (what is
 //!   [`carried`] verbatim), [`summary`] (what to request and what to accept), [`compacting`] (from the plan to the end),
 //!   [`compactions`] (what each one did).
 //! - Runs: [`run`] (what to do next), [`failure`] and [`retry`], [`question`] (questions to people).
-//! - Beside these: [`redact`] (secrets), [`text`] (truncation, characters that mislead), [`random`] (numbers from a seed that
+//! - Beside these: [`redact`] (secrets), [`text`] (truncation, characters that mislead), [`random`] (numbers from a
+//! seed that
 //!   is given; for tests and simulations), and the tests' `notation` of paths.
 
 pub mod bill;

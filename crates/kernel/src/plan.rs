@@ -301,7 +301,7 @@ pub enum NothingToCompact {
     #[error("there is no new message since the last compaction")]
     JustCompacted,
     /// Too few messages to keep the wanted number and replace some.
-    #[error("not enough messages to compact: {messages} of at least {needed}")]
+    #[error("not enough messages to compact: there are {messages}, and at least {needed} are needed")]
     TooShort {
         /// The number of messages.
         messages: u64,
@@ -314,7 +314,7 @@ pub enum NothingToCompact {
     /// A summary would not be smaller than what it would replace: a requested compaction reports this, a plan
     /// does not.
     #[error(
-        "it is too small to be compacted: the part to summarise has {tokens} tokens, and a summary takes at least \
+        "the conversation is too small to be compacted: the part to summarise has {tokens} tokens, and a summary takes at least \
          {least}"
     )]
     TooSmall {

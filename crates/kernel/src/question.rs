@@ -47,7 +47,8 @@ pub struct Question {
     /// The valid answers.
     #[serde(flatten)]
     pub kind: QuestionKind,
-    /// How long the question may stay open; `None`: as long as its call. It is recorded as the time at which it expires.
+    /// How long the question may stay open; `None`: as long as its call. It is recorded as the time at which it
+    /// expires.
     #[serde(skip)]
     pub expires_in: Option<Duration>,
 }
@@ -266,7 +267,8 @@ fn quoted(choices: &[String]) -> String {
 #[schemars(rename = "Answer")]
 #[non_exhaustive]
 pub struct GivenAnswer {
-    /// The value: a string for a text or a choice, a list of strings for several choices, what the schema says for a form.
+    /// The value: a string for a text or a choice, a list of strings for several choices, what the schema says for a
+    /// form.
     pub value: Value,
     /// The person who answered, according to the program that took the answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -376,7 +378,7 @@ pub struct AskedQuestion {
     pub asker: Asker,
     /// The question.
     pub question: Question,
-    /// The expiry time, in unix milliseconds; `None`: with its call.
+    /// The expiry time, in Unix milliseconds; `None`: with its call.
     pub expires_at_ms: Option<u64>,
 }
 
@@ -535,7 +537,7 @@ impl Questions {
         self.open().filter(|known| known.has_expired(now_ms)).map(|known| known.id).collect()
     }
 
-    /// Returns when the next open question expires, in unix milliseconds.
+    /// Returns when the next open question expires, in Unix milliseconds.
     pub fn next_expiry_ms(&self) -> Option<u64> {
         self.open().filter_map(|known| known.asked.expires_at_ms).min()
     }

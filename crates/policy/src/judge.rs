@@ -274,7 +274,7 @@ impl Policy {
         let script = match shell::parse(text) {
             Ok(script) => script,
             Err(error) => {
-                let why = Some(format!("the command cannot be read for the rules: {error}"));
+                let why = Some(format!("the rules cannot be applied to this command: {error}"));
                 return Verdict::Ask(Question { why, offers: Vec::new(), parts: vec![text.to_owned()] });
             }
         };

@@ -225,7 +225,10 @@ impl<'a> Reader<'a> {
                 self.substitutions(node, depth)?;
                 self.push(Simple { assignments: Vec::new(), words })
             }
-            kind => unreadable(format!("it uses what is not understood here ({})", kind.replace('_', " "))),
+            kind => unreadable(format!(
+                "it uses syntax that the rules cannot evaluate ({})",
+                kind.replace('_', " ")
+            )),
         }
     }
 
@@ -413,7 +416,10 @@ impl<'a> Reader<'a> {
                 }
                 Ok(Word::dynamic(text))
             }
-            kind => unreadable(format!("it uses what is not understood here ({})", kind.replace('_', " "))),
+            kind => unreadable(format!(
+                "it uses syntax that the rules cannot evaluate ({})",
+                kind.replace('_', " ")
+            )),
         }
     }
 }

@@ -21,17 +21,17 @@ pub struct PostgresOptions {
     /// The schema that holds the tables: lower-case letters, digits and `_`. It is created if it does not exist. The
     /// default is `greenroom`.
     pub schema: String,
-    /// The name of this node, which it keeps over restarts. Each process that uses the schema at the same time needs its
-    /// own.
+    /// The name of this node, which it keeps across restarts. Each process that uses the schema at the same time needs
+    /// its own.
     pub node: String,
     /// The URL at which other nodes reach this one; `None`, the default, for a program that serves nothing.
     pub address: Option<String>,
-    /// How long a node that is not heard of keeps its sessions: after that, others may take them over. It is renewed three
-    /// times as often. The default is 10 seconds; the minimum is 100 ms.
+    /// How long a node that is not heard of keeps its sessions: after that, others may take them over. It is renewed
+    /// three times as often. The default is 10 seconds; the minimum is 100 ms.
     pub lease: Duration,
-    /// The number of connections for appends. Each has its share of the sessions, and what waits for one is written together,
-    /// up to 256 appends in a statement. The default is 2; more are useful only for thousands of sessions at work where a
-    /// commit takes long.
+    /// The number of connections for appends. Each has its share of the sessions, and what waits for one is written
+    /// together, up to 256 appends in a statement. The default is 2; more are useful only for thousands of sessions at
+    /// work where a commit takes long.
     pub writers: usize,
     /// The number of connections for everything else. The default is 2.
     pub readers: usize,
@@ -46,9 +46,9 @@ impl PostgresOptions {
     /// Returns the default settings for the database with this URL, such as
     /// `postgres://user:password@host:5432/database?sslmode=verify-full`, and the node with this name.
     ///
-    /// `sslmode` is `disable`, `prefer` (the default: encrypted if the server can, without checking who it is), `require`
-    /// (encrypted, without checking who it is) or `verify-full`. The last checks the certificate against the system's
-    /// authorities, or those of the file `sslrootcert`.
+    /// `sslmode` is `disable`, `prefer` (the default: encrypted if the server can, without checking who it is),
+    /// `require` (encrypted, without checking who it is) or `verify-full`. The last checks the certificate against the
+    /// system's authorities, or those of the file `sslrootcert`.
     pub fn new(url: impl Into<String>, node: impl Into<String>) -> Self {
         Self {
             url: SecretString::from(url.into()),
@@ -196,8 +196,8 @@ const PARAMETERS: &[&str] = &[
     "user",
 ];
 
-/// Returns a parameter of a URL that has no meaning. What does not look like a name, or comes before an `@`, may be a part
-/// of a password.
+/// Returns a parameter of a URL that has no meaning. What does not look like a name, or comes before an `@`, may be a
+/// part of a password.
 fn unknown_parameter(url: &str) -> Option<&str> {
     let (_, parameters) = url.split_once('?').filter(|(_, parameters)| !parameters.contains('@'))?;
     let is_name = |name: &str| name.chars().all(|letter| letter.is_ascii_lowercase() || letter == '_');

@@ -492,7 +492,7 @@ async fn read(input: impl AsyncRead + Unpin, line_bytes_max: u64, pending: &Mute
                 Err(error) => tracing::warn!("a message cannot be understood: {error}"),
             },
             Ok(Line::TooLong) if lock(pending).too_long(&line, line_bytes_max) => {}
-            // Its request is not known, and the call would wait for ever.
+            // Its request is not known, and the call would wait forever.
             Ok(Line::TooLong) => return tracing::warn!("a message has more than {line_bytes_max} bytes"),
             Ok(Line::End) => return,
             Err(error) => return tracing::debug!("the connection ended: {error}"),

@@ -9,7 +9,7 @@
 //! Invariants: every request has exactly one answer, and a notification none; an invalid message gets an error, ends
 //! nothing and harms no other; an outcome follows the answer to its request, and the events of its run or compaction
 //! (`teller`); requests for one session are accepted in the order in which they came; reading a session starts nothing;
-//! when the input of a program with exclusive use ends, runs and compactions are interrupted in order.
+//! when the input of a program with exclusive use ends, runs and compactions are interrupted cleanly.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;

@@ -284,7 +284,9 @@ fn timed_out(limit: Duration, note: Option<String>, last: Option<ToolOutput>) ->
 
 fn panicked(name: &str, text: &str) -> ToolOutput {
     tracing::error!(tool = name, panic = text, "a tool panicked");
-    ToolOutput::error(format!("the tool failed in itself ({text}); whether it took effect is not known"))
+    ToolOutput::error(format!(
+        "the tool crashed ({text}); it is not known whether the call took effect, so check before you repeat it"
+    ))
 }
 
 #[cfg(test)]

@@ -182,7 +182,7 @@ async fn an_error_of_a_handler_restarts_its_session() {
     let seen = drain(&mut events);
     assert!(
         matches!(&seen[..], [event] if matches!(&event.kind, EventKind::SessionRestarted { reason }
-            if reason.contains("died too often") && reason.contains("injected at agent/sized"))),
+            if reason.contains("crashed too often") && reason.contains("injected at agent/sized"))),
         "{seen:?}"
     );
     assert_eq!(session.resume().await.unwrap().text, "hello");

@@ -52,7 +52,7 @@ const FEATURES: &[(&str, [Cell; 4])] = &[
         [Yes(&[CHAT, SAME]), Yes(&[EVERY_API, SAME]), Yes(&[EVERY_API, SAME]), Yes(&[EVERY_API, SAME])],
     ),
     (
-        "an answer that is cut anywhere on the wire",
+        "an answer that arrives in arbitrary chunks",
         [
             Yes(&["transport a_normal_stream", "transport incomplete_answers"]),
             Yes(&["reader an_answer_is_the_same_wherever_it_is_cut"]),
@@ -145,7 +145,7 @@ const FEATURES: &[(&str, [Cell; 4])] = &[
         ],
     ),
     (
-        "usage: cached input and reasoning apart",
+        "usage: cached input and reasoning reported separately",
         [
             Yes(&["assemble usage_in_all_its_places"]),
             Yes(&["anthropic usage_is_the_newest_of_each_count"]),

@@ -289,7 +289,7 @@ async fn what_is_too_large_to_be_read_is_not_asked() {
             world.session.answer(question.id, "no").await.unwrap();
         }
         let said = world.until_idle().await;
-        assert_eq!(said.contains("too large to be read"), !is_asked, "{bytes} {preview:?}: {said}");
+        assert_eq!(said.contains("too large to be shown"), !is_asked, "{bytes} {preview:?}: {said}");
         assert_eq!(effects.seen(), [""; 0], "{bytes} {preview:?}");
     }
 }

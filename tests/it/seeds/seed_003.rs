@@ -114,7 +114,10 @@ async fn a_conversation_that_is_too_short_is_left_alone_and_the_reason_is_said()
     let runtime = builder(&model).compaction(preserving).start().await.unwrap();
     let session = opened(&runtime, "s", &agent(100_000), chat(3, 100)).await;
     let done = session.compact(keep(1)).await.unwrap();
-    assert_eq!(done.outcome.reason(), Some("not enough messages to compact: 6 of at least 7"));
+    assert_eq!(
+        done.outcome.reason(),
+        Some("not enough messages to compact: there are 6, and at least 7 are needed")
+    );
     assert_eq!((done.outcome.as_str(), done.started), ("nothing", None));
     assert_eq!((asked(&model).len(), compactions(&runtime, "s").await.len()), (0, 0));
     let empty = runtime.open("empty", &agent(100_000)).await.unwrap();

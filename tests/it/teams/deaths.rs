@@ -101,7 +101,7 @@ async fn an_agent_that_is_given_up_is_an_error_that_its_caller_reads() {
     let (model, runtime, ended) = struck("session/record", 100, is_child).await;
     let text = ended.unwrap().text;
     assert!(text.starts_with("done: the agent failed: session boss.."), "{text}");
-    assert!(text.contains("died 4 times within a minute"), "{text}");
+    assert!(text.contains("crashed 4 times within a minute"), "{text}");
     let ends = children(&runtime, "boss").await;
     assert!(matches!(&ends[..], [(_, Some(RunOutcome::Failed(_)))]), "{ends:?}");
     model.assert_clean();

@@ -205,7 +205,7 @@ const GOALS: &[Goal] = &[
     ),
     Goal::new("… time", NONE, "plan_cost/100000/open", ValueMax(5_000.0)),
     Goal::new(
-        "opening a store of 100,000 sessions, closed in order",
+        "opening a store of 100,000 sessions, closed cleanly",
         NONE,
         "start/closed/store",
         ValueMax(0.3),

@@ -55,8 +55,8 @@ class ConsumerOperations:
         self._transport = transport
 
     def read(self, name: str, *, labels: t.Optional[t.Dict[str, str]] = None, commit: t.Optional[str] = None, max: t.Optional[int] = None, wait_ms: t.Optional[int] = None) -> types.ConsumerEvents:
-        """Reads the durable events that a consumer has not committed, and commits those of an earlier read. It waits for the first
-        one. An event that is not committed comes again.
+        """Reads the durable events that a consumer has not committed, and commits those of an earlier read. It waits for the
+        first one. An event that is not committed comes again.
 
         Needs the right `read`.
 
@@ -414,8 +414,8 @@ class SessionOperations:
 
     def prune(self, *, dry_run: t.Optional[bool] = None, age_max_s: t.Optional[int] = None, sessions_max: t.Optional[int] = None, rules: t.Optional[t.List[types.PruneRule]] = None) -> types.Pruned:
         """Deletes sessions that are too old, or more than are kept, with those of their sub-agents, and erases their bytes.
-        Sessions that are live, have unfinished work or an open question, or are damaged are kept in any case. Without limits
-        and rules, the server's own policy is applied.
+        Sessions that are live, have unfinished work or an open question, or are damaged are kept in any case. Without
+        limits and rules, the server's own policy is applied.
 
         Needs the right `administer`.
 

@@ -1,6 +1,6 @@
 """Streams of events: of sessions, and of work until its outcome.
 
-Invariants: a stream that was lost continues behind the last event that it returned, so no durable event is missing or there
+Invariants: a stream that was lost continues after the last event that it returned, so no durable event is missing or there
 twice. Work is sent again only with an idempotency key.
 """
 
@@ -76,7 +76,7 @@ class _Stream:
         self._is_closed = False
         self._items = self._read()
         self.position: t.Optional[str] = None
-        """The position behind the last event that was returned, at which another stream can continue (`after`)."""
+        """The position after the last event that was returned, at which another stream can continue (`after`)."""
 
     def _followed(self) -> t.Iterator[StreamItem]:
         raise NotImplementedError

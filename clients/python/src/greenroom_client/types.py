@@ -27,7 +27,7 @@ class Activity(t.TypedDict):
     """The current progress of a session's work."""
 
     since_ms: NotRequired[t.Optional[int]]
-    """When the current run, or the compaction between runs, started, in unix milliseconds; absent if nothing
+    """When the current run, or the compaction between runs, started, in Unix milliseconds; absent if nothing
     is in progress.
     """
 
@@ -264,7 +264,7 @@ class CompactionDetailsFields(t.TypedDict):
     """The entry that it installed, or of its end if it installed nothing."""
 
     at_ms: int
-    """When it ended, in unix milliseconds."""
+    """When it ended, in Unix milliseconds."""
 
     trigger: Trigger
     """The reason for it."""
@@ -364,7 +364,7 @@ class CompactionRecordFields(t.TypedDict):
     """The entry that it installed, or of its end if it installed nothing."""
 
     at_ms: int
-    """When it ended, in unix milliseconds."""
+    """When it ended, in Unix milliseconds."""
 
     trigger: Trigger
     """The reason for it."""
@@ -664,7 +664,7 @@ class EventFields(t.TypedDict):
     """The session."""
 
     session_created_at_ms: int
-    """When the session was created, in unix milliseconds: later than any deleted session with its id. So a
+    """When the session was created, in Unix milliseconds: later than any deleted session with its id. So a
     program that keeps positions can tell which of these sessions they belong to.
     """
 
@@ -675,7 +675,7 @@ class EventFields(t.TypedDict):
     """For transient events: the number since that entry, from 1. `None` for durable ones."""
 
     at_ms: int
-    """When the event happened, in unix milliseconds by the runtime's clock. A durable one has the time of
+    """When the event happened, in Unix milliseconds by the runtime's clock. A durable one has the time of
     its entry, which an import keeps.
     """
 
@@ -1053,7 +1053,7 @@ class LiveSession(t.TypedDict):
     """The session whose agent called this one as a tool."""
 
     updated_at_ms: NotRequired[t.Optional[int]]
-    """When the newest entry was appended, in unix milliseconds; absent if the log is empty."""
+    """When the newest entry was appended, in Unix milliseconds; absent if the log is empty."""
 
 
 LoggedBlock = t.Union["LoggedBlockText", "LoggedBlockImage"]
@@ -1090,7 +1090,7 @@ class LoggedEntryFields(t.TypedDict):
     """The entry that it follows on its path."""
 
     at_ms: int
-    """When it was recorded, in unix milliseconds."""
+    """When it was recorded, in Unix milliseconds."""
 
     tokens: int
     """Its size in the context, in tokens."""
@@ -1394,10 +1394,10 @@ class PendingQuestionFields(t.TypedDict):
     """Information for the person who answers."""
 
     asked_at_ms: int
-    """When the question was asked, in unix milliseconds."""
+    """When the question was asked, in Unix milliseconds."""
 
     expires_at_ms: NotRequired[t.Optional[int]]
-    """When the question expires, in unix milliseconds; absent if it stays open as long as its call."""
+    """When the question expires, in Unix milliseconds; absent if it stays open as long as its call."""
 
 
 Period = t.Literal["hour", "day"]
@@ -1592,7 +1592,9 @@ class Pruned(t.TypedDict):
     """How many were used again in the meantime, and kept."""
 
     erased: bool
-    """Whether the bytes of all deleted sessions are erased from the disk. If not, the store erases them as soon as it can."""
+    """Whether the bytes of all deleted sessions are erased from the disk. If not, the store erases them as soon as it
+    can.
+    """
 
     reason: NotRequired[t.Optional[str]]
     """Why their bytes are still on the disk."""
@@ -1611,7 +1613,7 @@ class PrunedSession(t.TypedDict):
     """Its labels."""
 
     active_at_ms: int
-    """The last activity in it and in the sessions of its sub-agents, in unix milliseconds."""
+    """The last activity in it and in the sessions of its sub-agents, in Unix milliseconds."""
 
     below: int
     """How many sessions of sub-agents go with it."""
@@ -1632,7 +1634,9 @@ class QuestionEndAnswered(t.TypedDict):
     """A person answered."""
 
     value: t.Any
-    """The value: a string for a text or a choice, a list of strings for several choices, what the schema says for a form."""
+    """The value: a string for a text or a choice, a list of strings for several choices, what the schema says for a
+    form.
+    """
 
     by: NotRequired[t.Optional[str]]
     """The person who answered, according to the program that took the answer."""
@@ -1721,7 +1725,7 @@ class Recalled(_Recalled):
     """The entry."""
 
     at_ms: int
-    """When it was recorded, in unix milliseconds."""
+    """When it was recorded, in Unix milliseconds."""
 
     role: str
     """Its author: `user`, `assistant`, `tool` or `other`."""
@@ -1851,7 +1855,7 @@ class SaidFields(t.TypedDict):
     """The message's entry."""
 
     at_ms: int
-    """The time in unix milliseconds."""
+    """The time in Unix milliseconds."""
 
 
 class Saved(t.TypedDict):
@@ -2040,10 +2044,10 @@ class SessionSummary(t.TypedDict):
     """
 
     created_at_ms: int
-    """When the session was created, in unix milliseconds."""
+    """When the session was created, in Unix milliseconds."""
 
     updated_at_ms: int
-    """When the newest entry was appended, in unix milliseconds."""
+    """When the newest entry was appended, in Unix milliseconds."""
 
     title: t.Optional[str]
     """The session's title, if it has one."""
@@ -2100,7 +2104,7 @@ class Spending(t.TypedDict):
     """The label's value."""
 
     from_ms: int
-    """When the hour or day begins, in unix milliseconds; days are those of UTC."""
+    """When the hour or day begins, in Unix milliseconds; days are those of UTC."""
 
     cost_microdollars: int
     """The cost in micro-dollars, as far as prices are known."""
@@ -2867,7 +2871,7 @@ class EventQuestionAskedFields(EventFields):
     """Information for the person who answers."""
 
     expires_at_ms: NotRequired[t.Optional[int]]
-    """When the question expires, in unix milliseconds; absent if it stays open as long as its call."""
+    """When the question expires, in Unix milliseconds; absent if it stays open as long as its call."""
 
 
 class EventQuestionEndedFields(EventFields):
@@ -3771,7 +3775,9 @@ class EventQuestionEndedAnswered(EventQuestionEndedFields):
     """A person answered."""
 
     value: t.Any
-    """The value: a string for a text or a choice, a list of strings for several choices, what the schema says for a form."""
+    """The value: a string for a text or a choice, a list of strings for several choices, what the schema says for a
+    form.
+    """
 
     by: NotRequired[t.Optional[str]]
     """The person who answered, according to the program that took the answer."""

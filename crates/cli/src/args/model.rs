@@ -94,7 +94,7 @@ pub(crate) struct ModelArgs {
     #[command(flatten)]
     #[serde(default)]
     pub(crate) server: ServerArgs,
-    /// Context window in tokens, if the catalogue does not know it or is wrong
+    /// Context window in tokens, if the catalogue has none or a wrong one
     #[arg(long, help_heading = "Model", value_name = "TOKENS", hide_short_help = true)]
     pub(crate) window: Option<u64>,
     /// Sampling temperature, 0 to 2

@@ -116,7 +116,7 @@ fn compaction(text: &str) -> Result<u64, String> {
     match text.parse() {
         _ if text == "last" => Ok(0),
         Ok(number) if number > 0 => Ok(number),
-        _ => Err("it is a number from 1 on, or `last`".to_owned()),
+        _ => Err("must be a number from 1 on, or `last`".to_owned()),
     }
 }
 
@@ -169,8 +169,8 @@ pub(crate) struct PlanArgs {
     /// How much of the newest conversation to keep, in tokens [default: the configuration's, else a quarter]
     #[arg(long, visible_alias = "keep", value_name = "TOKENS")]
     pub(crate) keep_recent: Option<u64>,
-    /// Where to cut: nearest (the first legal cut at or after the point where enough is kept) or turn_first (a turn's start
-    /// near that point, if there is one) [default: the configuration's]
+    /// Where to cut: nearest (the first legal cut at or after the point where enough is kept) or turn_first (a turn's
+    /// start near that point, if there is one) [default: the configuration's]
     #[arg(long, value_enum, value_name = "RULE", hide_possible_values = true)]
     pub(crate) cut: Option<Cut>,
     /// Token estimator: char4 (four characters per token) or classes (by classes of characters, closer to real
@@ -201,8 +201,8 @@ pub(crate) struct EvalArgs {
     /// Strategy to compare: summarize, digest or truncate (repeatable) [default: summarize and digest]
     #[arg(long = "strategy", value_enum, value_name = "NAME", hide_possible_values = true)]
     pub(crate) strategies: Vec<EvalStrategy>,
-    /// Simulated summariser: obedient (follows its instruction) or lossy (writes all headings, and almost nothing below them)
-    /// (repeatable) [default: both]
+    /// Simulated summariser: obedient (follows its instruction) or lossy (writes all headings, and almost nothing below
+    /// them) (repeatable) [default: both]
     #[arg(
         long = "summariser",
         visible_alias = "summarizer",

@@ -3,7 +3,7 @@
 //! Invariants: only the protocol is written to standard output, in complete lines; if a host has the store,
 //! requests are passed to it, and to the next one if it ends, or handled here if there is none; requests that
 //! a host left open are answered anyway; a silent host is named on standard error, and awaited; when the
-//! command ends, runs in progress are interrupted in order.
+//! command ends, runs in progress are interrupted cleanly.
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;

@@ -261,7 +261,7 @@ fn show_entry(screen: &mut Screen, entry: &Arc<Entry>, results: &HashMap<&str, &
         }
         EntryKind::RunEnded { outcome, .. } => match outcome {
             RunOutcome::Aborted => mark(screen, Look::WARN, "the run was aborted"),
-            RunOutcome::Interrupted => mark(screen, Look::WARN, "the run was interrupted: its process died"),
+            RunOutcome::Interrupted => mark(screen, Look::WARN, "the run was interrupted: its process ended"),
             RunOutcome::Failed(failure) => {
                 mark(screen, Look::BAD, &format!("the run failed ({}): {failure}", failure.class))
             }

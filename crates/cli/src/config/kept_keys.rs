@@ -1,6 +1,6 @@
 //! The keys that `greenroom login` keeps, in a file that only the user can read.
 //!
-//! A kept key is used as if its variable were set; a variable that is set takes precedence.
+//! A stored key is used as if its variable were set; a variable that is set takes precedence.
 //!
 //! Invariants: the file has mode 600 from its first byte; a file that others can read or write is not used; a key
 //! leaves this module only by its variable's name.

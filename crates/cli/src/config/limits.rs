@@ -40,14 +40,14 @@ pub(crate) struct LimitsConfig {
     /// How many sessions may have actors in memory; above that, the least recently used idle ones sleep. `null`: no
     /// limit.
     pub(crate) live_sessions_max: Option<usize>,
-    /// Limits of the sessions that have a label, together: by its name for each of its values, or by `NAME=VALUE` for one
-    /// value, which then has these limits instead.
+    /// Joint limits of sessions with a label. The key `NAME` limits each value of the label separately; the key
+    /// `NAME=VALUE` replaces these limits for one value.
     #[serde(deserialize_with = "or_default")]
     pub(crate) labels: BTreeMap<String, LabelLimitConfig>,
     /// The label by whose values the slots of providers are shared; without it, they are shared by session.
     pub(crate) fair_by: Option<String>,
-    /// Further labels by which spending is summed up for `greenroom usage`. Those in `labels`, in `fair_by` and of
-    /// `serve.tokens` always are.
+    /// Further labels by which spending is summed up for `greenroom usage`. Spending is always summed up by the labels
+    /// in `labels`, `fair_by` and `serve.tokens`.
     #[serde(deserialize_with = "or_default")]
     pub(crate) spending_by: Vec<String>,
 }

@@ -39,8 +39,8 @@ impl ThemeConfig {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct NotifyConfig {
-    /// How: `auto` (a notification of the desktop in terminals that are known to have it, otherwise the bell), `bell`,
-    /// `desktop` (OSC 9) or `off`.
+    /// The kind of notification: `auto` (a desktop notification in terminals that support it, otherwise the bell),
+    /// `bell`, `desktop` (OSC 9) or `off`.
     pub(crate) method: NotifyMethod,
     /// Whether the title of the terminal window shows the session's state. The previous title comes back at the end.
     pub(crate) title: bool,

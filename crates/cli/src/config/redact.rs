@@ -21,8 +21,8 @@ pub(crate) struct RedactConfig {
     /// Environment variables that are not secret although their names suggest it.
     #[serde(deserialize_with = "or_default")]
     pub(crate) not_secret: Vec<String>,
-    /// Whether texts that look like a secret, such as private keys and tokens of known services, are redacted in results of
-    /// commands, exports, logs, errors and summaries.
+    /// Whether strings that look like secrets, such as private keys and tokens of known services, are redacted in
+    /// results of commands, exports, logs, errors and summaries.
     pub(crate) shapes: bool,
 }
 

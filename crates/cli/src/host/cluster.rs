@@ -1,7 +1,7 @@
 //! A node of a cluster: the database that it shares with others, its name, and the address at which they reach it.
 //!
-//! Invariants: the database's URL and the cluster's secret may be in the environment or in a file, are in no error and no
-//! log, and no process sees them in the list of processes unless the user wrote the URL into the command line.
+//! Invariants: the database's URL and the cluster's secret may be in the environment or in a file, are in no error and
+//! no log, and no process sees them in the list of processes unless the user wrote the URL into the command line.
 
 use std::fs::{File, TryLockError};
 use std::net::SocketAddr;
@@ -93,7 +93,11 @@ impl ClusterNode {
         options.address = Some(advertise.clone());
         if let Some(lease) = args.lease {
             if !LEASES.contains(&lease) {
-                return Err(usage(format!("--lease takes {} to {} seconds", LEASES.start(), LEASES.end())));
+                return Err(usage(format!(
+                    "--lease must be from {} to {} seconds",
+                    LEASES.start(),
+                    LEASES.end()
+                )));
             }
             options.lease = Duration::from_secs_f64(lease);
         }

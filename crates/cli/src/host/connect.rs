@@ -1,7 +1,7 @@
 //! How commands find the host of a store, and start one if there is none.
 //!
-//! Invariants: a host that ends during an attempt is tried again or replaced, and is never the reason of a
-//! failure; whatever a host does, reaching it takes a limited time.
+//! Invariants: a host that ends during an attempt is tried again or replaced, and is never the reason for a failure;
+//! whatever a host does, reaching it takes a limited time.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

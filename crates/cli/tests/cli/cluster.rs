@@ -1,5 +1,5 @@
 //! Three `serve` processes that share a PostgreSQL database, and everything that can happen to them: killed, frozen past
-//! their lease, restarted in order; the database killed, its connections cut.
+//! their lease, restarted cleanly; the database killed, its connections cut.
 //!
 //! The checks at the end: each prompt is recorded once and answered once, each effect of a tool happened at most once,
 //! and no entry was written by an owner after the next one's first.
@@ -172,7 +172,7 @@ impl Cluster {
                 process.signal(Signal::TERM);
                 drop(process.end_within(END_WITHIN));
                 self.start_node(at);
-                "restarted in order"
+                "restarted cleanly"
             }
             3 => {
                 self.server.stop();
@@ -534,7 +534,7 @@ fn what_a_cluster_lacks_is_said() {
         (&["--node", "a"], "need --store"),
         (
             &["--store", url, "--cluster-secret-file", "secret", "--lease", "0"],
-            "--lease takes 0.5 to 300 seconds",
+            "--lease must be from 0.5 to 300 seconds",
         ),
         (&["--store", url, "--cluster-secret-file", "secret", "--node", ""], "--node takes a name"),
         (&["--store", url, "--cluster-secret-file", "nowhere"], "--cluster-secret-file nowhere"),

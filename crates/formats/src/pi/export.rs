@@ -21,7 +21,7 @@ pub(super) const UNDONE: &str = "greenroom.compaction_undone";
 
 /// Returns a session as the text of one of pi's session files.
 ///
-/// `created_at_ms` is in unix milliseconds. `cwd` is the working directory that the header names. `entries` are in the
+/// `created_at_ms` is in Unix milliseconds. `cwd` is the working directory that the header names. `entries` are in the
 /// order of their ids.
 pub fn export<'a>(
     session_id: &str,

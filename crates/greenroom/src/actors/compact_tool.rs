@@ -64,7 +64,7 @@ impl Tool for CompactTool {
             let wanted: Wanted = match serde_json::from_value(arguments) {
                 Ok(wanted) => wanted,
                 Err(error) => {
-                    return ToolOutput::error(format!("the arguments are not as asked for: {error}"));
+                    return ToolOutput::error(format!("the arguments are invalid: {error}"));
                 }
             };
             if let Some(wrong) = wrong(&wanted) {

@@ -152,7 +152,7 @@ impl Actor for Compactor {
                 let work = running.id;
                 if let Some(Child { id, .. }) = running.children.remove(&child.get_id()) {
                     let failure =
-                        Failure::new(FailureClass::Other, format!("a summary's call died: {reason}"));
+                        Failure::new(FailureClass::Other, format!("a summary's call crashed: {reason}"));
                     let input = Input::Answered { id, answer: Err(failure), jitter: 0 };
                     state.input(&myself, work, input).await;
                 }

@@ -71,26 +71,28 @@ impl Tool for Recall {
             let wanted: Wanted = match serde_json::from_value(arguments) {
                 Ok(wanted) => wanted,
                 Err(error) => {
-                    return ToolOutput::error(format!("the arguments are not as asked for: {error}"));
+                    return ToolOutput::error(format!("the arguments are invalid: {error}"));
                 }
             };
             let Some(deps) = deps else { return ToolOutput::error("the runtime is shut down") };
             if let Some(query) = wanted.query.clone() {
                 return match wanted.entry {
                     None => search(&deps, context.session, query).await,
-                    Some(_) => ToolOutput::error("either `entry` or `query` is to be given, not both"),
+                    Some(_) => ToolOutput::error("give `entry` or `query`, not both"),
                 };
             }
             let Some(entry) = wanted.entry else {
-                return ToolOutput::error("`entry` or `query` is to be given");
+                return ToolOutput::error("give `entry` or `query`");
             };
             let id = EntryId(entry);
             match whole(&*deps.store, &context.session, id).await {
                 Ok((Some(entry), ..)) => part(&entry, &wanted),
                 Ok((None, entries, hidden_before)) => ToolOutput::error(match hidden_before {
-                    EntryId(0) => format!("there is no entry {id}: this conversation has {entries} of them"),
+                    EntryId(0) => format!(
+                        "there is no entry {id}; this conversation has {entries} entries, numbered from 0"
+                    ),
                     first => {
-                        format!("there is no entry {id} to read: they begin with {first}, before {entries}")
+                        format!("entry {id} cannot be read; use an entry from {first} to below {entries}")
                     }
                 }),
                 Err(error) => ToolOutput::error(format!("entry {id} could not be read: {error}")),

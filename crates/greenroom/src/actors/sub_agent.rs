@@ -19,7 +19,7 @@ mod id;
 
 pub(crate) use call::{ancestors, tenants};
 
-/// How long the run of a cancelled call may take to end in order, before the call stops waiting for it.
+/// How long the run of a cancelled call may take to end cleanly, before the call stops waiting for it.
 const GRACE: Duration = Duration::from_secs(5);
 
 /// Returns the description of a sub-agent that has none of its own.
@@ -49,7 +49,7 @@ impl Tool for SubAgentTool {
         Some(self.definition.parallel)
     }
 
-    /// Its run ends in order, after a grace period for the tools of that run.
+    /// Its run ends cleanly, after a grace period for the tools of that run.
     fn grace(&self) -> Duration {
         GRACE
     }

@@ -192,7 +192,7 @@ impl SupervisorState {
             SupervisorMessage::LeaseLost => self.lease_lost(),
             SupervisorMessage::Shutdown(done) => {
                 self.shutdown = Some(done);
-                // Sessions that sleep during a run are woken, so that the run ends in order.
+                // Sessions that sleep during a run are woken, so that the run ends cleanly.
                 let ids: Vec<Arc<str>> = self.sessions.keys().chain(self.suspended.keys()).cloned().collect();
                 for id in ids {
                     self.close(myself, &id, Closer::Nobody);
@@ -332,7 +332,7 @@ impl SupervisorState {
         if session.shared.is_suspended()
             && (!wanted.closed.is_empty() || !wanted.deleted.is_empty() || self.shutdown.is_some())
         {
-            // Its run ends in order: the session is closed once it has started.
+            // Its run ends cleanly: the session is closed once it has started.
             session.agent_before = session.shared.agent();
             session.phase = Phase::Starting(wanted);
             self.start(myself, id);
@@ -451,12 +451,14 @@ impl SupervisorState {
         } else {
             self.deps.metrics.count(Happened::SessionFailed);
             session.shared.publish(&self.deps.bus, EventKind::SessionFailed { reason: reason.to_owned() });
-            session.phase =
-                Phase::Failed(format!("it died {} times within a minute, last: {reason}", RESTARTS_MAX + 1));
+            session.phase = Phase::Failed(format!(
+                "it crashed {} times within a minute; the last reason: {reason}",
+                RESTARTS_MAX + 1
+            ));
         }
     }
 
-    /// Handles a session that ended in order; it is started again if a caller requires it.
+    /// Handles a session that ended cleanly; it is started again if a caller requires it.
     fn closed(&mut self, myself: &ActorRef<SupervisorMessage>, id: &Arc<str>) {
         let Some(session) = self.sessions.get_mut(id) else { return };
         let wanted = match &mut session.phase {
@@ -468,10 +470,10 @@ impl SupervisorState {
         self.go_on(myself, id, wanted);
     }
 
-    /// Stops a session's actors in order. A later request wakes it, unless it is deleted.
+    /// Stops a session's actors cleanly. A later request wakes it, unless it is deleted.
     fn close(&mut self, myself: &ActorRef<SupervisorMessage>, id: &Arc<str>, closer: Closer) {
         if let Some((shared, parking)) = self.suspended.remove(id) {
-            // Its run ends in order: the session is closed once it has started.
+            // Its run ends cleanly: the session is closed once it has started.
             let mut wanted = Wanted::default();
             wanted.add(closer);
             let agent_before = shared.agent();

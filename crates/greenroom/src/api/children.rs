@@ -90,8 +90,8 @@ impl Child {
         self.session().subscribe()
     }
 
-    /// Aborts its work and that of the agents below it, in order. The caller's run and its other sub-agents
-    /// continue: the call ends, and its result tells the caller's model that the agent was cancelled.
+    /// Aborts the sub-agent's work and that of the agents below it, and lets each end cleanly. The caller's run and its
+    /// other sub-agents continue: the call ends, and its result tells the caller's model that the agent was cancelled.
     pub fn abort(&self) {
         self.work.cancel.cancel();
     }

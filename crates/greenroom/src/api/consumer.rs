@@ -1,8 +1,8 @@
-//! Consumers: programs that process every durable event at least once, over restarts.
+//! Consumers: programs that process every durable event at least once, across restarts.
 //!
-//! Invariants: a position is stored only by [`Consumer::commit`], so that an event that was not committed comes again; one
-//! consumer of a name is open in a runtime at a time; a shutdown closes the store only after open consumers have reached the
-//! end of the events and committed it, or were dropped, or took too long.
+//! Invariants: a position is stored only by [`Consumer::commit`], so that an event that was not committed comes again;
+//! one consumer of a name is open in a runtime at a time; a shutdown closes the store only after open consumers have
+//! reached the end of the events and committed it, or were dropped, or took too long.
 
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
@@ -21,8 +21,8 @@ const NAME_BYTES_MAX: usize = 128;
 /// The longest name as a part of the store's keys, in bytes.
 const ENCODED_BYTES_MAX: usize = 240;
 
-/// A named reader of the durable events of all sessions, or of those with a label: for audit logs, bills, search indexes
-/// and notifications. Its positions are in the runtime's store.
+/// A named reader of the durable events of all sessions, or of those with a label: for audit logs, bills, search
+/// indexes and notifications. Its positions are in the runtime's store.
 ///
 /// Each event comes at least once. A program that stores its own results together with [`Consumer::position`] in one
 /// transaction, and passes that position to [`Consumer::from`], processes each exactly once.

@@ -1,4 +1,4 @@
-//! The consumers that a store knows, for who operates a runtime.
+//! The consumers that a store knows, for the operators of a runtime.
 //!
 //! Invariants: a consumer is known from its first commit on, until it is deleted.
 
@@ -31,8 +31,8 @@ pub struct ConsumerSummary {
 }
 
 impl Runtime {
-    /// Returns the consumers that have committed something, in the order of their names, and how far each is behind. This
-    /// reads the heads of all sessions.
+    /// Returns the consumers that have committed something, in the order of their names, and how far each is behind.
+    /// This reads the heads of all sessions.
     ///
     /// # Errors
     /// [`Error::Store`].
@@ -53,8 +53,8 @@ impl Runtime {
         Ok(found)
     }
 
-    /// Forgets what a consumer has committed; `false` if it is not known. A consumer that is opened under the name begins
-    /// with the oldest events.
+    /// Forgets what a consumer has committed; `false` if it is not known. A consumer that is opened under the name
+    /// begins with the oldest events.
     ///
     /// # Errors
     /// [`ConfigError::ConsumerInUse`]; [`Error::Store`].

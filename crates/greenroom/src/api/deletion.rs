@@ -48,7 +48,7 @@ pub(crate) async fn delete(runtime: &Runtime, id: &str) -> Result<()> {
 
 async fn delete_all(runtime: &Runtime, id: &str) -> Result<()> {
     let deps = runtime.deps();
-    // Closing the session ends the work below it, in order.
+    // Closing the session ends the work below it cleanly.
     runtime.close(id).await?;
     let below = runtime.stored_tree(id).await?;
     if !below.is_empty() {

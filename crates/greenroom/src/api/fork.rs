@@ -1,7 +1,7 @@
 //! Copies of sessions: forks, and new sessions that continue another one with a goal.
 //!
-//! Invariants: the original is unchanged; a copy has the whole log up to its leaf, so that everything can be recalled in
-//! it; nothing is written if the new id is in use.
+//! Invariants: the original is unchanged; a copy has the whole log up to its leaf, so that everything can be recalled
+//! in it; nothing is written if the new id is in use.
 
 use std::sync::Arc;
 
@@ -80,9 +80,9 @@ impl Runtime {
         Ok(session)
     }
 
-    /// Continues a session in a new one with a goal: the new session has the conversation so far, replaced in the model's
-    /// view by a summary that attends to the goal, with the newest messages. Its title is the goal, and its label
-    /// [`continued_from`](Continued::FROM_LABEL) names the session. The goal is not a prompt: send one to begin.
+    /// Continues a session in a new one with a goal: the new session has the conversation so far, replaced in the
+    /// model's view by a summary that focuses on the goal, with the newest messages. Its title is the goal, and its
+    /// label [`continued_from`](Continued::FROM_LABEL) names the session. The goal is not a prompt: send one to begin.
     ///
     /// ```
     /// # use greenroom::prelude::*;

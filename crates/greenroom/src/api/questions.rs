@@ -34,9 +34,9 @@ pub struct PendingQuestion {
     /// The question: in JSON, `text`, `details`, and `kind` with its fields.
     #[serde(flatten)]
     pub question: Question,
-    /// When the question was asked, in unix milliseconds.
+    /// When the question was asked, in Unix milliseconds.
     pub asked_at_ms: u64,
-    /// When the question expires, in unix milliseconds; absent if it stays open as long as its call.
+    /// When the question expires, in Unix milliseconds; absent if it stays open as long as its call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_at_ms: Option<u64>,
 }
@@ -46,7 +46,7 @@ pub(crate) async fn of_session(deps: &Deps, session: &str) -> Result<Vec<Pending
     Ok(list_stored(&*deps.store, session, deps.now_ms()).await?)
 }
 
-/// Returns the open questions of a stored session at this time, in unix milliseconds, oldest first. The list is
+/// Returns the open questions of a stored session at this time, in Unix milliseconds, oldest first. The list is
 /// empty if the session does not exist.
 async fn list_stored(
     store: &dyn Engine,

@@ -200,7 +200,8 @@ impl<O> RunRequest<O> {
     }
 
     /// Puts the request into the session's mailbox, and returns the future of its reply. `recorded` is
-    /// notified when the prompt is durable. Callers box it: who waits for a reply does not hold its memory.
+    /// notified when the prompt is durable. Callers box this future, so that waiting for a reply does not hold the
+    /// memory of sending it.
     async fn hand_over(
         self,
         link: Arc<RunLink>,

@@ -1,7 +1,7 @@
 //! Deleting the sessions that a retention policy does not keep.
 //!
-//! Invariants: the decision is `values/retention.rs`'s, from heads; no log is read and no session is woken. A session is
-//! deleted only if it has no actors and has not changed since the decision: its own entries go first, in one step in
+//! Invariants: the decision is `values/retention.rs`'s, from heads; no log is read and no session is woken. A session
+//! is deleted only if it has no actors and has not changed since the decision: its own entries go first, in one step in
 //! which no request reaches it, and those of its sub-agents after it.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -31,7 +31,7 @@ pub struct DueSession {
     pub title: Option<String>,
     /// Its labels.
     pub labels: BTreeMap<String, String>,
-    /// The last activity in it and in the sessions of its sub-agents, in unix milliseconds.
+    /// The last activity in it and in the sessions of its sub-agents, in Unix milliseconds.
     pub active_at_ms: u64,
     /// How many sessions of sub-agents go with it.
     pub below: usize,
@@ -47,7 +47,8 @@ pub struct Retained {
     pub deleted: Vec<DueSession>,
     /// How many sessions were due, but were used again in the meantime, and were not deleted.
     pub used_again: usize,
-    /// Why the bytes of the deleted sessions are still on the disk, if they are. The store erases them as soon as it can.
+    /// Why the bytes of the deleted sessions are still on the disk, if they are. The store erases them as soon as it
+    /// can.
     pub not_erased: Option<String>,
 }
 
@@ -103,12 +104,14 @@ impl Runtime {
         Ok(self.due(policy).await?.into_iter().map(|due| due.session).collect())
     }
 
-    /// Deletes the sessions that the policy does not keep, with the sessions of their sub-agents, and erases their bytes.
-    /// For each there is an event, [`SessionDeleted`](crate::EventKind::SessionDeleted) with the reason, and a log line.
+    /// Deletes the sessions that the policy does not keep, with the sessions of their sub-agents, and erases their
+    /// bytes. For each there is an event, [`SessionDeleted`](crate::EventKind::SessionDeleted) with the reason, and a
+    /// log line.
     ///
     /// A session is kept, whatever the policy says, while it is live (an idle session falls asleep after
-    /// [`RuntimeBuilder::idle_after`](crate::RuntimeBuilder::idle_after)), while it has unfinished work, queued input or
-    /// an open question, while one of its sub-agents has, and if entries of it are lost. Consumers are not waited for.
+    /// [`RuntimeBuilder::idle_after`](crate::RuntimeBuilder::idle_after)), while it has unfinished work, queued input
+    /// or an open question, while one of its sub-agents has, and if entries of it are lost. Consumers are not waited
+    /// for.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -128,8 +131,8 @@ impl Runtime {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Store`]: also if the store has a loss that nobody has accepted and that may concern any session, because
-    /// then nothing tells which sessions are old. [`Error::Closed`].
+    /// [`Error::Store`]: also if the store has a loss that nobody has accepted and that may concern any session,
+    /// because then nothing tells which sessions are old. [`Error::Closed`].
     pub async fn retain(&self, policy: &Retention) -> Result<Retained> {
         let due = self.due(policy).await?;
         let runtime = self.clone();

@@ -66,9 +66,9 @@ pub struct SessionSummary {
     /// input. A run that was aborted, or that failed while a caller waited for it, is done.
     #[serde(default)]
     pub is_unfinished: bool,
-    /// When the session was created, in unix milliseconds.
+    /// When the session was created, in Unix milliseconds.
     pub created_at_ms: u64,
-    /// When the newest entry was appended, in unix milliseconds.
+    /// When the newest entry was appended, in Unix milliseconds.
     pub updated_at_ms: u64,
     /// The session's title, if it has one.
     pub title: Option<String>,
@@ -347,8 +347,8 @@ impl SessionQuery {
         self
     }
 
-    /// Returns what the selected sessions have spent together, and what their compactions cost and saved: of a label, of
-    /// a tree, or of all. [`Self::limit`] and [`Self::after`] count, too.
+    /// Returns what the selected sessions have spent together, and what their compactions cost and saved: of a label,
+    /// of a tree, or of all. [`Self::limit`] and [`Self::after`] count, too.
     ///
     /// ```no_run
     /// # use greenroom::prelude::*;

@@ -29,7 +29,7 @@ pub struct Spending {
     /// The label's value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value: Option<String>,
-    /// When the hour or day begins, in unix milliseconds; days are those of UTC.
+    /// When the hour or day begins, in Unix milliseconds; days are those of UTC.
     pub from_ms: u64,
     /// The cost in micro-dollars, as far as prices are known.
     pub cost_microdollars: u64,
@@ -83,7 +83,8 @@ impl SpendingQuery {
         self
     }
 
-    /// Selects the last hours or days, the current one included. The default is 1; at most 48 hours and 400 days are kept.
+    /// Selects the last hours or days, the current one included. The default is 1; at most 48 hours and 400 days are
+    /// kept.
     pub fn last(mut self, count: u64) -> Self {
         self.last = count;
         self

@@ -73,7 +73,7 @@ pub(crate) struct Deps {
     /// Whether a compaction that is due after a run starts at once, or with the next run.
     pub(crate) compacts_between_runs: bool,
     pub(crate) supervisor: OnceLock<ractor::ActorRef<SupervisorMessage>>,
-    /// Every session that was deleted in this process was created before this time, in unix milliseconds.
+    /// Every session that was deleted in this process was created before this time, in Unix milliseconds.
     pub(crate) deleted_before_ms: AtomicU64,
     /// The number of the next request that may be withdrawn.
     pub(crate) tickets: AtomicU64,
@@ -285,7 +285,7 @@ impl Deps {
         self.clock.now_ms()
     }
 
-    /// Returns the creation time for a new session, in unix milliseconds. It is later than that of any
+    /// Returns the creation time for a new session, in Unix milliseconds. It is later than that of any
     /// deleted session, so the time distinguishes two sessions with the same id.
     pub(crate) fn created_at_ms(&self) -> u64 {
         self.now_ms().max(self.deleted_before_ms.load(Ordering::Relaxed))

@@ -73,62 +73,29 @@ pub(crate) fn tell_all<T>(waiting: Vec<ReplyTo<T>>, result: impl Fn() -> Result<
 /// Messages to the supervisor.
 pub(crate) enum SupervisorMessage {
     /// From a task: a session that sleeps during its run cannot be woken; callers of this run get the error.
-    GiveUp {
-        id: Arc<str>,
-        parking: Parking,
-        error: Error,
-    },
+    GiveUp { id: Arc<str>, parking: Parking, error: Error },
     /// Open or resume a session, once.
     Open(OpenRequest),
     /// A session actor has started, or could not be started.
-    Opened {
-        id: Arc<str>,
-        generation: u64,
-        result: Result<ractor::ActorRef<SessionMail>>,
-    },
+    Opened { id: Arc<str>, generation: u64, result: Result<ractor::ActorRef<SessionMail>> },
     /// The wait before a restart is over.
-    Restart {
-        id: Arc<str>,
-        generation: u64,
-    },
+    Restart { id: Arc<str>, generation: u64 },
     /// A session has been idle for a while and may sleep.
-    Idle {
-        id: Arc<str>,
-    },
+    Idle { id: Arc<str> },
     /// The last work of a session has ended. Sent only where the number of live sessions is limited.
-    Rests {
-        id: Arc<str>,
-    },
+    Rests { id: Arc<str> },
     /// A session that was told to sleep has work to do, and stays awake.
-    StaysAwake {
-        id: Arc<str>,
-    },
+    StaysAwake { id: Arc<str> },
     /// Stop a session's actors, and reply when they have ended; if it is being opened, afterwards.
-    Close {
-        id: Arc<str>,
-        done: oneshot::Sender<()>,
-    },
+    Close { id: Arc<str>, done: oneshot::Sender<()> },
     /// Stop a session's actors, and delete it from the store.
-    Delete {
-        id: Arc<str>,
-        reply: ReplyTo<()>,
-    },
+    Delete { id: Arc<str>, reply: ReplyTo<()> },
     /// Delete a session if it has no actors and still has this many entries; otherwise the reply is `Ok(false)`.
-    DeleteUnused {
-        id: Arc<str>,
-        entries: u64,
-        reason: DeletionReason,
-        reply: ReplyTo<bool>,
-    },
+    DeleteUnused { id: Arc<str>, entries: u64, reason: DeletionReason, reply: ReplyTo<bool> },
     /// Change a session without starting work in it: through its actor, or in the store if it has none.
     Amend(AmendRequest),
     /// An operation in the store on a session without actors has finished.
-    Released {
-        id: Arc<str>,
-        generation: u64,
-        done: HeldWork,
-    },
-    /// Ask all sessions whether they could work with these new settings of the runtime. Returns their
+    Released { id: Arc<str>, generation: u64, done: HeldWork },
     /// Ask all sessions whether they could work with these new settings. Returns their answers.
     CheckSettings {
         settings: Arc<CompactionSettings>,
@@ -137,16 +104,9 @@ pub(crate) enum SupervisorMessage {
     /// The runtime's settings have changed: notify all sessions.
     Reconfigure(oneshot::Sender<()>),
     /// Return the shared state of a session that has actors, or to which a handle exists.
-    Find {
-        id: Arc<str>,
-        reply: oneshot::Sender<Option<Arc<SessionShared>>>,
-    },
+    Find { id: Arc<str>, reply: oneshot::Sender<Option<Arc<SessionShared>>> },
     /// Return the shared state of a stored session. This starts nothing.
-    Attach {
-        id: Arc<str>,
-        parent: Option<Arc<str>>,
-        reply: oneshot::Sender<Arc<SessionShared>>,
-    },
+    Attach { id: Arc<str>, parent: Option<Arc<str>>, reply: oneshot::Sender<Arc<SessionShared>> },
     /// Return the sessions that sleep while their run waits for its tools.
     Suspended(oneshot::Sender<Vec<Arc<str>>>),
     /// Return the sessions with work in progress, or with queued input that may start, awake or asleep.
@@ -156,9 +116,9 @@ pub(crate) enum SupervisorMessage {
     Census(oneshot::Sender<(Census, Vec<Arc<Agent>>)>),
     /// Return the live sessions.
     Live(oneshot::Sender<Vec<Arc<str>>>),
-    /// Stop everything in order: runs are interrupted, logs are complete.
     /// This node lost its lease: everything that it ran belongs to other nodes.
     LeaseLost,
+    /// Shut everything down cleanly: runs are interrupted, logs are complete.
     Shutdown(oneshot::Sender<()>),
 }
 
@@ -311,7 +271,7 @@ pub(crate) enum SessionMessage {
     CheckSettings { settings: Arc<CompactionSettings>, reply: ReplyTo<()> },
     /// From outside: abort the compaction for which no run waits.
     AbortCompaction,
-    /// From the supervisor: end in order.
+    /// From the supervisor: end cleanly.
     Stop,
     /// From the session's own timer: retry writes that the store refused.
     TryAgain,
@@ -554,7 +514,8 @@ pub(crate) enum AgentMessage {
     TrackerRestarted { tracker: ractor::ActorRef<Mail<TrackerMessage>> },
     /// From the run's watcher: the run is cancelled, or its time is up.
     Abort { stamp: RunAttempt, cause: AbortCause },
-    /// From the task that asks for a count: the tokens of the next request by the provider; `None` if there is no count.
+    /// From the task that asks for a count: the tokens of the next request by the provider; `None` if there is no
+    /// count.
     Counted { stamp: RunAttempt, call: u64, tokens: Option<u64> },
     /// From the model task: the call is over.
     ModelOver { stamp: RunAttempt, call: u64, outcome: ModelOutcome },

@@ -506,7 +506,7 @@ impl SessionShared {
         self.broadcast.lock().first_unpublished()
     }
 
-    /// Notes that the session ends in order, with every durable event published.
+    /// Notes that the session ends cleanly, with every durable event published.
     pub(crate) fn mark_flushed(&self) {
         self.broadcast.lock().mark_flushed();
     }
@@ -519,7 +519,7 @@ impl SessionShared {
         self.broadcast.lock().start(entries, created_at_ms)
     }
 
-    /// Returns when the session was created, in unix milliseconds; `None` before an actor knew.
+    /// Returns when the session was created, in Unix milliseconds; `None` before an actor knew.
     pub(crate) fn created_at_ms(&self) -> Option<u64> {
         self.broadcast.lock().created_at_ms()
     }

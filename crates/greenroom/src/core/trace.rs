@@ -352,7 +352,7 @@ pub(crate) fn compaction_wanted(
     debug!(
         parent: parent,
         session = id, trigger = name(&trigger), tokens = size.tokens, at_window = size.at_window,
-        over_trigger = size.is_due, said_since_the_last = has_news, begins = is_due,
+        over_trigger = size.is_due, has_new_messages = has_news, begins = is_due,
         "is a compaction due?"
     );
 }

@@ -18,7 +18,7 @@ mod tests;
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[non_exhaustive]
 pub struct Activity {
-    /// When the current run, or the compaction between runs, started, in unix milliseconds; absent if nothing
+    /// When the current run, or the compaction between runs, started, in Unix milliseconds; absent if nothing
     /// is in progress.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since_ms: Option<u64>,
@@ -54,7 +54,7 @@ pub struct LiveSession {
     /// The session whose agent called this one as a tool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<String>,
-    /// When the newest entry was appended, in unix milliseconds; absent if the log is empty.
+    /// When the newest entry was appended, in Unix milliseconds; absent if the log is empty.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub updated_at_ms: Option<u64>,
 }

@@ -182,7 +182,7 @@ impl Bus {
         &self.redactor
     }
 
-    /// Returns the current time, in unix milliseconds.
+    /// Returns the current time, in Unix milliseconds.
     pub(crate) fn now_ms(&self) -> u64 {
         self.clock.now_ms()
     }

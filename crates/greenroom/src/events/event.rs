@@ -33,7 +33,7 @@ pub struct Event {
     /// The session.
     #[serde(rename = "session_id")]
     pub session: Arc<str>,
-    /// When the session was created, in unix milliseconds: later than any deleted session with its id. So a
+    /// When the session was created, in Unix milliseconds: later than any deleted session with its id. So a
     /// program that keeps positions can tell which of these sessions they belong to.
     #[serde(default)]
     pub session_created_at_ms: u64,
@@ -42,7 +42,7 @@ pub struct Event {
     /// For transient events: the number since that entry, from 1. `None` for durable ones.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub n: Option<u64>,
-    /// When the event happened, in unix milliseconds by the runtime's clock. A durable one has the time of
+    /// When the event happened, in Unix milliseconds by the runtime's clock. A durable one has the time of
     /// its entry, which an import keeps.
     pub at_ms: u64,
     /// The run that was in progress; `None` between runs.
@@ -283,7 +283,7 @@ pub enum EventKind {
         /// The question: in JSON `text`, `details`, and `kind` with its fields.
         #[serde(flatten)]
         question: Question,
-        /// When the question expires, in unix milliseconds; absent if it stays open as long as its call.
+        /// When the question expires, in Unix milliseconds; absent if it stays open as long as its call.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         expires_at_ms: Option<u64>,
     },

@@ -33,7 +33,7 @@ pub(crate) struct Learned {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct LearnedLimit {
     tokens: u64,
-    /// When the server named it, in unix milliseconds.
+    /// When the server named it, in Unix milliseconds.
     at_ms: u64,
     /// The window that the server reported then; `None` if it reported none.
     served: Option<u64>,

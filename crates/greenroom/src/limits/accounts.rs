@@ -1,9 +1,9 @@
-//! The accounts of a runtime: of all its sessions together, and of each label value by which it counts. They have what was
-//! spent, by hour and day, and enforce the limits.
+//! The accounts of a runtime: of all its sessions together, and of each label value by which it counts. They have what
+//! was spent, by hour and day, and enforce the limits.
 //!
-//! Invariants: the session that recorded spending counts it once, when its entries are durable. Accounts are stored in the
-//! background, and what a crash leaves unstored is counted from the logs at the next start (`stored`), so a sum is exact.
-//! An account that is not in use leaves memory; it is read again when it is needed.
+//! Invariants: the session that recorded spending counts it once, when its entries are durable. Accounts are stored in
+//! the background, and what a crash leaves unstored is counted from the logs at the next start (`stored`), so a sum is
+//! exact. An account that is not in use leaves memory; it is read again when it is needed.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -64,7 +64,7 @@ struct Inner {
     nodes: u64,
     /// Whether a task is writing. It also writes what changes in the meantime.
     is_writing: bool,
-    /// Everything recorded before this time, in unix milliseconds, is in the stored accounts.
+    /// Everything recorded before this time, in Unix milliseconds, is in the stored accounts.
     counted_before_ms: u64,
 }
 

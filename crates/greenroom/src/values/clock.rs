@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 /// Smaller differences between the clocks are normal.
 const NOISE_MS: u64 = 1_000;
 
-/// The time in unix milliseconds.
+/// The time in Unix milliseconds.
 #[derive(Debug, Clone)]
 pub(crate) struct Clock {
     base_ms: u64,

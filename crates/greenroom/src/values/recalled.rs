@@ -12,7 +12,7 @@ pub struct Recalled {
     pub session: String,
     /// The entry.
     pub entry: EntryId,
-    /// When it was recorded, in unix milliseconds.
+    /// When it was recorded, in Unix milliseconds.
     pub at_ms: u64,
     /// Its author: `user`, `assistant`, `tool` or `other`.
     pub role: String,

@@ -35,8 +35,8 @@ pub struct Retention {
     pub age_max: Option<Duration>,
     /// How many sessions are kept, those with the newest activity; `None`: all. Sub-agents' sessions do not count.
     pub sessions_max: Option<usize>,
-    /// Other limits for sessions with certain labels. The first rule that matches a session decides about it, alone; the
-    /// limits above are for sessions that no rule matches.
+    /// Other limits for sessions with certain labels. The first rule that matches a session decides about it, alone;
+    /// the limits above are for sessions that no rule matches.
     pub rules: Vec<RetentionRule>,
 }
 
@@ -85,7 +85,7 @@ pub(crate) struct KeptTree {
     /// The session that no other one called.
     pub(crate) root: String,
     pub(crate) labels: BTreeMap<String, String>,
-    /// The newest activity of all its sessions, in unix milliseconds.
+    /// The newest activity of all its sessions, in Unix milliseconds.
     pub(crate) active_at_ms: u64,
     /// Whether one of its sessions must not be deleted: it works, waits, has queued input, or is damaged.
     pub(crate) is_protected: bool,

@@ -1599,7 +1599,7 @@ fn a_context_that_cannot_get_smaller_says_so_without_asking_the_model() {
         params.force = true;
         let ran = run(&params, Model::Lossy);
         if let CompactionOutcome::Nothing { reason } = &ran.end.outcome {
-            assert!(reason.starts_with("it is too small to be compacted: "), "{reason}");
+            assert!(reason.starts_with("the conversation is too small to be compacted: "), "{reason}");
             assert_eq!((ran.requests.len(), ran.plan.is_none(), compacted), (0, true, 0), "{size}");
             too_small += 1;
         } else {

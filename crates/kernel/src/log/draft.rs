@@ -83,7 +83,7 @@ impl Draft {
         Bill::of(&self.head)
     }
 
-    /// Starts the session with this draft; `created_at_ms` is its creation time in unix milliseconds.
+    /// Starts the session with this draft; `created_at_ms` is its creation time in Unix milliseconds.
     pub fn begin(&mut self, provider: &str, model: &str, parent: Option<&str>, created_at_ms: u64) {
         let head = self.head_mut();
         head.created_at_ms = created_at_ms;

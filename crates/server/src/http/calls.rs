@@ -1,8 +1,8 @@
 //! The routes of the operations: one for each, made from its declaration.
 //!
-//! Invariants: parameters are in the path, and in the query (`GET`, `DELETE`) or the body; no parameter is in two places.
-//! The answer to work is its outcome, unless the client wants a stream of events or no more than its acceptance. A client
-//! that disconnects cancels nothing.
+//! Invariants: parameters are in the path, and in the query (`GET`, `DELETE`) or the body; no parameter is in two
+//! places. The answer to work is its outcome, unless the client wants a stream of events or no more than its
+//! acceptance. A client that disconnects cancels nothing.
 
 use std::sync::Arc;
 
@@ -105,7 +105,9 @@ impl Received {
             return Ok(method.call_of_pairs([self.path.clone(), self.query.clone()].concat())?);
         }
         if let Some((name, _)) = self.query.first() {
-            let reason = format!("parameters of this route are in its body, and {name:?} is in the query");
+            let reason = format!(
+                "this route takes its parameters in the body; move {name:?} from the query to the body"
+            );
             return Err(Refusal::new(StatusCode::BAD_REQUEST, reason));
         }
         let Value::Object(mut params) = self.json()? else {
@@ -113,7 +115,7 @@ impl Received {
         };
         for (name, value) in &self.path {
             if params.insert(name.clone(), value.clone().into()).is_some() {
-                let reason = format!("the path has the parameter {name:?}, and the body must not");
+                let reason = format!("the parameter {name:?} is in the path; remove it from the body");
                 return Err(Refusal::new(StatusCode::BAD_REQUEST, reason));
             }
         }

@@ -1,10 +1,11 @@
 //! Forwarding: a request for a session that another node of the cluster runs is sent to that node, over its own HTTP.
 //!
-//! Invariants: a request goes over at most one hop, so there are no loops; the node that gets it checks the caller's right
-//! and label as for a direct request, and trusts the forwarding node's word on the caller only with the cluster's secret;
-//! no session is taken from an owner whose lease is valid. What is remembered of an owner is a hint: the node that gets the
-//! request knows better. No request waits for a node that has lost its lease. A request that may have been carried out is
-//! not sent again, unless it has a key. A request that only reads is answered here if the owner cannot be reached.
+//! Invariants: a request goes over at most one hop, so there are no loops; the node that gets it checks the caller's
+//! right and label as for a direct request, and trusts the forwarding node's word on the caller only with the cluster's
+//! secret; no session is taken from an owner whose lease is valid. What is remembered of an owner is a hint: the node
+//! that receives the request decides. No request waits for a node that has lost its lease. A request that may have been
+//! carried out is not sent again, unless it has a key. A request that only reads is answered here if the owner cannot
+//! be reached.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -73,7 +74,7 @@ fn principal_of(text: &str) -> Result<Bearer, String> {
     let (right, label) = text.split_once(' ').map_or((text, None), |(right, label)| (right, Some(label)));
     let rights = [Right::Observe, Right::Read, Right::Prompt, Right::Administer];
     let right = rights.into_iter().find(|known| known.as_str() == right);
-    let right = right.ok_or_else(|| format!("{text:?} is no caller of a forwarded request"))?;
+    let right = right.ok_or_else(|| format!("{text:?} does not name the caller of a forwarded request"))?;
     let label = label.map(|label| {
         let decoded = form_urlencoded::parse(label.as_bytes()).next().map(|(label, _)| label.into_owned());
         decoded.unwrap_or_default().parse::<Label>()

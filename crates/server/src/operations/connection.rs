@@ -110,7 +110,7 @@ pub struct ClientSummary {
     /// The client's kind; absent until it has identified itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kind: Option<ClientKind>,
-    /// When it connected, in unix milliseconds.
+    /// When it connected, in Unix milliseconds.
     pub since_ms: u64,
     /// The sessions that it has opened.
     pub sessions: Vec<String>,
@@ -123,7 +123,7 @@ pub struct HostState {
     pub pid: u32,
     /// The host's version.
     pub version: String,
-    /// When it started, in unix milliseconds.
+    /// When it started, in Unix milliseconds.
     pub since_ms: u64,
     /// The connected clients, including the one that asks.
     pub clients: Vec<ClientSummary>,
@@ -139,7 +139,7 @@ impl Operation for HostStatus {
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct StopHost {
-    /// Exit even with work in progress: runs are interrupted in order, and can be resumed.
+    /// Exit even with work in progress: runs are interrupted cleanly, and can be resumed.
     #[serde(default)]
     pub force: bool,
 }

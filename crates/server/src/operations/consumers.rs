@@ -1,8 +1,8 @@
 //! Operations on consumers: programs elsewhere that process every durable event at least once.
 //!
-//! Invariants: a read returns what follows the committed events; the names of a client that is confined to a label are its
-//! own, and its consumers read that label alone; a consumer stays open for a while after a read, so that the next one need
-//! not look through all sessions.
+//! Invariants: a read returns what follows the committed events; the names of a client that is confined to a label are
+//! its own, and its consumers read that label alone; a consumer stays open for a while after a read, so that the next
+//! one need not look through all sessions.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -80,8 +80,8 @@ impl OpenConsumers {
     }
 }
 
-/// Reads the durable events that a consumer has not committed, and commits those of an earlier read. It waits for the first
-/// one. An event that is not committed comes again.
+/// Reads the durable events that a consumer has not committed, and commits those of an earlier read. It waits for the
+/// first one. An event that is not committed comes again.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ReadConsumer {
@@ -136,7 +136,11 @@ impl Operation for ReadConsumer {
             return Err(Refused::Parameters(reason));
         }
         let commit = self.commit.as_deref().map(|text| {
-            let wrong = || Refused::Parameters(format!("commit={text:?} is not the position of an answer"));
+            let wrong = || {
+                Refused::Parameters(format!(
+                    "commit={text:?} is not a position; send the `position` of an earlier response"
+                ))
+            };
             Position::parse(text).ok_or_else(wrong)
         });
         let commit = commit.transpose()?;

@@ -24,7 +24,7 @@ pub struct Call {
 pub struct Said {
     /// The message's entry.
     pub entry_id: EntryId,
-    /// The time in unix milliseconds.
+    /// The time in Unix milliseconds.
     pub at_ms: u64,
     /// The author and the content.
     #[serde(flatten)]

@@ -1,8 +1,8 @@
 //! A session's log as clients read it: pages of entries, by position, with what is lost and what the session does.
 //!
-//! Invariants: nothing is opened or woken; a damaged session is given with what it has lost; the forms here are the wire's
-//! own, and what they carry becomes the kernel's again without loss. Bookkeeping that says nothing to a reader (what was
-//! spent, whole tool results beside the cut ones, a run's terms, labels of the session) is left out.
+//! Invariants: nothing is opened or woken; a damaged session is given with what it has lost; the forms here are the
+//! wire's own, and what they carry becomes the kernel's again without loss. Bookkeeping that says nothing to a reader
+//! (what was spent, whole tool results beside the cut ones, a run's terms, labels of the session) is left out.
 
 use greenroom::{SessionSummary, State, Status};
 use greenroom_kernel::bill::CompactionBill;
@@ -104,7 +104,7 @@ pub struct LoggedEntry {
     /// The entry that it follows on its path.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<EntryId>,
-    /// When it was recorded, in unix milliseconds.
+    /// When it was recorded, in Unix milliseconds.
     pub at_ms: u64,
     /// Its size in the context, in tokens.
     #[serde(default)]

@@ -112,15 +112,17 @@ impl Operation for ListSessions {
             query = query.order(order);
         }
         if let Some(after) = self.after {
-            let cursor: Cursor = after
-                .parse()
-                .map_err(|_| Refused::Parameters(format!("{after:?} is not the `next` of a page")))?;
+            let cursor: Cursor = after.parse().map_err(|_| {
+                Refused::Parameters(format!(
+                    "after={after:?} is not valid; send the `next` of the previous page"
+                ))
+            })?;
             query = query.after(cursor);
         }
         if let Some(limit) = self.limit {
             query = query.limit(limit);
         }
-        // They count sessions of all.
+        // The counts include sessions that a confined client may not see.
         let counts_wanted = self.counts && asked.within.is_none();
         let SessionsFound { sessions, next, counts } = query.found(counts_wanted).await?;
         let counts = counts_wanted.then_some(counts);

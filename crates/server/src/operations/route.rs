@@ -1,7 +1,7 @@
 //! Where HTTP offers an operation, and what a token needs to call it.
 //!
-//! Invariants: each operation states its route, or that it has none; a route that concerns no single session is closed to
-//! tokens that are confined to a label, unless the operation says that it keeps within the label.
+//! Invariants: each operation states its route, or that it has none; a route that concerns no single session is closed
+//! to tokens that are confined to a label, unless the operation says that it keeps within the label.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -102,9 +102,9 @@ impl Route {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Label {
-    /// Its name.
+    /// The label's name.
     pub name: String,
-    /// Its value.
+    /// The label's value.
     pub value: String,
 }
 

@@ -362,7 +362,9 @@ impl Operation for ImportSession {
             let imported = import(&text, ImportOptions::default())
                 .map_err(|error| Refused::Parameters(format!("text: {error}")))?;
             if asked.runtime.summary(&session_id).await?.is_some() {
-                return Err(Refused::Parameters(format!("there is a session {session_id} already")));
+                return Err(Refused::Parameters(format!(
+                    "session {session_id} already exists; choose another id"
+                )));
             }
             // The file's own model, in whose window the conversation was held.
             let path = imported.path();

@@ -13,7 +13,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{Access, Answer, Asked, Nothing, Operation, Performed, Refused, Route, Verb};
 
-/// Backs up the store to a directory of the server's machine, while it is used. The answer comes when the backup is whole.
+/// Backs up the store to a directory of the server's machine, while it is used. The answer comes when the backup is
+/// whole.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BackUpStore {
@@ -26,7 +27,7 @@ pub struct BackUpStore {
 pub struct BackedUp {
     /// The directory.
     pub dir: PathBuf,
-    /// When it was made, in unix milliseconds.
+    /// When it was made, in Unix milliseconds.
     pub made_at_ms: u64,
     /// The number of sessions.
     pub sessions: u64,
@@ -58,8 +59,8 @@ impl Operation for BackUpStore {
 }
 
 /// Deletes sessions that are too old, or more than are kept, with those of their sub-agents, and erases their bytes.
-/// Sessions that are live, have unfinished work or an open question, or are damaged are kept in any case. Without limits
-/// and rules, the server's own policy is applied.
+/// Sessions that are live, have unfinished work or an open question, or are damaged are kept in any case. Without
+/// limits and rules, the server's own policy is applied.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PruneSessions {
@@ -100,7 +101,8 @@ pub struct Pruned {
     pub sessions: Vec<PrunedSession>,
     /// How many were used again in the meantime, and kept.
     pub used_again: usize,
-    /// Whether the bytes of all deleted sessions are erased from the disk. If not, the store erases them as soon as it can.
+    /// Whether the bytes of all deleted sessions are erased from the disk. If not, the store erases them as soon as it
+    /// can.
     pub erased: bool,
     /// Why their bytes are still on the disk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -118,7 +120,7 @@ pub struct PrunedSession {
     /// Its labels.
     #[serde(default)]
     pub labels: BTreeMap<String, String>,
-    /// The last activity in it and in the sessions of its sub-agents, in unix milliseconds.
+    /// The last activity in it and in the sessions of its sub-agents, in Unix milliseconds.
     pub active_at_ms: u64,
     /// How many sessions of sub-agents go with it.
     pub below: usize,

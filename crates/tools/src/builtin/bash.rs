@@ -2,8 +2,8 @@
 //!
 //! Invariants: the command has no input and no terminal, sees only the allowed part of the environment (no
 //! keys), and leaves no process behind, whether it exits, times out, is cancelled, or is dropped. Its output
-//! takes bounded memory; what exceeds a result goes to a file. Files that tools had touched before and that changed while it ran are declared as
-//! modified; no other file is examined.
+//! takes bounded memory; what exceeds a result goes to a file. Files that tools had touched before and that changed
+//! while it ran are declared as modified; no other file is examined.
 //!
 //! Approvals are decided before the registry runs a call; [`Options::sandbox`] restricts what a command can reach.
 
@@ -167,7 +167,7 @@ async fn run(
     context: &ToolContext,
 ) -> Result<ToolOutput, ToolError> {
     if arguments.timeout_ms.is_some_and(|timeout_ms| !(1..=TIMEOUT_MS_MAX).contains(&timeout_ms)) {
-        return Err(ToolsError::Refused(format!("`timeout_ms` is from 1 to {TIMEOUT_MS_MAX}")).into());
+        return Err(ToolsError::Refused(format!("`timeout_ms` must be from 1 to {TIMEOUT_MS_MAX}")).into());
     }
     let timeout = arguments.timeout_ms.map_or(options.timeout, Duration::from_millis);
     if arguments.command.contains('\0') {
@@ -385,7 +385,9 @@ fn report(end: End, timeout: Duration, text: String) -> ToolOutput {
         ),
         End::Exited(Ok(status)) if status.success() => (ToolStatus::Ok, String::new()),
         End::Exited(Ok(status)) => (ToolStatus::Error, exit(status)),
-        End::Exited(Err(error)) => (ToolStatus::Error, format!("how it ended is not known: {error}")),
+        End::Exited(Err(error)) => {
+            (ToolStatus::Error, format!("it is not known how the command ended: {error}"))
+        }
     };
     let mut text = if text.is_empty() { "(no output)\n".to_owned() } else { text };
     if !remark.is_empty() {

@@ -117,7 +117,7 @@ async fn calls_give_one_result() {
     check("ekho", "{}", Error, "there is no tool `ekho`; did you mean `echo`?\ntools: echo, panics, flood")
         .await;
     check("zzz", "{}", Error, "there is no tool `zzz`\ntools: echo, panics").await;
-    check("panics", "{}", Error, "the tool failed in itself (out of paper)").await;
+    check("panics", "{}", Error, "the tool crashed (out of paper)").await;
     check("flood", "{}", Ok, "left out here").await;
     let deep = "[".repeat(100_000);
     check("echo", &deep, Error, "not valid JSON").await;

@@ -101,8 +101,8 @@ impl SessionState {
         }
     }
 
-    /// Ends the actor if its log is not what it believes: another node took the session over, or nobody knows whether the
-    /// entries were written.
+    /// Ends the actor if its log is not what it believes: another node took the session over, or nobody knows whether
+    /// the entries were written.
     fn append_failed(&self, error: &StoreError) {
         if ownership::is_lost(error) {
             self.shared.lose();
@@ -183,7 +183,7 @@ impl SessionState {
         self.agent.tell(AgentMessage::Broadcast { events, then });
     }
 
-    /// Returns when the session was created, in unix milliseconds.
+    /// Returns when the session was created, in Unix milliseconds.
     pub(super) fn created_at_ms(&self) -> u64 {
         self.shared.created_at_ms().unwrap_or_else(|| self.deps.created_at_ms())
     }

@@ -116,8 +116,8 @@ impl SessionState {
             held_back.extend(log.inbox().iter().filter(lacks).map(|item| item.id));
         }
         let inbox = Inbox::open(held_back, before.inbox_agents);
-        // What another node left behind comes before whatever the session is opened for. A sub-agent's work continues with
-        // that of its caller.
+        // What another node left behind comes before whatever the session is opened for. A sub-agent's work continues
+        // with that of its caller.
         let head = log.head();
         let is_unfinished = head.open_run.is_some() || head.interrupted.is_some() || !log.inbox().is_empty();
         let finishes = finishes || is_taken_over && is_unfinished && head.parent_session.is_none();
@@ -175,21 +175,21 @@ impl SessionState {
         let reason = &*self.deps.redactor.all(reason);
         tracing::error!(session = %self.shared.id, reason, "an actor of the session died");
         if !self.restarts.allow(tokio::time::Instant::now()) {
-            return Err(format!("its actors died too often, last: {reason}").into());
+            return Err(format!("its actors crashed too often; the last reason: {reason}").into());
         }
         if child.get_id() == self.agent.actor().get_id() {
             self.deps.metrics.count(Happened::Restarted(Restarted::Agent));
             self.agent = spawn_agent(&self.deps, &self.shared, &self.myself).await?;
             let (events, then) = self.outgoing.unheard(self.shared.broadcast_below());
             self.agent.tell(AgentMessage::Broadcast { events, then });
-            self.warn(format!("the agent died and was restarted: {reason}"));
+            self.warn(format!("the agent crashed and was restarted: {reason}"));
             self.rerun().await;
         } else if child.get_id() == self.tracker.actor().get_id() {
             self.deps.metrics.count(Happened::Restarted(Restarted::UsageTracker));
             let config = self.tracker_config();
             self.definition.set_counted_with(&config.resent);
             self.tracker = spawn_tracker(&self.deps, &self.shared, &self.myself, config, &self.log).await?;
-            self.warn(format!("the usage tracker died and was restarted: {reason}"));
+            self.warn(format!("the usage tracker crashed and was restarted: {reason}"));
             self.agent.tell(AgentMessage::TrackerRestarted { tracker: self.tracker.actor().clone() });
             // Requests that the session had sent to the crashed actor.
             if self.runs.is_closing() {
@@ -202,7 +202,7 @@ impl SessionState {
         } else if self.compactor.as_ref().is_some_and(|compactor| child.get_id() == compactor.get_id()) {
             self.deps.metrics.count(Happened::Restarted(Restarted::Compactor));
             self.compactor = None;
-            self.warn(format!("the compactor died: {reason}"));
+            self.warn(format!("the compactor crashed: {reason}"));
             self.compactor_died(reason).await;
         }
         Ok(())

@@ -88,7 +88,7 @@ impl Askers {
         }
     }
 
-    /// Sets the timer of the next expiry to this time, in unix milliseconds; `None` for none. Returns the
+    /// Sets the timer of the next expiry to this time, in Unix milliseconds; `None` for none. Returns the
     /// token that ends the new timer, if one must be started.
     fn set_timer(&mut self, at_ms: Option<u64>) -> Option<CancellationToken> {
         let Some(at_ms) = at_ms else {

@@ -1,4 +1,4 @@
-//! A session stops in order, or sleeps if no work is in progress, or if its run waits only for tools.
+//! A session stops cleanly, or sleeps if no work is in progress, or if its run waits only for tools.
 //!
 //! Invariants: no message to a session is lost because it sleeps; a run that continues in the meantime is
 //! kept with all its state.
@@ -15,7 +15,7 @@ use crate::core::running::Running;
 use crate::core::shared::Published;
 
 impl SessionState {
-    /// Stops in order: the run is interrupted, and the log is complete.
+    /// Stops cleanly: the run is interrupted, and the log is complete.
     pub(super) fn stop(&mut self) {
         self.go_on();
         self.life.stop();

@@ -224,7 +224,7 @@ impl SubAgentCall {
         answer(definition, self.until_stopped(handover.reply()).await)
     }
 
-    /// Waits for the end of the sub-agent's run. A cancelled call ends after its run, which ends in order,
+    /// Waits for the end of the sub-agent's run. A cancelled call ends after its run, which ends cleanly,
     /// unless the sub-agent is left.
     async fn until_stopped(
         &self,

@@ -159,7 +159,7 @@ impl SupervisorState {
                 };
                 let Wanted { live, closed, deleted, amended } = wanted;
                 if !closed.is_empty() || !deleted.is_empty() || self.shutdown.is_some() {
-                    // The run cannot be ended in order.
+                    // The run cannot be ended cleanly.
                     drop(session.parking.take(&session.shared));
                 }
                 let (refused, others): (Vec<_>, Vec<_>) = live.into_iter().partition(is_refused);

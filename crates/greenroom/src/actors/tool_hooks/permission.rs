@@ -62,7 +62,7 @@ pub(super) async fn permit(permissions: &Permissions, asked: &Asked<'_>, questio
     approval.set_preview(tool.preview(arguments).await);
     if !approval.is_whole() {
         return Permitted::No(format!(
-            "it needs an approval, and is too large to be read before: {} bytes, and at most {} can be shown; do it in \
+            "it needs an approval, but is too large to be shown: it has {} bytes, and at most {} can be shown; do it in \
              smaller steps",
             arguments.to_string().len(),
             Approval::SHOWN_BYTES_MAX
@@ -95,7 +95,7 @@ pub(super) async fn permit(permissions: &Permissions, asked: &Asked<'_>, questio
         Err(AskError::Changed { .. }) => Permitted::No(
             "what was to be approved has changed since the question was asked; call it again".to_owned(),
         ),
-        Err(error) => Permitted::No(format!("it needs an approval, and there is none: {error}")),
+        Err(error) => Permitted::No(format!("it needs an approval, and none was given: {error}")),
     }
 }
 

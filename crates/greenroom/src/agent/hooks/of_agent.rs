@@ -19,7 +19,7 @@ impl Agent {
     /// [`rejections_max`](crate::RunLimits::rejections_max) answers (2 by default) are sent back; the next
     /// rejection ends the run, too. In both cases the error is [`Error::Rejected`](crate::Error::Rejected).
     /// Several validators are called in order. One that panics or takes longer than [`Self::hook_timeout`]
-    /// fails the run, because no answer counts that was not judged.
+    /// fails the run, because an answer counts only after it was judged.
     ///
     /// ```
     /// use greenroom::{Rejection, prelude::*};
@@ -32,7 +32,7 @@ impl Agent {
     ///     })
     ///     .validate(|answer| async move {
     ///         if answer.text.contains("password") {
-    ///             return Err(Rejection::end_run("it tells a password"));
+    ///             return Err(Rejection::end_run("it reveals a password"));
     ///         }
     ///         Ok(())
     ///     });
@@ -178,7 +178,7 @@ impl Agent {
 
     /// Adds a hook after every tool call, before its result is recorded. It sees the output for the model,
     /// and may replace it. Several hooks are called in order. One that panics or takes longer than
-    /// [`Self::hook_timeout`] has withheld the output, because it might have removed something.
+    /// [`Self::hook_timeout`] has withheld the output, because the hook might have removed something from it.
     ///
     /// ```
     /// use greenroom::{AfterTool, prelude::*};
@@ -199,9 +199,10 @@ impl Agent {
         self
     }
 
-    /// Adds a hook before every compaction of its sessions, which may cancel it, give it a focus, or supply the summary.
-    /// It is asked after those of the runtime ([`RuntimeBuilder::before_compact`](crate::RuntimeBuilder::before_compact)).
-    /// One that panics or takes longer than [`Self::hook_timeout`] is skipped, with a warning.
+    /// Adds a hook before every compaction of its sessions, which may cancel it, give it a focus, or supply the
+    /// summary. It is asked after those of the runtime
+    /// ([`RuntimeBuilder::before_compact`](crate::RuntimeBuilder::before_compact)). One that panics or takes longer
+    /// than [`Self::hook_timeout`] is skipped, with a warning.
     ///
     /// ```
     /// use greenroom::{BeforeCompact, prelude::*};

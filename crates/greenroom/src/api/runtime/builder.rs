@@ -221,8 +221,8 @@ impl RuntimeBuilder {
         self
     }
 
-    /// Sets the price of a model, for every agent and provider. It replaces the one in the model catalogue; without either,
-    /// a model's calls cost nothing. Calls that are recorded keep their cost.
+    /// Sets the price of a model, for every agent and provider. It replaces the one in the model catalogue; without
+    /// either, a model's calls cost nothing. Calls that are recorded keep their cost.
     ///
     /// ```
     /// use greenroom::{ModelPrice, prelude::*};
@@ -260,17 +260,17 @@ impl RuntimeBuilder {
         self
     }
 
-    /// Shares each provider's slots among the values of this label: waiting calls take turns by value first, and then by
-    /// session, so that a tenant with many sessions does not delay one with few. Sessions without the label are treated like
-    /// those of one more value. Without this, calls take turns by session.
+    /// Shares each provider's slots among the values of this label: waiting calls take turns by value first, and then
+    /// by session, so that a tenant with many sessions does not delay one with few. Sessions without the label are
+    /// treated like those of one more value. Without this, calls take turns by session.
     #[must_use]
     pub fn fair_by(mut self, label: impl Into<String>) -> Self {
         self.fair_by = Some(label.into());
         self
     }
 
-    /// Sums up what is spent by the values of these labels, in addition to those with a limit; without any label, only what
-    /// all sessions spend together. [`Runtime::spending`] reads the sums.
+    /// Sums up what is spent by the values of these labels, in addition to those with a limit; without any label, only
+    /// what all sessions spend together. [`Runtime::spending`] reads the sums.
     #[must_use]
     pub fn spending_by(mut self, labels: impl IntoIterator<Item = impl Into<String>>) -> Self {
         self.spending_by.get_or_insert_default().extend(labels.into_iter().map(Into::into));
@@ -286,8 +286,8 @@ impl RuntimeBuilder {
         self
     }
 
-    /// Adds a hook before every compaction, which may cancel it, give it a focus, or supply the summary. One that panics
-    /// or takes longer than 10 s is skipped, with a warning. An agent may have hooks of its own:
+    /// Adds a hook before every compaction, which may cancel it, give it a focus, or supply the summary. One that
+    /// panics or takes longer than 10 s is skipped, with a warning. An agent may have hooks of its own:
     /// [`Agent::before_compact`](crate::Agent::before_compact).
     #[must_use]
     pub fn before_compact<F, Fut>(mut self, hook: F) -> Self
@@ -321,7 +321,7 @@ impl RuntimeBuilder {
         self
     }
 
-    /// Sets the start time, in unix milliseconds; from there, the clock advances with tokio's. For
+    /// Sets the start time, in Unix milliseconds; from there, the clock advances with tokio's. For
     /// reproducible runs.
     #[must_use]
     pub fn clock_from(mut self, base_ms: u64) -> Self {
@@ -370,11 +370,11 @@ impl RuntimeBuilder {
 
     /// Sets the redactor, which removes secrets. The default removes nothing.
     ///
-    /// Values that it knows are replaced by `[redacted:NAME]` in everything that enters a session: prompts, instructions,
-    /// results of tools, answers, reasons of failures. So neither the store, nor events, nor a model gets them. Texts that look
-    /// like a secret are replaced in results of tools, except those that [show the user's own
-    /// files](greenroom_tools::FunctionTool::shows_own_files), in requests for summaries, in summaries, and in reasons of
-    /// failures. Values may be added later, to a clone of the redactor.
+    /// Values that it knows are replaced by `[redacted:NAME]` in everything that enters a session: prompts,
+    /// instructions, results of tools, answers, reasons of failures. So neither the store, nor events, nor a model gets
+    /// them. Texts that look like a secret are replaced in results of tools, except those that [show the user's own
+    /// files](greenroom_tools::FunctionTool::shows_own_files), in requests for summaries, in summaries, and in reasons
+    /// of failures. Values may be added later, to a clone of the redactor.
     ///
     /// ```
     /// use greenroom::{Redactor, prelude::*};

@@ -16,7 +16,7 @@ mod tests;
 /// The position of a session's published events.
 #[derive(Debug, Default)]
 pub(super) struct Broadcast {
-    /// When the session was created, in unix milliseconds; 0 before an actor knew.
+    /// When the session was created, in Unix milliseconds; 0 before an actor knew.
     created_at_ms: u64,
     /// The sequence number of the next durable event.
     next: u64,
@@ -49,7 +49,7 @@ pub(super) struct Unrecorded {
     /// The number of transient events after it.
     pub(super) n: u64,
     pub(super) run: Option<RunId>,
-    /// The events, with their times in unix milliseconds.
+    /// The events, with their times in Unix milliseconds.
     pub(super) events: Vec<(u64, EventKind)>,
 }
 
@@ -70,7 +70,7 @@ impl Broadcast {
         self.pairs.run()
     }
 
-    /// Returns when the session was created, in unix milliseconds; `None` before an actor knew.
+    /// Returns when the session was created, in Unix milliseconds; `None` before an actor knew.
     pub(super) fn created_at_ms(&self) -> Option<u64> {
         Some(self.created_at_ms).filter(|created_at_ms| *created_at_ms > 0)
     }
@@ -81,7 +81,7 @@ impl Broadcast {
         (self.was_opened && !self.is_flushed).then_some(self.next)
     }
 
-    /// Notes that the session ends in order, with every durable event published.
+    /// Notes that the session ends cleanly, with every durable event published.
     pub(super) fn mark_flushed(&mut self) {
         self.is_flushed = true;
     }

@@ -1,8 +1,9 @@
 //! The accounts in the store, and what the logs have that the accounts lack.
 //!
-//! Invariants: an account is written with the positions up to which recent sessions are counted in it, in one value. All that
-//! was recorded before the mark is in the stored accounts, provided that no write took longer than [`SLACK_MS`]; entries after
-//! it are counted at the start if an account has not counted them. After an orderly end, no log is read.
+//! Invariants: an account is written with the positions up to which recent sessions are counted in it, in one value.
+//! All that was recorded before the mark is in the stored accounts, provided that no write took longer than
+//! [`SLACK_MS`]; entries after it are counted at the start if an account has not counted them. After an orderly end, no
+//! log is read.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -68,9 +69,9 @@ impl Recent {
 /// Up to where the stored accounts are complete.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Mark {
-    /// In unix milliseconds.
+    /// In Unix milliseconds.
     counted_before_ms: u64,
-    /// Whether they are complete: the runtime ended in order.
+    /// Whether they are complete: the runtime ended cleanly.
     is_complete: bool,
     /// The labels by which the runtime counts that writes it.
     names: Vec<Arc<str>>,
@@ -371,8 +372,8 @@ impl Row {
     }
 }
 
-/// Returns the entries since a time that their own session has billed, oldest first. Imported ones, which are the first of a
-/// log, are not on its bill.
+/// Returns the entries since a time that their own session has billed, oldest first. Imported ones, which are the first
+/// of a log, are not on its bill.
 async fn recorded_since(
     store: &dyn Engine,
     id: &str,

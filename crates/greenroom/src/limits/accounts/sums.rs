@@ -1,7 +1,7 @@
 //! The spending of one label value by hour and by day, in UTC.
 //!
-//! Invariants: the hours of the last three days are kept, and 400 days. A day whose hours are all kept is their sum, so that
-//! what is counted late is counted once.
+//! Invariants: the hours of the last three days are kept, and 400 days. A day whose hours are all kept is their sum, so
+//! that what is counted late is counted once.
 
 use std::collections::BTreeMap;
 
@@ -73,8 +73,8 @@ impl Sums {
         days.into_iter().filter(|(day, _)| is_whole(*day)).collect()
     }
 
-    /// Returns the sums of the last `count` hours or days, the current one included, oldest first, each with the time of its
-    /// beginning in unix milliseconds. Those without spending are left out.
+    /// Returns the sums of the last `count` hours or days, the current one included, oldest first, each with the time
+    /// of its beginning in Unix milliseconds. Those without spending are left out.
     pub(crate) fn last(&self, period: Period, count: u64, now_ms: u64) -> Vec<(u64, Tally)> {
         let now = now_ms / period.ms();
         let from = now.saturating_sub(count.saturating_sub(1));

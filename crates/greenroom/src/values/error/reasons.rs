@@ -30,7 +30,9 @@ pub enum BranchPointError {
 #[non_exhaustive]
 pub enum PinError {
     /// The entry was compacted away, is on an abandoned branch, or does not exist.
-    #[error("entry {entry} is not in the active context, so it cannot be pinned")]
+    #[error(
+        "entry {entry} is not in the active context, so it cannot be pinned; choose an entry that the model still sees"
+    )]
     NotActive {
         /// The entry's id.
         entry: EntryId,

@@ -1,7 +1,7 @@
 //! Reads answers: the chunks of a stream, or a whole answer.
 //!
-//! Invariants: a part without a readable form, and a field of a kind that is unknown today, is kept or ignored and never
-//! fails an answer; text in pieces is joined only where no signature would move.
+//! Invariants: a part without a readable form, and a field of a kind that is unknown today, is kept or ignored and
+//! never fails an answer; text in pieces is joined only where no signature would move.
 
 use std::collections::VecDeque;
 
@@ -330,7 +330,7 @@ impl Decoder for GeminiDecoder {
             }
             "MISSING_THOUGHT_SIGNATURE" => {
                 let reason = with_words(reason, &self.finish_message);
-                let message = format!("the provider missed the signature of an earlier call: {reason}");
+                let message = format!("the provider requires the signature of an earlier call: {reason}");
                 return failed(FailureClass::Other, message);
             }
             "" if self.blocked.is_some() => StopReason::ContentFilter,

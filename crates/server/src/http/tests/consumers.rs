@@ -83,7 +83,7 @@ async fn what_is_not_committed_is_read_again() {
         (json!({ "max": 0 }), "`max` must be 1 to 1000"),
         (json!({ "max": 1_001 }), "`max` must be 1 to 1000"),
         (json!({ "wait_ms": 60_001 }), "at most 60000"),
-        (json!({ "commit": "x" }), "is not the position of an answer"),
+        (json!({ "commit": "x" }), "is not a position"),
     ] {
         let (status, problem) = read_as(&server, TOKEN, "audit", wrong.clone()).await;
         assert_eq!(status, 400, "{wrong}: {problem}");

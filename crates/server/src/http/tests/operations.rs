@@ -305,7 +305,7 @@ async fn parameters_are_in_one_place() {
     let json = ("content-type", "application/json");
     for (path, headers, body, status, said) in [
         ("/v1/sessions/a/prompt", &[json][..], r#"{"session_id":"a","text":"x"}"#, 400, "session_id"),
-        ("/v1/sessions/a/prompt?text=x", &[json], r#"{"text":"x"}"#, 400, "in its body"),
+        ("/v1/sessions/a/prompt?text=x", &[json], r#"{"text":"x"}"#, 400, "in the body"),
         ("/v1/sessions/a/prompt", &[json], "[]", 400, "object"),
         ("/v1/sessions/a/prompt", &[json], "{", 400, "EOF"),
         ("/v1/sessions/a/prompt", &[], r#"{"text":"x"}"#, 415, "application/json"),

@@ -50,7 +50,7 @@ async fn output_and_exit_codes() {
         let killed = fixture.call("bash", json!({"command": "kill -9 $$"})).await;
         assert!(blocks_text(&killed.content).contains("signal 9, SIGKILL]"), "{killed:?}");
         fixture
-            .check_error("bash", json!({"command": "true", "timeout_ms": 0}), "`timeout_ms` is from 1")
+            .check_error("bash", json!({"command": "true", "timeout_ms": 0}), "`timeout_ms` must be from 1")
             .await;
         fixture.check_error("bash", json!({"command": "a\0b"}), "no NUL bytes").await;
         fixture
