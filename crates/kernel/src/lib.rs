@@ -8,20 +8,17 @@
 //! Reading order:
 //!
 //! - A conversation: [`message`] (with [`image`]), [`messages`] (a shared list), [`entry`] (the records; [`terms`] of
-//! prompts), [`path`] (the active
-//!   records), [`render`] (what is sent for records that are no messages), [`log`] (a session's records in memory, and
-//!   additions to them), [`head`] (their summary), [`session_id`], [`search`].
+//!   prompts), [`path`] (the active records), [`render`] (what is sent for records that are no messages), [`log`] (a
+//!   session's records in memory, and additions to them), [`head`] (their summary), [`session_id`], [`search`].
 //! - Sizes: [`size`], [`reasoning`], `window`, [`usage`], [`context_usage`], [`unreported`].
 //! - Costs: [`cost`] (limits), [`bill`] (what was spent).
 //! - Compaction: [`settings`] and [`due`] (when and how), [`plan`] (where to cut), [`narrowing`] (what the next agent
-//! of a
-//!   team sees), [`prune`] (which tool results are sent shorter), [`words`], `skills`, [`ledger`] and [`files`] (what is
-//!   [`carried`] verbatim), [`summary`] (what to request and what to accept), [`compacting`] (from the plan to the end),
-//!   [`compactions`] (what each one did).
+//!   of a team sees), [`prune`] (which tool results are sent shorter), [`words`], `skills`, [`ledger`] and [`files`]
+//!   (what is [`carried`] verbatim), [`summary`] (what to request and what to accept), [`compacting`] (from the plan to
+//!   the end), [`compactions`] (what each one did).
 //! - Runs: [`run`] (what to do next), [`failure`] and [`retry`], [`question`] (questions to people).
 //! - Beside these: [`redact`] (secrets), [`text`] (truncation, characters that mislead), [`random`] (numbers from a
-//! seed that
-//!   is given; for tests and simulations), and the tests' `notation` of paths.
+//!   seed that is given; for tests and simulations), and the tests' `notation` of paths.
 
 pub mod bill;
 pub mod carried;
