@@ -20,11 +20,28 @@ use crate::statements::Sql;
 const STATEMENTS: &[Sql] = &[Sql::Register, Sql::Renew, Sql::NodeNamed, Sql::Goodbye];
 
 /// A lease that was granted.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 struct Granted {
     incarnation: i64,
     until: Instant,
     is_lost: bool,
+    /// Why the newest renewal failed, if it did.
+    failure: Option<String>,
+}
+
+/// Why a lease is lost that the server does not know.
+const UNKNOWN: &str =
+    "the database does not know the lease any more: it ran out, or another process took the node's name";
+
+impl Granted {
+    /// Returns why the lease was not renewed in time.
+    fn late(&self) -> String {
+        match &self.failure {
+            Some(failure) => format!("the database could not renew it in time ({failure})"),
+            None => "this process did not run in time to renew it: it was stopped, or the machine was suspended or busy"
+                .to_owned(),
+        }
+    }
 }
 
 /// This node's lease.
@@ -42,7 +59,8 @@ impl Lease {
     pub(crate) fn incarnation(&self) -> Result<i64, StoreError> {
         let mut granted = self.granted.lock();
         if !granted.is_lost && Instant::now() >= granted.until {
-            self.lose(&mut granted);
+            let why = granted.late();
+            self.lose(&mut granted, &why);
         }
         if granted.is_lost { Err(StoreError::LeaseLost) } else { Ok(granted.incarnation) }
     }
@@ -51,16 +69,16 @@ impl Lease {
     pub(crate) fn end(&self, incarnation: i64) {
         let mut granted = self.granted.lock();
         if granted.incarnation == incarnation && !granted.is_lost {
-            self.lose(&mut granted);
+            self.lose(&mut granted, UNKNOWN);
         }
     }
 
-    fn lose(&self, granted: &mut Granted) {
+    fn lose(&self, granted: &mut Granted, why: &str) {
         granted.is_lost = true;
         self.losses.send_modify(|losses| *losses += 1);
         tracing::warn!(
             incarnation = granted.incarnation,
-            "this node has lost its lease, and all sessions that it owned"
+            "this node has lost its lease, and all sessions that it owned: {why}"
         );
     }
 
@@ -151,6 +169,7 @@ impl Keeper {
                 Ok(false) => backoff.next().min(self.options.lease / 10),
                 Err(fault) => {
                     tracing::debug!(?fault, "the lease could not be renewed");
+                    lease.granted.lock().failure = Some(fault.detail().to_owned());
                     self.link = None;
                     backoff.next().min(self.options.lease / 10)
                 }
@@ -171,10 +190,12 @@ impl Keeper {
         }
         // An answer that came too late is none: whoever asked in between was told that the lease is lost.
         if rows.is_empty() || Instant::now() >= granted.until {
-            lease.lose(&mut granted);
+            let why = if rows.is_empty() { UNKNOWN.to_owned() } else { granted.late() };
+            lease.lose(&mut granted, &why);
             return Ok(false);
         }
         granted.until = before + self.options.lease;
+        granted.failure = None;
         Ok(true)
     }
 
@@ -218,6 +239,7 @@ impl Keeper {
             incarnation,
             until: asked + self.options.lease,
             is_lost: false,
+            failure: None,
         }))
     }
 

@@ -47,6 +47,17 @@ impl Fault {
         Self::Refused(error.to_string())
     }
 
+    /// What the server or the connection said.
+    pub(crate) fn detail(&self) -> &str {
+        match self {
+            Self::Unsent(detail)
+            | Self::Later(detail)
+            | Self::Refused(detail)
+            | Self::Taken(detail)
+            | Self::Unanswered(detail) => detail,
+        }
+    }
+
     /// The fault of a statement that may be executed any number of times: nothing is in doubt.
     pub(crate) fn of_repeatable(self) -> Self {
         match self {
