@@ -44,6 +44,18 @@ fn the_table_says_what_was_met_and_what_was_not_measured() {
     assert!(page::with_table("no marks", &figures(said)).is_err());
 }
 
+/// A goal whose figure no benchmark prints would stay unmeasured unnoticed.
+#[test]
+fn each_goal_was_measured() {
+    let docs = super::docs();
+    let figures = Figures::read(&docs.join("performance/figures.tsv")).expect("the figures");
+    let page = std::fs::read_to_string(docs.join("performance.md")).expect("the page");
+    let page = page::with_table(&page, &figures).expect("a page with marks");
+    let missing: Vec<&str> = page.lines().filter(|line| line.contains("| not measured |")).collect();
+    assert!(missing.is_empty(), "{missing:#?}");
+    assert!(page.lines().filter(|line| line.contains(" met |")).count() > 40);
+}
+
 #[test]
 fn charts_show_each_goal_and_each_line() {
     let svg = chart::goals(&[("a < b".to_owned(), 0.5), ("c".to_owned(), 1.5)]);
