@@ -286,7 +286,7 @@ async fn the_positions_of_a_deleted_session_are_forgotten() {
         consumer.next().await.unwrap();
     }
     consumer.commit().await.unwrap();
-    let stored = async || runtime.engine().learned_keys("consumer/").await.unwrap();
+    let stored = async || runtime.engine().fact_keys("consumer/").await.unwrap();
     assert_eq!(stored().await.len(), 3);
     check(
         &runtime,

@@ -215,7 +215,7 @@ impl Engine for Postgres {
         Box::pin(self.shared().salvage(session))
     }
 
-    fn learned_get<'a>(&'a self, key: &'a str) -> Answer<'a, Option<Vec<u8>>> {
+    fn fact_get<'a>(&'a self, key: &'a str) -> Answer<'a, Option<Vec<u8>>> {
         Box::pin(async move {
             self.shared().check_open()?;
             let rows = self.shared().pool.run(Kind::Read, Sql::FactGet, &[&key.as_bytes()]).await?;
@@ -223,7 +223,7 @@ impl Engine for Postgres {
         })
     }
 
-    fn learned_keys<'a>(&'a self, prefix: &'a str) -> Answer<'a, Vec<String>> {
+    fn fact_keys<'a>(&'a self, prefix: &'a str) -> Answer<'a, Vec<String>> {
         Box::pin(async move {
             self.shared().check_open()?;
             let rows = self.shared().pool.run(Kind::Read, Sql::FactKeys, &[&prefix.as_bytes()]).await?;
@@ -231,7 +231,7 @@ impl Engine for Postgres {
         })
     }
 
-    fn learned_put<'a>(&'a self, key: &'a str, value: &'a [u8]) -> Answer<'a, ()> {
+    fn fact_put<'a>(&'a self, key: &'a str, value: &'a [u8]) -> Answer<'a, ()> {
         Box::pin(async move {
             self.shared().check_open()?;
             check_fact(key, value)?;

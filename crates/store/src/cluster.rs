@@ -298,16 +298,16 @@ impl Engine for Node {
         Engine::page(&self.cluster.store, after, limit)
     }
 
-    fn learned_get<'a>(&'a self, key: &'a str) -> Answer<'a, Option<Vec<u8>>> {
-        Engine::learned_get(&self.cluster.store, key)
+    fn fact_get<'a>(&'a self, key: &'a str) -> Answer<'a, Option<Vec<u8>>> {
+        Engine::fact_get(&self.cluster.store, key)
     }
 
-    fn learned_keys<'a>(&'a self, prefix: &'a str) -> Answer<'a, Vec<String>> {
-        Engine::learned_keys(&self.cluster.store, prefix)
+    fn fact_keys<'a>(&'a self, prefix: &'a str) -> Answer<'a, Vec<String>> {
+        Engine::fact_keys(&self.cluster.store, prefix)
     }
 
-    fn learned_put<'a>(&'a self, key: &'a str, value: &'a [u8]) -> Answer<'a, ()> {
-        Engine::learned_put(&self.cluster.store, key, value)
+    fn fact_put<'a>(&'a self, key: &'a str, value: &'a [u8]) -> Answer<'a, ()> {
+        Engine::fact_put(&self.cluster.store, key, value)
     }
 
     fn close(&self) -> Answer<'_, ()> {

@@ -59,9 +59,9 @@ pub async fn copy(
             break;
         }
     }
-    for name in from.learned_keys("").await? {
-        if let Some(value) = from.learned_get(&name).await? {
-            to.learned_put(&name, &value).await?;
+    for name in from.fact_keys("").await? {
+        if let Some(value) = from.fact_get(&name).await? {
+            to.fact_put(&name, &value).await?;
             copied.facts += 1;
         }
     }

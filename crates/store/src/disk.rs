@@ -229,12 +229,12 @@ impl Disk {
         open
     }
 
-    pub(crate) fn learned_get(&self, key: &str) -> Result<Option<Vec<u8>>, StoreError> {
-        Ok(self.index.learned(key)?.map(|(_, value)| value).filter(|value| !value.is_empty()))
+    pub(crate) fn fact_get(&self, key: &str) -> Result<Option<Vec<u8>>, StoreError> {
+        Ok(self.index.fact(key)?.map(|(_, value)| value).filter(|value| !value.is_empty()))
     }
 
-    pub(crate) fn learned_keys(&self, prefix: &str) -> Result<Vec<String>, StoreError> {
-        self.index.learned_keys(prefix)
+    pub(crate) fn fact_keys(&self, prefix: &str) -> Result<Vec<String>, StoreError> {
+        self.index.fact_keys(prefix)
     }
 
     fn row(&self, session: &str) -> Result<Row, StoreError> {

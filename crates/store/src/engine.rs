@@ -114,24 +114,25 @@ pub trait Engine: fmt::Debug + Send + Sync + 'static {
         })
     }
 
-    /// Returns a small fact, such as a model's true window; `None` if there is none of this name.
+    /// Returns a fact: a small value of the runtime that belongs to no session, such as a model's true window, what was
+    /// spent, or the position of a consumer; `None` if there is none of this name.
     ///
     /// # Errors
     /// Those of reading.
-    fn learned_get<'a>(&'a self, key: &'a str) -> Answer<'a, Option<Vec<u8>>>;
+    fn fact_get<'a>(&'a self, key: &'a str) -> Answer<'a, Option<Vec<u8>>>;
 
     /// Returns the names of all facts that begin with `prefix`, ordered as bytes.
     ///
     /// # Errors
     /// Those of reading.
-    fn learned_keys<'a>(&'a self, prefix: &'a str) -> Answer<'a, Vec<String>>;
+    fn fact_keys<'a>(&'a self, prefix: &'a str) -> Answer<'a, Vec<String>>;
 
     /// Stores a fact durably. It replaces the old value of the same name; an empty value removes it. The last write
     /// wins, whichever node makes it.
     ///
     /// # Errors
     /// [`StoreError::TooLarge`], and those of writing.
-    fn learned_put<'a>(&'a self, key: &'a str, value: &'a [u8]) -> Answer<'a, ()>;
+    fn fact_put<'a>(&'a self, key: &'a str, value: &'a [u8]) -> Answer<'a, ()>;
 
     /// Writes what is pending, gives back all sessions that this node owns, and closes the engine.
     ///
@@ -377,18 +378,18 @@ impl Engine for Store {
         Box::pin(read(self, move |store| store.salvage(&session)))
     }
 
-    fn learned_get<'a>(&'a self, key: &'a str) -> Answer<'a, Option<Vec<u8>>> {
+    fn fact_get<'a>(&'a self, key: &'a str) -> Answer<'a, Option<Vec<u8>>> {
         let key = key.to_owned();
-        Box::pin(read(self, move |store| store.learned_get(&key)))
+        Box::pin(read(self, move |store| store.fact_get(&key)))
     }
 
-    fn learned_keys<'a>(&'a self, prefix: &'a str) -> Answer<'a, Vec<String>> {
+    fn fact_keys<'a>(&'a self, prefix: &'a str) -> Answer<'a, Vec<String>> {
         let prefix = prefix.to_owned();
-        Box::pin(read(self, move |store| store.learned_keys(&prefix)))
+        Box::pin(read(self, move |store| store.fact_keys(&prefix)))
     }
 
-    fn learned_put<'a>(&'a self, key: &'a str, value: &'a [u8]) -> Answer<'a, ()> {
-        Box::pin(Store::learned_put(self, key, value))
+    fn fact_put<'a>(&'a self, key: &'a str, value: &'a [u8]) -> Answer<'a, ()> {
+        Box::pin(Store::fact_put(self, key, value))
     }
 
     fn close(&self) -> Answer<'_, ()> {

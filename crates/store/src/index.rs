@@ -32,9 +32,9 @@ use crate::error::StoreError;
 use crate::files::{close_files, create_own_dir};
 use parking_lot::{Mutex, RwLock};
 pub(crate) use rows::{
-    Checkpoint, Location, PartRow, Row, RowPlace, SegmentRow, encode_learned, encode_used_key, key, row_sum,
+    Checkpoint, Location, PartRow, Row, RowPlace, SegmentRow, encode_fact, encode_used_key, key, row_sum,
 };
-use rows::{decode_learned, decode_used_key};
+use rows::{decode_fact, decode_used_key};
 
 /// How often sled's own lock is tried, and how long to wait between two attempts.
 const LOCK_ATTEMPTS: u32 = 400;
@@ -542,22 +542,22 @@ impl Index {
             .collect())
     }
 
-    /// Returns the names of the learned facts that begin with `prefix`, in order.
-    pub(crate) fn learned_keys(&self, prefix: &str) -> Result<Vec<String>, StoreError> {
+    /// Returns the names of the facts that begin with `prefix`, in order.
+    pub(crate) fn fact_keys(&self, prefix: &str) -> Result<Vec<String>, StoreError> {
         let from = [b"l", prefix.as_bytes()].concat();
         // No byte of a text is 255.
         let rows = self.range(&from, &[&from[..], &[0xff]].concat())?;
-        let is_known = |value: &[u8]| decode_learned(value).is_none_or(|(_, value)| !value.is_empty());
+        let is_known = |value: &[u8]| decode_fact(value).is_none_or(|(_, value)| !value.is_empty());
         let name = |(key, value): Pair| {
             key::split(&key).filter(|_| is_known(&value)).map(|(name, _)| name.to_owned())
         };
         Ok(rows.into_iter().filter_map(name).collect())
     }
 
-    /// Returns a learned fact, which is empty if it was removed, and where it lies.
-    pub(crate) fn learned(&self, name: &str) -> Result<Option<(Location, Vec<u8>)>, StoreError> {
-        let value = self.get(&key::learned(name))?;
-        Ok(value.as_deref().and_then(decode_learned))
+    /// Returns a fact, which is empty if it was removed, and where it lies.
+    pub(crate) fn fact(&self, name: &str) -> Result<Option<(Location, Vec<u8>)>, StoreError> {
+        let value = self.get(&key::fact(name))?;
+        Ok(value.as_deref().and_then(decode_fact))
     }
 }
 

@@ -12,7 +12,7 @@ use greenroom_kernel::head::{Head, LoggedState};
 
 use crate::error::StoreError;
 use crate::index::{
-    Change, Checkpoint, Index, Location, PartRow, Row, RowPlace, SegmentRow, encode_learned, encode_used_key,
+    Change, Checkpoint, Index, Location, PartRow, Row, RowPlace, SegmentRow, encode_fact, encode_used_key,
     key, row_sum,
 };
 use crate::journal::{Frame, FrameKind, SEGMENT_HEADER_BYTES};
@@ -25,7 +25,7 @@ pub(crate) enum Effect {
     Append { key: Option<String>, head: Arc<Head> },
     /// The session was deleted.
     Deleted,
-    /// A fact was learned.
+    /// A fact was stored.
     Learned { key: String, value: Vec<u8> },
     /// The session lost entries, and has had this head since.
     Quarantined { head: Arc<Head> },
@@ -365,10 +365,10 @@ impl Indexer {
                 self.count_dead(location);
             }
             Effect::Learned { key, value } => {
-                if let Some((old, _)) = self.learned(&key)? {
+                if let Some((old, _)) = self.fact(&key)? {
                     self.count_dead(old);
                 }
-                self.changes.push((key::learned(&key), Some(encode_learned(location, &value))));
+                self.changes.push((key::fact(&key), Some(encode_fact(location, &value))));
                 // The next fact of the same name reads this one back.
                 self.stage();
             }
@@ -398,8 +398,8 @@ impl Indexer {
         Ok(())
     }
 
-    fn learned(&self, name: &str) -> Result<Option<(Location, Vec<u8>)>, StoreError> {
-        self.index.learned(name)
+    fn fact(&self, name: &str) -> Result<Option<(Location, Vec<u8>)>, StoreError> {
+        self.index.fact(name)
     }
 
     /// Adds the entries of a frame. `parts` is where the parts before it begin and end, if it commits a
@@ -527,7 +527,7 @@ impl Indexer {
         effect: &Effect,
     ) -> Result<bool, StoreError> {
         match effect {
-            Effect::Learned { key, .. } => Ok(self.learned(key)?.is_some_and(|(at, _)| at == location)),
+            Effect::Learned { key, .. } => Ok(self.fact(key)?.is_some_and(|(at, _)| at == location)),
             Effect::Deleted => Ok(false),
             Effect::Part { .. } | Effect::Append { .. } | Effect::Commit { .. } => {
                 for sequence in frame.sequence..frame.sequence + u64::from(frame.count) {
@@ -562,7 +562,7 @@ impl Indexer {
     ) -> Result<(), StoreError> {
         match effect {
             Effect::Learned { key, value } => {
-                self.changes.push((key::learned(key), Some(encode_learned(to, value))));
+                self.changes.push((key::fact(key), Some(encode_fact(to, value))));
                 return Ok(());
             }
             Effect::Deleted => return Ok(()),

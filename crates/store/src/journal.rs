@@ -112,7 +112,7 @@ pub(crate) enum FrameKind {
     Append = 1,
     /// The session was deleted.
     Deleted = 2,
-    /// A learned fact, which belongs to no session.
+    /// A fact, which belongs to no session.
     Learned = 3,
     /// Entries of the session were found to be lost.
     Quarantined = 4,
@@ -151,7 +151,7 @@ pub(crate) struct Frame {
     /// The number of entries in the frame.
     pub(crate) count: u32,
     pub(crate) kind: FrameKind,
-    /// The session that the frame belongs to; empty for a learned fact.
+    /// The session that the frame belongs to; empty for a fact.
     pub(crate) session: Arc<str>,
 }
 

@@ -97,10 +97,10 @@ use writer::Command;
 
 /// The maximum number of encoded bytes in a part of a batch, and so in an entry (32 MiB).
 pub const BATCH_BYTES_MAX: u64 = 32 << 20;
-/// The maximum number of bytes in an idempotency key, and in the name of a learned fact.
+/// The maximum number of bytes in an idempotency key, and in the name of a fact.
 pub const KEY_BYTES_MAX: u64 = 512;
-/// The maximum number of bytes in a learned fact (1 MiB).
-pub const LEARNED_BYTES_MAX: u64 = 1 << 20;
+/// The maximum number of bytes in a fact (1 MiB).
+pub const FACT_BYTES_MAX: u64 = 1 << 20;
 
 /// The location and settings of a store.
 #[derive(Debug, Clone)]
@@ -509,43 +509,43 @@ impl Store {
         }
     }
 
-    /// Returns a learned fact, such as a model's true window; `None` if it is not known. This blocks on the
+    /// Returns a fact, such as a model's true window; `None` if it is not known. This blocks on the
     /// disk, briefly.
     ///
     /// # Errors
     /// [`StoreError::Index`], [`StoreError::Closed`].
-    pub fn learned_get(&self, key: &str) -> Result<Option<Vec<u8>>, StoreError> {
+    pub fn fact_get(&self, key: &str) -> Result<Option<Vec<u8>>, StoreError> {
         match self.inner.as_ref() {
-            Inner::Memory(memory) => Ok(open_memory(memory)?.learned_get(key)),
+            Inner::Memory(memory) => Ok(open_memory(memory)?.fact_get(key)),
             #[cfg(feature = "disk")]
-            Inner::Disk(disk) => disk.learned_get(key),
+            Inner::Disk(disk) => disk.fact_get(key),
         }
     }
 
-    /// Returns the names of all learned facts that begin with `prefix`, in order. This blocks on the disk,
+    /// Returns the names of all facts that begin with `prefix`, in order. This blocks on the disk,
     /// briefly.
     ///
     /// # Errors
     /// [`StoreError::Index`], [`StoreError::Closed`].
-    pub fn learned_keys(&self, prefix: &str) -> Result<Vec<String>, StoreError> {
+    pub fn fact_keys(&self, prefix: &str) -> Result<Vec<String>, StoreError> {
         match self.inner.as_ref() {
-            Inner::Memory(memory) => Ok(open_memory(memory)?.learned_keys(prefix)),
+            Inner::Memory(memory) => Ok(open_memory(memory)?.fact_keys(prefix)),
             #[cfg(feature = "disk")]
-            Inner::Disk(disk) => disk.learned_keys(prefix),
+            Inner::Disk(disk) => disk.fact_keys(prefix),
         }
     }
 
-    /// Stores a learned fact durably. It replaces the old value of the same key; an empty value removes it. The key of
+    /// Stores a fact durably. It replaces the old value of the same key; an empty value removes it. The key of
     /// a removed fact stays in the files.
     ///
     /// # Errors
     /// [`StoreError::TooLarge`]; [`StoreError::Full`] and [`StoreError::Io`] if it could not be written.
-    pub async fn learned_put(&self, key: &str, value: &[u8]) -> Result<(), StoreError> {
+    pub async fn fact_put(&self, key: &str, value: &[u8]) -> Result<(), StoreError> {
         check_fact(key, value)?;
         let (key, value) = (key.to_owned(), value.to_vec());
         match self.inner.as_ref() {
             Inner::Memory(memory) => {
-                open_memory(memory)?.learned_put(key, value);
+                open_memory(memory)?.fact_put(key, value);
                 Ok(())
             }
             #[cfg(feature = "disk")]
@@ -593,7 +593,7 @@ fn check_size(what: &'static str, size: usize, limit: u64) -> Result<(), StoreEr
 /// [`StoreError::TooLarge`].
 pub fn check_fact(key: &str, value: &[u8]) -> Result<(), StoreError> {
     check_size("bytes of a fact's name", key.len(), KEY_BYTES_MAX)?;
-    check_size("bytes of a fact", value.len(), LEARNED_BYTES_MAX)
+    check_size("bytes of a fact", value.len(), FACT_BYTES_MAX)
 }
 
 /// Checks a session's id.

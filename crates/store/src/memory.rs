@@ -27,7 +27,7 @@ struct Session {
 #[derive(Debug, Default)]
 pub(crate) struct Memory {
     sessions: BTreeMap<String, Session>,
-    learned: HashMap<String, Vec<u8>>,
+    facts: HashMap<String, Vec<u8>>,
     pub(crate) is_closed: bool,
     /// A file that simulates a failing disk.
     disk: Option<Arc<dyn File>>,
@@ -41,8 +41,8 @@ impl Memory {
 
     /// Returns an open copy.
     pub(crate) fn reopened(&self) -> Self {
-        let Self { sessions, learned, is_closed: _, disk } = self;
-        Self { sessions: sessions.clone(), learned: learned.clone(), is_closed: false, disk: disk.clone() }
+        let Self { sessions, facts, is_closed: _, disk } = self;
+        Self { sessions: sessions.clone(), facts: facts.clone(), is_closed: false, disk: disk.clone() }
     }
 
     /// Appends a batch that is already validated except against the session. `first` is its first id.
@@ -109,22 +109,22 @@ impl Memory {
         removed.ok_or_else(|| StoreError::NotFound { session: session.to_owned() })
     }
 
-    pub(crate) fn learned_get(&self, key: &str) -> Option<Vec<u8>> {
-        self.learned.get(key).cloned()
+    pub(crate) fn fact_get(&self, key: &str) -> Option<Vec<u8>> {
+        self.facts.get(key).cloned()
     }
 
-    pub(crate) fn learned_keys(&self, prefix: &str) -> Vec<String> {
+    pub(crate) fn fact_keys(&self, prefix: &str) -> Vec<String> {
         let mut keys: Vec<String> =
-            self.learned.keys().filter(|key| key.starts_with(prefix)).cloned().collect();
+            self.facts.keys().filter(|key| key.starts_with(prefix)).cloned().collect();
         keys.sort_unstable();
         keys
     }
 
-    pub(crate) fn learned_put(&mut self, key: String, value: Vec<u8>) {
+    pub(crate) fn fact_put(&mut self, key: String, value: Vec<u8>) {
         if value.is_empty() {
-            self.learned.remove(&key);
+            self.facts.remove(&key);
         } else {
-            self.learned.insert(key, value);
+            self.facts.insert(key, value);
         }
     }
 }

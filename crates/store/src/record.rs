@@ -42,7 +42,7 @@ pub(crate) enum StoredRecord {
     },
     /// The session was deleted. All its frames before this one are dead.
     Deleted,
-    /// A learned fact.
+    /// A fact.
     Learned {
         /// The name of the fact.
         key: String,

@@ -87,7 +87,7 @@ pub(crate) enum Command {
     Commit { batch: u64, part: Box<AppendCommand> },
     /// Discard the session's uncommitted batch.
     DropParts { session: String },
-    /// Store a learned fact.
+    /// Store a fact.
     LearnedPut { key: String, value: Vec<u8>, reply: Reply<()> },
     /// Delete the session.
     Delete { session: String, reply: Reply<()> },

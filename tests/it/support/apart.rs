@@ -123,19 +123,19 @@ impl Engine for Apart {
         self.ask(move |on, engine| on.block_on(engine.salvage(&session)))
     }
 
-    fn learned_get<'a>(&'a self, key: &'a str) -> Answer<'a, Option<Vec<u8>>> {
+    fn fact_get<'a>(&'a self, key: &'a str) -> Answer<'a, Option<Vec<u8>>> {
         let key = key.to_owned();
-        self.ask(move |on, engine| on.block_on(engine.learned_get(&key)))
+        self.ask(move |on, engine| on.block_on(engine.fact_get(&key)))
     }
 
-    fn learned_keys<'a>(&'a self, prefix: &'a str) -> Answer<'a, Vec<String>> {
+    fn fact_keys<'a>(&'a self, prefix: &'a str) -> Answer<'a, Vec<String>> {
         let prefix = prefix.to_owned();
-        self.ask(move |on, engine| on.block_on(engine.learned_keys(&prefix)))
+        self.ask(move |on, engine| on.block_on(engine.fact_keys(&prefix)))
     }
 
-    fn learned_put<'a>(&'a self, key: &'a str, value: &'a [u8]) -> Answer<'a, ()> {
+    fn fact_put<'a>(&'a self, key: &'a str, value: &'a [u8]) -> Answer<'a, ()> {
         let (key, value) = (key.to_owned(), value.to_vec());
-        self.ask(move |on, engine| on.block_on(engine.learned_put(&key, &value)))
+        self.ask(move |on, engine| on.block_on(engine.fact_put(&key, &value)))
     }
 
     fn close(&self) -> Answer<'_, ()> {

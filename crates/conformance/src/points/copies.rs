@@ -37,7 +37,7 @@ pub async fn there_and_back(first: &Arc<dyn Engine>, second: &Arc<dyn Engine>, t
         let titled = Head { title: Some(format!("title {number}")), ..head(next) };
         append(first.as_ref(), &session, Batch { entries: Vec::new(), head: titled.into(), key: None }).await;
     }
-    first.learned_put("window", b"9").await.expect("it is stored");
+    first.fact_put("window", b"9").await.expect("it is stored");
 
     // A session that is another one stops the copy, and stays as it is.
     append(second.as_ref(), "copy 9", batch(0, 9, "another", None)).await;
@@ -77,7 +77,7 @@ pub async fn there_and_back(first: &Arc<dyn Engine>, second: &Arc<dyn Engine>, t
     assert!(all.len() as u64 == SESSIONS && keys.len() > 8, "{} sessions, {} keys", all.len(), keys.len());
     for engine in [second, third] {
         assert!(contents(engine).await.expect("it is read") == all, "heads and entries are the same");
-        assert_eq!(engine.learned_get("window").await.expect("it is read").as_deref(), Some(&b"9"[..]));
+        assert_eq!(engine.fact_get("window").await.expect("it is read").as_deref(), Some(&b"9"[..]));
         for (session, key, first) in &keys {
             let found = engine.used_key(session, key).await.expect("it is read");
             assert_eq!(found, Some(EntryId(*first)), "{session} {key}");

@@ -158,7 +158,7 @@ pub async fn away(engine: &Arc<dyn Engine>, proxy: &Proxy) {
     proxy.set(Mode::Refuse);
     refused(engine.head(session).await, "unavailable", "a read without a server");
     refused(engine.append(session, batch(1, 1, "refused", Some("a"))).await, "unavailable", "no server");
-    refused(engine.learned_put("k", b"v").await, "unavailable", "a fact without a server");
+    refused(engine.fact_put("k", b"v").await, "unavailable", "a fact without a server");
     proxy.set(Mode::Pass);
     assert_eq!(whole(engine.as_ref(), session).await, ["first"], "nothing was stored");
     append(engine.as_ref(), session, batch(1, 1, "refused", Some("a"))).await;

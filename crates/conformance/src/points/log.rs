@@ -160,18 +160,18 @@ pub async fn reads(fixture: &dyn Fixture) {
     let engine = engine.as_ref();
     for (key, value) in [("w/a", "1"), ("w/b", "2"), ("w/a", "3"), ("w%", "4"), ("v", "5"), ("w/\u{e9}", "6")]
     {
-        engine.learned_put(key, value.as_bytes()).await.expect("it is stored");
+        engine.fact_put(key, value.as_bytes()).await.expect("it is stored");
     }
-    let value = engine.learned_get("w/a").await.expect("it is read");
+    let value = engine.fact_get("w/a").await.expect("it is read");
     assert_eq!(value.as_deref(), Some("3".as_bytes()), "the last value counts");
-    assert_eq!(engine.learned_keys("w/").await.expect("they are read"), ["w/a", "w/b", "w/\u{e9}"]);
-    assert_eq!(engine.learned_keys("v").await.expect("they are read"), ["v"]);
-    assert_eq!(engine.learned_keys("").await.expect("they are read").len(), 5);
-    engine.learned_put("w/a", b"").await.expect("it is removed");
-    engine.learned_put("none", b"").await.expect("what is not there is removed, too");
-    assert_eq!(engine.learned_get("w/a").await.expect("it is read"), None);
-    refused(engine.learned_put(&"k".repeat(513), b"v").await, "too large", "a name");
-    refused(engine.learned_put("k", &vec![0; (1 << 20) + 1]).await, "too large", "a value");
+    assert_eq!(engine.fact_keys("w/").await.expect("they are read"), ["w/a", "w/b", "w/\u{e9}"]);
+    assert_eq!(engine.fact_keys("v").await.expect("they are read"), ["v"]);
+    assert_eq!(engine.fact_keys("").await.expect("they are read").len(), 5);
+    engine.fact_put("w/a", b"").await.expect("it is removed");
+    engine.fact_put("none", b"").await.expect("what is not there is removed, too");
+    assert_eq!(engine.fact_get("w/a").await.expect("it is read"), None);
+    refused(engine.fact_put(&"k".repeat(513), b"v").await, "too large", "a name");
+    refused(engine.fact_put("k", &vec![0; (1 << 20) + 1]).await, "too large", "a value");
     engine.close().await.expect("it closes");
 }
 
@@ -359,8 +359,8 @@ pub async fn like_memory(fixture: &dyn Fixture) {
             }
             18 => {
                 let value = "v".repeat(usize::try_from(random.below(3)).unwrap_or(0));
-                let put = shown(engine.learned_put(session, value.as_bytes()).await);
-                (put, shown(model.learned_put(session, value.as_bytes()).await))
+                let put = shown(engine.fact_put(session, value.as_bytes()).await);
+                (put, shown(model.fact_put(session, value.as_bytes()).await))
             }
             _ => {
                 if random.below(5) == 0 {
@@ -368,7 +368,7 @@ pub async fn like_memory(fixture: &dyn Fixture) {
                     engine = open(fixture).await;
                     reopened += 1;
                 }
-                (shown(engine.learned_get(session).await), shown(model.learned_get(session).await))
+                (shown(engine.fact_get(session).await), shown(model.fact_get(session).await))
             }
         };
         let (got, expected) = pair;

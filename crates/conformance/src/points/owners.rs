@@ -370,8 +370,8 @@ pub async fn reads_by_others(cluster: &dyn Cluster) {
         assert_eq!(tail.len() as u64, count, "append {number}");
         let used = reader.used_key(session, &key).await.expect("it is read");
         assert_eq!(used, Some(EntryId(entries - count)), "append {number}");
-        reader.learned_put("newest", key.as_bytes()).await.expect("it is stored");
-        let newest = engines[pick(&mut random)].learned_get("newest").await.expect("it is read");
+        reader.fact_put("newest", key.as_bytes()).await.expect("it is stored");
+        let newest = engines[pick(&mut random)].fact_get("newest").await.expect("it is read");
         assert_eq!(newest.as_deref(), Some(key.as_bytes()));
     }
     assert!(changes > 15, "only {changes} changes of owner");

@@ -71,10 +71,10 @@ impl Runtime {
 }
 
 async fn delete(deps: &Deps, name: &str) -> Result<bool> {
-    let mut keys = deps.store.learned_keys(&key(name, "")).await?;
+    let mut keys = deps.store.fact_keys(&key(name, "")).await?;
     // Last, so that a deletion that is interrupted can be repeated.
     keys.extend(stored_labels(&*deps.store, name).await?.map(|_| labels_key(name)));
-    for done in join_all(keys.iter().map(|key| deps.store.learned_put(key, &[]))).await {
+    for done in join_all(keys.iter().map(|key| deps.store.fact_put(key, &[]))).await {
         done?;
     }
     Ok(!keys.is_empty())
@@ -86,11 +86,11 @@ pub(super) async fn forget_session(deps: &Deps, session: &str) {
         let mut keys = Vec::new();
         for name in names(&*deps.store).await? {
             let key = key(&name, session);
-            if deps.store.learned_get(&key).await?.is_some() {
+            if deps.store.fact_get(&key).await?.is_some() {
                 keys.push(key);
             }
         }
-        for done in join_all(keys.iter().map(|key| deps.store.learned_put(key, &[]))).await {
+        for done in join_all(keys.iter().map(|key| deps.store.fact_put(key, &[]))).await {
             done?;
         }
         Ok::<_, Error>(())
@@ -115,7 +115,7 @@ fn labels_key(name: &str) -> String {
 
 async fn names(store: &dyn Engine) -> Result<Vec<String>> {
     let prefix = labels_key("");
-    let keys = store.learned_keys(&prefix).await?;
+    let keys = store.fact_keys(&prefix).await?;
     let decoded = keys.iter().flat_map(|key| form_urlencoded::parse(&key.as_bytes()[prefix.len()..]).take(1));
     let names: BTreeSet<String> = decoded.map(|(name, _)| name.into_owned()).collect();
     Ok(names.into_iter().collect())
@@ -126,15 +126,15 @@ pub(super) async fn stored_labels(
     store: &dyn Engine,
     name: &str,
 ) -> Result<Option<BTreeMap<String, String>>> {
-    let value = store.learned_get(&labels_key(name)).await?;
+    let value = store.fact_get(&labels_key(name)).await?;
     Ok(value.and_then(|value| serde_json::from_slice(&value).ok()))
 }
 
 /// Returns what a consumer has committed.
 pub(super) async fn stored_position(store: &dyn Engine, name: &str) -> Result<Position> {
     let mut position = Position::default();
-    for key in store.learned_keys(&key(name, "")).await? {
-        let value = store.learned_get(&key).await?.unwrap_or_default();
+    for key in store.fact_keys(&key(name, "")).await? {
+        let value = store.fact_get(&key).await?.unwrap_or_default();
         if let Some(stored) = std::str::from_utf8(&value).ok().and_then(Position::parse) {
             position.name(&stored);
         }
@@ -145,7 +145,7 @@ pub(super) async fn stored_position(store: &dyn Engine, name: &str) -> Result<Po
 /// Stores the labels of a consumer.
 pub(super) async fn store_labels(deps: &Deps, name: &str, labels: &BTreeMap<String, String>) -> Result<()> {
     let value = serde_json::to_vec(labels).map_err(|error| Error::internal("storing labels", &error))?;
-    Ok(deps.store.learned_put(&labels_key(name), &value).await?)
+    Ok(deps.store.fact_put(&labels_key(name), &value).await?)
 }
 
 /// Stores how far single sessions were processed.
@@ -155,7 +155,7 @@ pub(super) async fn store_positions(
     positions: &[(&Arc<str>, Position)],
 ) -> Result<()> {
     let put = async |(id, position): &(&Arc<str>, Position)| {
-        deps.store.learned_put(&key(name, id), position.to_string().as_bytes()).await
+        deps.store.fact_put(&key(name, id), position.to_string().as_bytes()).await
     };
     // Together, so that one write to the disk serves all.
     for done in join_all(positions.iter().map(put)).await {

@@ -52,7 +52,7 @@ async fn delete_all(runtime: &Runtime, id: &str) -> Result<()> {
     runtime.close(id).await?;
     let below = runtime.stored_tree(id).await?;
     if !below.is_empty() {
-        deps.store.learned_put(&own(&*deps.store, DELETING), id.as_bytes()).await?;
+        deps.store.fact_put(&own(&*deps.store, DELETING), id.as_bytes()).await?;
     }
     for session in below.iter().rev() {
         delete_one(runtime, session).await?;
@@ -67,7 +67,7 @@ async fn delete_all(runtime: &Runtime, id: &str) -> Result<()> {
         delete_one(runtime, session).await?;
     }
     if !below.is_empty() {
-        deps.store.learned_put(&own(&*deps.store, DELETING), &[]).await?;
+        deps.store.fact_put(&own(&*deps.store, DELETING), &[]).await?;
     }
     Ok(())
 }
@@ -91,7 +91,7 @@ pub(crate) async fn delete_unused(
     let _turn = deps.deletions.lock().await;
     let below = runtime.stored_tree(id).await?;
     if !below.is_empty() {
-        deps.store.learned_put(&own(&*deps.store, DELETING_BELOW), id.as_bytes()).await?;
+        deps.store.fact_put(&own(&*deps.store, DELETING_BELOW), id.as_bytes()).await?;
     }
     let is_deleted = runtime.delete_unused_alone(id, entries, reason).await;
     if let Ok(true) = is_deleted {
@@ -103,7 +103,7 @@ pub(crate) async fn delete_unused(
         }
     }
     if !below.is_empty() {
-        deps.store.learned_put(&own(&*deps.store, DELETING_BELOW), &[]).await?;
+        deps.store.fact_put(&own(&*deps.store, DELETING_BELOW), &[]).await?;
     }
     is_deleted
 }
@@ -118,14 +118,14 @@ async fn delete_stored(store: &dyn Engine, id: &str) -> Result<()> {
     }
     let below = family::below(store, id).await?;
     if !below.is_empty() {
-        store.learned_put(&own(store, DELETING), id.as_bytes()).await?;
+        store.fact_put(&own(store, DELETING), id.as_bytes()).await?;
     }
     for (session, _) in below.iter().rev() {
         store.delete(session).await?;
     }
     store.delete(id).await?;
     if !below.is_empty() {
-        store.learned_put(&own(store, DELETING), &[]).await?;
+        store.fact_put(&own(store, DELETING), &[]).await?;
     }
     Ok(())
 }
@@ -141,7 +141,7 @@ pub(crate) async fn finish(store: &dyn Engine) -> Result<()> {
 
 /// Returns the session that was being deleted, by this key.
 async fn interrupted(store: &dyn Engine, key: &str) -> Result<Option<String>> {
-    let id = store.learned_get(&own(store, key)).await?.filter(|id| !id.is_empty());
+    let id = store.fact_get(&own(store, key)).await?.filter(|id| !id.is_empty());
     Ok(id.map(|id| String::from_utf8_lossy(&id).into_owned()))
 }
 
@@ -151,7 +151,7 @@ async fn resume(store: &dyn Engine) -> Result<()> {
             delete_children(store, &id).await?;
             tracing::info!(session = %id, "an interrupted deletion was finished");
         }
-        store.learned_put(&own(store, DELETING_BELOW), &[]).await?;
+        store.fact_put(&own(store, DELETING_BELOW), &[]).await?;
     }
     let Some(id) = interrupted(store, DELETING).await? else { return Ok(()) };
     match delete_stored(store, &id).await {
@@ -160,7 +160,7 @@ async fn resume(store: &dyn Engine) -> Result<()> {
             // The session itself was the last one to delete, unless another was created below it at that
             // moment.
             delete_children(store, &id).await?;
-            store.learned_put(&own(store, DELETING), &[]).await?;
+            store.fact_put(&own(store, DELETING), &[]).await?;
         }
         Err(error) => return Err(error),
     }

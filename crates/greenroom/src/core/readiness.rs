@@ -40,7 +40,7 @@ impl Readiness {
         if !self.is_broken.load(Ordering::Relaxed) {
             return Ok(());
         }
-        let tried = store.learned_put(TRIAL, &now_ms.to_le_bytes()).await;
+        let tried = store.fact_put(TRIAL, &now_ms.to_le_bytes()).await;
         self.note(&tried);
         tried
     }

@@ -159,7 +159,7 @@ impl Learned {
         }
         self.facts.lock().remove(&key);
         let _turn = self.writing.lock().await;
-        self.store.learned_put(&key, &[]).await?;
+        self.store.fact_put(&key, &[]).await?;
         Ok(true)
     }
 
@@ -203,7 +203,7 @@ impl Learned {
         tokio::spawn(async move {
             let _turn = writing.lock().await;
             let value = facts.lock().get(&key).cloned().unwrap_or_default();
-            if let Err(error) = store.learned_put(&key, &value).await {
+            if let Err(error) = store.fact_put(&key, &value).await {
                 tracing::warn!(%error, key, "learned facts could not be stored; they will be learned again");
             }
         });
@@ -225,8 +225,8 @@ impl LearnedLimit {
 /// Returns the stored facts of one kind.
 async fn stored(store: &dyn Engine, what: &str) -> Result<Vec<(String, Vec<u8>)>, StoreError> {
     let mut facts = Vec::new();
-    for key in store.learned_keys(&format!("{what} ")).await? {
-        if let Some(fact) = store.learned_get(&key).await?.filter(|fact| !fact.is_empty()) {
+    for key in store.fact_keys(&format!("{what} ")).await? {
+        if let Some(fact) = store.fact_get(&key).await?.filter(|fact| !fact.is_empty()) {
             facts.push((key, fact));
         }
     }

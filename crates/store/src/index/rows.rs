@@ -255,12 +255,12 @@ pub(crate) fn decode_used_key(bytes: &[u8]) -> Option<(u64, Location)> {
     Some((cursor.u64()?, Location::read(&mut cursor)?))
 }
 
-/// Encodes the value of a learned fact: where it lies, and the fact itself.
-pub(crate) fn encode_learned(location: Location, value: &[u8]) -> Vec<u8> {
+/// Encodes the value of a fact: where it lies, and the fact itself.
+pub(crate) fn encode_fact(location: Location, value: &[u8]) -> Vec<u8> {
     [location.encode().as_slice(), value].concat()
 }
 
-pub(crate) fn decode_learned(bytes: &[u8]) -> Option<(Location, Vec<u8>)> {
+pub(crate) fn decode_fact(bytes: &[u8]) -> Option<(Location, Vec<u8>)> {
     let mut cursor = Cursor::new(bytes);
     let location = Location::read(&mut cursor)?;
     Some((location, cursor.rest().to_vec()))
@@ -309,8 +309,8 @@ pub(crate) mod key {
         session(b'k', id, key.as_bytes())
     }
 
-    /// Returns the key of a learned fact.
-    pub(crate) fn learned(name: &str) -> Vec<u8> {
+    /// Returns the key of a fact.
+    pub(crate) fn fact(name: &str) -> Vec<u8> {
         session(b'l', name, &[])
     }
 

@@ -80,7 +80,7 @@ fn a_backup_is_a_store_of_its_own() {
     let store = open(&home);
     fill(&store, &["a", "b", "gone"], 20);
     append(&store, "b", keyed(20, &["keyed"], "key")).unwrap();
-    wait(store.learned_put("fact", b"value")).unwrap();
+    wait(store.fact_put("fact", b"value")).unwrap();
     wait(store.delete("gone")).unwrap();
     let info = back_up(&store, &backup).unwrap();
     assert_eq!((info.sessions, info.entries, info.made_at_ms), (2, 41, 1_000));
@@ -98,7 +98,7 @@ fn a_backup_is_a_store_of_its_own() {
     }
     // It is a store itself, too.
     let other = open(&backup);
-    assert_eq!(other.learned_get("fact").unwrap().as_deref(), Some(b"value".as_slice()));
+    assert_eq!(other.fact_get("fact").unwrap().as_deref(), Some(b"value".as_slice()));
     let again = append(&other, "b", keyed(21, &["again"], "key")).unwrap();
     assert!(matches!(again, crate::Appended::Duplicate { first } if first.0 == 20));
     drop(other);

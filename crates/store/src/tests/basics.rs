@@ -126,7 +126,7 @@ fn what_is_too_large_is_refused() {
     both(|store| {
         let key = "k".repeat(513);
         assert!(matches!(append(store, "one", keyed(0, &["a"], &key)), Err(StoreError::TooLarge { .. })));
-        assert!(matches!(wait(store.learned_put("k", &vec![0; 1 << 21])), Err(StoreError::TooLarge { .. })));
+        assert!(matches!(wait(store.fact_put("k", &vec![0; 1 << 21])), Err(StoreError::TooLarge { .. })));
     });
     let world = World::new();
     let huge = "x".repeat(33 << 20);
@@ -157,7 +157,7 @@ fn a_store_is_as_it_was_after_a_close_and_after_a_drop() {
         for id in round * 3..round * 3 + 3 {
             append(&store, "one", batch(id, &[&"x".repeat(700)])).unwrap();
         }
-        wait(store.learned_put("ratio", &round.to_le_bytes())).unwrap();
+        wait(store.fact_put("ratio", &round.to_le_bytes())).unwrap();
         if round % 2 == 0 {
             let clone = store.clone();
             wait(store.close()).unwrap();
@@ -166,7 +166,7 @@ fn a_store_is_as_it_was_after_a_close_and_after_a_drop() {
         }
     }
     let store = world.open_quiet();
-    assert_eq!(store.learned_get("ratio").unwrap(), Some(5_u64.to_le_bytes().to_vec()));
+    assert_eq!(store.fact_get("ratio").unwrap(), Some(5_u64.to_le_bytes().to_vec()));
     assert_eq!(texts(&store, "one", 0).unwrap().len(), 18);
     assert!(world.memory.paths().len() > 3, "several segments");
 }

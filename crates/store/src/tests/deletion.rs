@@ -22,7 +22,7 @@ fn fill(store: &Store) {
             let key = format!("{session}{id}");
             append(store, session, keyed(id, &[&text(session, id)], &key)).unwrap();
         }
-        wait(store.learned_put("fact", &id.to_le_bytes())).unwrap();
+        wait(store.fact_put("fact", &id.to_le_bytes())).unwrap();
     }
 }
 
@@ -31,7 +31,7 @@ fn check_live(store: &Store) {
     assert_eq!(texts(store, "live", 0).unwrap(), expected);
     let again = append(store, "live", keyed(12, &["x"], "live3")).unwrap();
     assert!(matches!(again, crate::Appended::Duplicate { first } if first.0 == 3), "{again:?}");
-    assert_eq!(store.learned_get("fact").unwrap(), Some(11_u64.to_le_bytes().to_vec()));
+    assert_eq!(store.fact_get("fact").unwrap(), Some(11_u64.to_le_bytes().to_vec()));
     assert_eq!(store.head("gone").unwrap(), None);
     assert_eq!(texts(store, "dead", 0).unwrap(), ["new"]);
 }
@@ -308,7 +308,7 @@ fn what_was_deleted_on_a_full_disk_is_erased_by_itself_once_there_is_room() {
             world.memory.leave_room(10_000_000);
             let (store, _) = world.open();
             // The first command is performed after that.
-            wait(store.learned_put("fact", b"x")).unwrap();
+            wait(store.fact_put("fact", b"x")).unwrap();
             (store, 200)
         } else {
             world.memory.leave_room(10_000_000);
@@ -378,10 +378,10 @@ fn a_rewritten_segment_keeps_the_frames_that_are_needed_and_no_others() {
     };
     append(&store, "one", titled("old")).unwrap();
     append(&store, "one", titled("new")).unwrap();
-    wait(store.learned_put("fact", b"old")).unwrap();
-    wait(store.learned_put("fact", b"new")).unwrap();
-    wait(store.learned_put("gone", b"x")).unwrap();
-    wait(store.learned_put("gone", b"")).unwrap();
+    wait(store.fact_put("fact", b"old")).unwrap();
+    wait(store.fact_put("fact", b"new")).unwrap();
+    wait(store.fact_put("gone", b"x")).unwrap();
+    wait(store.fact_put("gone", b"")).unwrap();
     let one = |sequence| (FrameKind::Append, "one".to_owned(), sequence);
     let needed = vec![
         one(0),
@@ -403,11 +403,11 @@ fn a_rewritten_segment_keeps_the_frames_that_are_needed_and_no_others() {
             std::fs::remove_dir_all(world.index()).unwrap();
         }
         let (store, _) = world.open();
-        assert_eq!(store.learned_keys("").unwrap(), ["fact"]);
-        assert_eq!(store.learned_get("gone").unwrap(), None);
+        assert_eq!(store.fact_keys("").unwrap(), ["fact"]);
+        assert_eq!(store.fact_get("gone").unwrap(), None);
         assert_eq!(texts(&store, "one", 0).unwrap(), ["first"]);
         assert_eq!(store.head("one").unwrap().unwrap().title.as_deref(), Some("new"));
-        assert_eq!(store.learned_get("fact").unwrap().as_deref(), Some(&b"new"[..]));
+        assert_eq!(store.fact_get("fact").unwrap().as_deref(), Some(&b"new"[..]));
         for (key, first) in [("with an entry", 0), ("without an entry", 1)] {
             let again = append(&store, "one", keyed(1, &["twice"], key)).unwrap();
             assert_eq!(again, Appended::Duplicate { first: EntryId(first) }, "{key}");

@@ -107,8 +107,8 @@ fn run(steps: Vec<Step>) {
             Step::Learn { key, value } => {
                 // A third of them removes it.
                 let value: &[u8] = if value % 3 == 0 { &[] } else { &[value] };
-                wait(disk.learned_put(&key.to_string(), value)).unwrap();
-                wait(memory.learned_put(&key.to_string(), value)).unwrap();
+                wait(disk.fact_put(&key.to_string(), value)).unwrap();
+                wait(memory.fact_put(&key.to_string(), value)).unwrap();
             }
             Step::Reopen => {
                 drop(disk);
@@ -127,10 +127,10 @@ fn run(steps: Vec<Step>) {
             }
         }
         for key in ["0", "1"] {
-            assert_eq!(disk.learned_get(key).unwrap(), memory.learned_get(key).unwrap());
-            let keys = disk.learned_keys(key).unwrap();
-            assert_eq!(keys, memory.learned_keys(key).unwrap());
-            assert_eq!(keys.iter().any(|known| known == key), disk.learned_get(key).unwrap().is_some());
+            assert_eq!(disk.fact_get(key).unwrap(), memory.fact_get(key).unwrap());
+            let keys = disk.fact_keys(key).unwrap();
+            assert_eq!(keys, memory.fact_keys(key).unwrap());
+            assert_eq!(keys.iter().any(|known| known == key), disk.fact_get(key).unwrap().is_some());
         }
     }
     let observed = observe(&disk);

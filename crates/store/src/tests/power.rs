@@ -38,7 +38,7 @@ fn work(store: &Store, random: &mut Random, expected: &mut Expected, steps: u64)
             // It may be on the disk nevertheless; the next start shows.
             Err(_) => return,
         }
-        if random.below(10) == 0 && wait(store.learned_put("fact", &step.to_le_bytes())).is_err() {
+        if random.below(10) == 0 && wait(store.fact_put("fact", &step.to_le_bytes())).is_err() {
             return;
         }
     }

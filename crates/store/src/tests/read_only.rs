@@ -62,7 +62,7 @@ fn everything_is_told_and_nothing_is_changed() {
         wait(store.accept_loss("a")).map(drop),
         wait(store.accept_unknown_loss(1)).map(drop),
         wait(store.reclaim()).map(drop),
-        wait(store.learned_put("fact", b"1")),
+        wait(store.fact_put("fact", b"1")),
     ] {
         assert!(matches!(refused, Err(StoreError::NotPermitted { .. })), "{refused:?}");
     }

@@ -84,13 +84,13 @@ fn decoded<T: for<'de> Deserialize<'de> + Default>(bytes: Result<Option<Vec<u8>>
 
 /// Reads an account where the store answers at once.
 pub(super) fn read_now(store: &Store, name: &Name) -> StoredAccount {
-    let days = decoded(store.learned_get(&key(ACCOUNT_DAYS, name)));
-    StoredAccount { days, ..decoded(store.learned_get(&key(ACCOUNT, name))) }
+    let days = decoded(store.fact_get(&key(ACCOUNT_DAYS, name)));
+    StoredAccount { days, ..decoded(store.fact_get(&key(ACCOUNT, name))) }
 }
 
 /// Reads an account.
 async fn read(store: &dyn Engine, name: &Name) -> StoredAccount {
-    let value = async |prefix| store.learned_get(&own(store, &key(prefix, name))).await;
+    let value = async |prefix| store.fact_get(&own(store, &key(prefix, name))).await;
     let days = decoded(value(ACCOUNT_DAYS).await);
     StoredAccount { days, ..decoded(value(ACCOUNT).await) }
 }
@@ -136,7 +136,7 @@ impl Accounts {
     /// Reads all accounts, for an engine that answers only to those who wait.
     async fn read_all(&self) -> Result<(), StoreError> {
         let prefix = self.own(ACCOUNT);
-        for key in self.store.learned_keys(&prefix).await? {
+        for key in self.store.fact_keys(&prefix).await? {
             let Some((name, value)) = key[prefix.len()..].split_once('\t') else { continue };
             let label = Label { name: name.into(), value: value.into() };
             let name = Some(label).filter(|label| !label.name.is_empty());
@@ -157,7 +157,7 @@ impl Accounts {
         if self.store.as_store().is_none() {
             self.read_all().await?;
         }
-        let mark = self.store.learned_get(&self.own(MARK)).await?;
+        let mark = self.store.fact_get(&self.own(MARK)).await?;
         let mark = mark.and_then(|bytes| serde_json::from_slice::<Mark>(&bytes).ok());
         if let Some(mark) = mark.filter(|mark| !mark.is_complete) {
             self.inner.lock().counted_before_ms = mark.counted_before_ms;
@@ -175,7 +175,7 @@ impl Accounts {
     /// # Errors
     /// The store cannot be read.
     pub(crate) async fn has_sums(&self) -> Result<bool, StoreError> {
-        Ok(self.is_on || self.store.learned_get(&self.own(&key(ACCOUNT, &None))).await?.is_some())
+        Ok(self.is_on || self.store.fact_get(&self.own(&key(ACCOUNT, &None))).await?.is_some())
     }
 
     /// Returns the values of a label that have an account in the store or in memory.
@@ -185,9 +185,9 @@ impl Accounts {
     pub(crate) async fn values(&self, name: &str) -> Result<Vec<Label>, StoreError> {
         let of_name = self.own(&format!("{ACCOUNT}{name}\t"));
         let mut values: Vec<String> = Vec::new();
-        for key in self.store.learned_keys(&of_name).await? {
+        for key in self.store.fact_keys(&of_name).await? {
             // Expired accounts are empty.
-            if self.store.learned_get(&key).await?.is_some_and(|bytes| !bytes.is_empty()) {
+            if self.store.fact_get(&key).await?.is_some_and(|bytes| !bytes.is_empty()) {
                 values.push(key[of_name.len()..].to_owned());
             }
         }
@@ -249,7 +249,7 @@ impl Accounts {
     /// Empties the accounts that have nothing new enough. Their keys stay, which the store cannot remove.
     async fn forget_expired(&self, now_ms: u64) -> Result<(), StoreError> {
         let prefix = self.own(ACCOUNT);
-        for key in self.store.learned_keys(&prefix).await? {
+        for key in self.store.fact_keys(&prefix).await? {
             let Some((name, value)) =
                 key[prefix.len()..].split_once('\t').filter(|(name, _)| !name.is_empty())
             else {
@@ -332,7 +332,7 @@ impl Accounts {
 
     /// Stores a value. Returns whether it is durable.
     async fn put(&self, key: String, value: Vec<u8>) -> bool {
-        let done = self.store.learned_put(&self.own(&key), &value).await;
+        let done = self.store.fact_put(&self.own(&key), &value).await;
         if let Err(error) = &done {
             tracing::warn!(%error, "spending could not be stored; it is counted from the logs at the next start");
         }

@@ -226,7 +226,7 @@ async fn nothing_is_counted_unless_it_is_wanted() {
     accounts.begin(&CallCost::from(cost), NOW).await.unwrap();
     accounts.count(&Arc::from([]), &Arc::from("s"), 1, NOW, &of(u64::MAX));
     accounts.end().await;
-    assert!(!accounts.is_on() && store.learned_keys("spending").unwrap().is_empty());
+    assert!(!accounts.is_on() && store.fact_keys("spending").unwrap().is_empty());
     let refused = Table::new(&[LabelLimit::each("a").runs_max(0)], &[], None);
     assert!(matches!(refused, Err(ConfigError::LabelLimit { .. })));
 }
