@@ -98,7 +98,7 @@ pub enum StoreError {
         limit: u64,
     },
     /// There is no such session.
-    #[error("there is no session {session}; `sessions` lists them")]
+    #[error("there is no session {session}")]
     NotFound {
         /// The session.
         session: String,

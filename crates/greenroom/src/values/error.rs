@@ -191,7 +191,7 @@ pub enum Error {
         session: String,
     },
     /// The store has no such session.
-    #[error("there is no session {session:?}; `sessions` lists them")]
+    #[error("there is no session {session:?}")]
     NoSession {
         /// The session's id.
         session: String,
