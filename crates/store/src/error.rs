@@ -106,7 +106,7 @@ pub enum StoreError {
     /// Entries of the session were lost. Nothing may be appended until a person accepts that
     /// ([`crate::Store::accept_loss`]).
     #[error(
-        "session {session} lost its entries from {from} on; restore a backup, or accept the loss (`greenroom store accept-loss`), before anything is appended"
+        "session {session} lost its entries from {from} on; nothing is appended to it until the loss is accepted"
     )]
     Quarantined {
         /// The session.
