@@ -3,8 +3,8 @@
 //!
 //! May use `agent` and the rooms below it. No command is known here.
 //!
-//! - Ways to a runtime: `link` (for work), `changes` and `source` (for stored sessions), `stored` (the store itself); all of them
-//!   use `connect` and `again`, or `own` (in this process).
+//! - Ways to a runtime: `link` (for work), `changes` and `source` (for stored sessions). Each uses that of a host (`connect`;
+//!   `again` if the host ends meanwhile), or one in this process (`own`). `stored` opens the store itself.
 //! - A host: `spawn`, `socket`, `peer` (who is at the other end), `agents` and `named` (of its clients), `watchdog`, `cluster`.
 //! - Output: `log`, `traces`, `short` (ids), `error`. In tests, `played` is a host.
 //!

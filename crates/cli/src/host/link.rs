@@ -1,5 +1,4 @@
-//! The one way in which commands use a runtime: through the socket of a host, or of a runtime in this
-//! process.
+//! How commands that work in a session use a runtime: through the socket of a host, or of a runtime in this process.
 //!
 //! Invariants: requests and results are the same in both cases; a runtime in this process ends with the
 //! command.

@@ -77,7 +77,7 @@ impl Permissions {
     /// Changes permissions that are not cloned yet.
     fn with(self, change: impl FnOnce(&mut Inner)) -> Self {
         let Ok(mut inner) = Arc::try_unwrap(self.0) else {
-            panic!("permissions are changed before they are cloned");
+            panic!("`remember` and `reread` must be called before the permissions are cloned");
         };
         change(&mut inner);
         Self(Arc::new(inner))
