@@ -3,8 +3,8 @@
 //!
 //! May use `agent` and the rooms below it. No command is known here.
 //!
-//! - Ways to a runtime: `link` (for work), `changes` and `source` (for stored sessions). Each uses that of a host (`connect`;
-//!   `again` if the host ends meanwhile), or one in this process (`own`). `stored` opens the store itself.
+//! - Ways to a runtime: a `connection` to that of a host (`connect`) or to one in this process (`own`); with an agent
+//!   it is a `link`, and for reading a `source`. `stored` opens the store itself.
 //! - A host: `spawn`, `socket`, `peer` (who is at the other end), `agents` and `named` (of its clients), `watchdog`, `cluster`.
 //! - Output: `log`, `traces`, `short` (ids), `error`. In tests, `played` is a host.
 //!
@@ -29,13 +29,12 @@ use self::socket::{HeldLock, HostSocket};
 use crate::agent;
 use crate::args::Global;
 
-pub(crate) use self::again::ATTEMPTS;
 pub(crate) use self::agents::Nobody;
-pub(crate) use self::changes::Changes;
 pub(crate) use self::connect::{
     RawConnection, Reached, Who, fingerprint, make_room, reach, reach_or_free, reach_or_start, reach_raw,
     reach_to_look, still_silent, stop,
 };
+pub(crate) use self::connection::{ATTEMPTS, Changes, not_found, resolve_known};
 pub(crate) use self::error::{Unreached, is_gone, is_gone_client, is_silent, is_silent_client};
 pub(crate) use self::named::named_agents;
 pub(crate) use self::own::Setup;
@@ -43,11 +42,10 @@ pub(crate) use self::peer::check_possible;
 pub(crate) use self::spawn::Terms;
 pub(crate) use self::watchdog::{Patience, Silence};
 
-mod again;
 mod agents;
-mod changes;
 pub(crate) mod cluster;
 mod connect;
+mod connection;
 mod error;
 pub(crate) mod link;
 pub(crate) mod log;

@@ -167,16 +167,16 @@ async fn draw_it(
 fn environment(global: &Global, args: &ModelArgs, link: &Link) -> Result<Environment> {
     let here = Surroundings::here();
     let config = agent::load_config(global, &here)?.config;
-    let trust = FolderTrust::of(&config, &link.folder, &here);
+    let trust = FolderTrust::of(&config, &link.with.folder, &here);
     let instructions = if config.project_instructions && !args.no_tools {
-        ProjectFiles::around(&link.folder, trust.clone()).names()
+        ProjectFiles::around(&link.with.folder, trust.clone()).names()
     } else {
         Vec::new()
     };
-    let skills = agent::skills(&config, args, Some(&link.folder), &here);
+    let skills = agent::skills(&config, args, Some(&link.with.folder), &here);
     let skills = skills.map(|skills| skills.listed()).unwrap_or_default();
     let workspace = agent::workspace(global, &args.workspace, &here)?;
-    let sandbox = config.sandbox.sandbox(args.sandbox, &link.folder, Vec::new(), &here);
+    let sandbox = config.sandbox.sandbox(args.sandbox, &link.with.folder, Vec::new(), &here);
     Ok(Environment {
         commands: sandbox.summary().filter(|_| !args.no_tools),
         trusts_project: trust.is_given(),
@@ -184,7 +184,7 @@ fn environment(global: &Global, args: &ModelArgs, link: &Link) -> Result<Environ
         notify: config.notify.notify(),
         instructions,
         skills: skills.into_iter().map(|(name, description)| Skill { name, description }).collect(),
-        folder: link.folder.clone(),
+        folder: link.with.folder.clone(),
         data_dir: agent::data_dir(global)?,
         workspace,
         own_folder: agent::own_folder(),

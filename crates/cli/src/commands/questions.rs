@@ -8,7 +8,6 @@ use anyhow::Result;
 use greenroom::{Approved, EntryId, GivenAnswer, PendingQuestion, Question, QuestionKind, State};
 use greenroom_server::Client;
 use greenroom_server::operations::{AnswerQuestion, GetState, ListQuestions};
-use greenroom_store::StoreError;
 use greenroom_terminal::screen::variable;
 use greenroom_terminal::{Look, Row, Screen, approvals};
 use serde_json::{Value, json};
@@ -17,7 +16,7 @@ use crate::agent::{self, ask_user};
 use crate::args::{AnswerArgs, Global, QuestionsArgs};
 use crate::commands::confirm;
 use crate::error;
-use crate::host::{Changes, link, source};
+use crate::host::{self, Changes, source};
 
 /// Lists the questions, oldest first.
 pub(crate) async fn list(global: &Global, args: &QuestionsArgs) -> Result<u8> {
@@ -26,7 +25,7 @@ pub(crate) async fn list(global: &Global, args: &QuestionsArgs) -> Result<u8> {
     let listed = source::look(global, async |source| source.questions(global, given).await).await?;
     let (mut questions, code) = match (listed, given) {
         (Some(listed), _) => listed,
-        (None, Some(given)) => return Err(StoreError::NotFound { session: given.to_owned() }.into()),
+        (None, Some(given)) => return Err(host::not_found(given)),
         (None, None) => (Vec::new(), 0),
     };
     questions.sort_by_key(|question| question.asked_at_ms);
@@ -54,10 +53,10 @@ fn goes_on(state: &State, id: &str) -> String {
 /// Answers a question.
 pub(crate) async fn answer(global: &Global, args: &AnswerArgs) -> Result<u8> {
     if !agent::data_dir(global)?.exists() {
-        return Err(StoreError::NotFound { session: args.session.clone() }.into());
+        return Err(host::not_found(&args.session));
     }
     let known = async |client: &Client| {
-        let session_id = link::resolve_known(client, &args.session).await?;
+        let session_id = host::resolve_known(client, &args.session).await?;
         let listed = client.call(ListQuestions { session_id: Some(session_id.clone()) }).await?;
         Ok((session_id, listed.questions))
     };

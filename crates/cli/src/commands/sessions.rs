@@ -8,7 +8,6 @@ use anyhow::Result;
 use greenroom::Order;
 use greenroom_server::Client;
 use greenroom_server::operations::{DeleteSession, ListSessions};
-use greenroom_store::StoreError;
 use greenroom_terminal::progress::Progress;
 use greenroom_terminal::screen::{one_line, variable};
 use greenroom_terminal::table::{Column, Layout};
@@ -19,7 +18,7 @@ use crate::agent::kept;
 use crate::args::{DeleteArgs, Global, SessionsArgs};
 use crate::commands::confirm;
 use crate::host::source::{self, KnownSession, Listed};
-use crate::host::{Changes, link};
+use crate::host::{self, Changes, link};
 use crate::{agent, error};
 
 /// The shortest prefix of an id that deletes a session without confirmation, in characters.
@@ -215,10 +214,10 @@ async fn is_meant(global: &Global, args: &DeleteArgs, id: &str) -> Result<bool> 
 pub(crate) async fn delete(global: &Global, args: &DeleteArgs) -> Result<u8> {
     let dir = agent::data_dir(global)?;
     if !dir.exists() {
-        return Err(StoreError::NotFound { session: args.id.clone() }.into());
+        return Err(host::not_found(&args.id));
     }
     let known = async |client: &Client| {
-        let id = link::resolve_known(client, &args.id).await?;
+        let id = host::resolve_known(client, &args.id).await?;
         let list = ListSessions { tree: Some(id.clone()), ..ListSessions::default() };
         let below = client.call(list).await?.sessions.len();
         Ok((id, below))

@@ -13,7 +13,7 @@ use serde_json::json;
 
 use crate::args::{AcceptLossArgs, Global, JsonArgs, StoreCommand};
 use crate::commands::show::losses;
-use crate::host::stored;
+use crate::host::{self, stored};
 use crate::{agent, error};
 
 mod backup;
@@ -139,7 +139,7 @@ async fn loss_of(global: &Global, given: &str) -> Result<(String, Store, Option<
 
 async fn accept_session(global: &Global, given: &str, as_json: bool) -> Result<u8> {
     if !agent::data_dir(global)?.exists() {
-        return Err(StoreError::NotFound { session: given.to_owned() }.into());
+        return Err(host::not_found(given));
     }
     let (id, mut store, mut loss) = loss_of(global, given).await?;
     let id = id.as_str();

@@ -19,8 +19,8 @@ use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::AGAIN_AFTER;
-use super::again::ATTEMPTS;
 use super::agents::Definition;
+use super::connection::ATTEMPTS;
 use super::error::{Unreached, holder, is_gone_client, is_silent};
 use super::socket::{self, Connected};
 use super::spawn::{self, Started, Starts, Terms};

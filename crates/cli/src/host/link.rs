@@ -5,17 +5,17 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use anyhow::Result;
-use greenroom::{Order, SessionSummary, State, Status};
-use greenroom_server::operations::{ClientKind, FindSession, GetSession, GetState, ListSessions, SetLabel};
-use greenroom_server::{Client, ClientError, ProblemKind};
+use greenroom::{Agent, Order, SessionSummary, State, Status};
+use greenroom_server::operations::{ClientKind, GetSession, GetState, ListSessions, SetLabel};
+use greenroom_server::{Client, ProblemKind};
 use greenroom_terminal::{Screen, time};
 
-use super::again::{self, Connection};
-use super::own::{self, Setup};
+use super::connection::{self, Connection, resolve_known};
+use super::own::Setup;
 use super::{Patience, Reached, Terms, Who, stored};
+use crate::agent::simulated::Simulated;
 use crate::agent::{self, FOLDER, Stay, ask_user, warn};
 use crate::args::{Global, ModelArgs};
 use crate::config::Texts;
@@ -23,19 +23,17 @@ use crate::config::surroundings::Surroundings;
 use crate::error::{self, CliError, usage};
 use crate::host;
 
-/// How long closing a connection may take.
-const CLOSE_MAX: Duration = Duration::from_secs(2);
-
 /// A connection to a runtime, with this command's agent.
-pub(crate) struct Link {
-    /// The connection.
-    pub(crate) client: Client,
+pub(crate) type Link = Connection<AgentHere>;
+
+/// The agent of a [`Link`].
+pub(crate) struct AgentHere {
     /// The user's working folder.
     pub(crate) folder: PathBuf,
     /// Warnings of the host for the user, a line each.
     pub(crate) warnings: Vec<String>,
-    /// The runtime, if it is in this process.
-    own: Option<Setup>,
+    /// The agent, if the runtime is in this process, and its simulated model, which ends with this value.
+    own: Option<(Agent, Option<Simulated>)>,
 }
 
 impl Link {
@@ -74,7 +72,7 @@ impl Link {
         last_valid: Option<&Texts>,
         first: impl AsyncFn(&Self) -> Result<T>,
     ) -> Result<(Self, T)> {
-        again::open_and(async || Self::open(global, args, kind, patience, last_valid).await, first).await
+        connection::open_and(async || Self::open(global, args, kind, patience, last_valid).await, first).await
     }
 
     /// Like [`Self::open_and`], for a session that the user named. No host is started, because a short
@@ -86,7 +84,7 @@ impl Link {
         patience: &Patience,
     ) -> Result<(Self, String)> {
         let open = async || Self::open_for_once(global, args, patience).await;
-        again::open_and(open, async |link: &Self| resolve_known(&link.client, id).await).await
+        connection::open_and(open, async |link: &Self| resolve_known(&link.client, id).await).await
     }
 
     async fn open_for_once(global: &Global, args: &ModelArgs, patience: &Patience) -> Result<Self> {
@@ -104,7 +102,7 @@ impl Link {
         let Reached { client, warnings } = reached;
         let folder = if args.no_tools { PathBuf::from(".") } else { args.workspace.clone() };
         let folder = folder.canonicalize().unwrap_or(folder);
-        Self { client, folder, warnings, own: None }
+        Self { client, own: None, with: AgentHere { folder, warnings, own: None } }
     }
 
     async fn in_process(global: &Global, args: &ModelArgs, kind: ClientKind) -> Result<Self> {
@@ -114,38 +112,27 @@ impl Link {
         if kind == ClientKind::Run {
             setup.check_reachable().await?;
         }
-        let client = Client::in_process(&setup.runtime, setup.agent.clone());
-        // The warnings were printed already.
-        Ok(Self { client, folder: setup.folder.clone(), warnings: Vec::new(), own: Some(setup) })
+        Ok(Self::to_own(setup))
     }
 
     /// Opens a connection to a runtime in this process that stores nothing.
     pub(crate) async fn unstored(global: &Global, args: &ModelArgs) -> Result<Self> {
         let setup = Setup::unstored(global, args).await?;
         setup.check_reachable().await?;
-        let client = Client::in_process(&setup.runtime, setup.agent.clone());
-        Ok(Self { client, folder: setup.folder.clone(), warnings: Vec::new(), own: Some(setup) })
+        Ok(Self::to_own(setup))
     }
 
-    /// Closes the connection, and ends a runtime in this process.
-    pub(crate) async fn end(self) -> Result<()> {
-        let Self { client, own, .. } = self;
-        match own {
-            Some(setup) => {
-                client.close().await;
-                own::end(setup.runtime, async {}).await
-            }
-            None => {
-                // Does not wait for a host that no longer replies.
-                let _ = tokio::time::timeout(CLOSE_MAX, client.close()).await;
-                Ok(())
-            }
-        }
+    fn to_own(setup: Setup) -> Self {
+        let Setup { runtime, agent, simulated, folder, .. } = setup;
+        let client = Client::in_process(&runtime, agent.clone());
+        // The warnings were printed already.
+        let with = AgentHere { folder, warnings: Vec::new(), own: Some((agent, simulated)) };
+        Self { client, own: Some(runtime), with }
     }
 
     /// Prints the warnings to standard error.
     pub(crate) fn say_warnings(&self, global: &Global) -> Result<()> {
-        self.warnings.iter().try_for_each(|warning| warn(global, warning))
+        self.with.warnings.iter().try_for_each(|warning| warn(global, warning))
     }
 
     /// Returns a message about the tools' folder if the session was started in another one.
@@ -155,7 +142,7 @@ impl Link {
         }
         // Errors are reported by the next request.
         let known = self.client.call(GetSession { session_id: session_id.to_owned() }).await.ok()?;
-        let here = self.folder.display().to_string();
+        let here = self.with.folder.display().to_string();
         let begun = known.session.labels.get(FOLDER).filter(|begun| **begun != here)?;
         Some(format!("session {session_id} was started in {begun}; its tools work in {here} now"))
     }
@@ -168,16 +155,11 @@ impl Link {
         Ok(())
     }
 
-    /// Whether the runtime is in another process.
-    pub(crate) fn is_host(&self) -> bool {
-        self.own.is_none()
-    }
-
     /// Returns the session to continue: the named one, the newest of this folder, or a new one.
     pub(crate) async fn session_id(&self, named: Option<&str>, goes_on: bool, kind: &str) -> Result<String> {
         match named {
             Some(id) => Ok(id.to_owned()),
-            None if goes_on => newest_here(&self.client, &self.folder).await,
+            None if goes_on => newest_here(&self.client, &self.with.folder).await,
             None => self.new_session(kind).await,
         }
     }
@@ -203,7 +185,7 @@ impl Link {
             let label = SetLabel {
                 session_id: session_id.to_owned(),
                 name: FOLDER.to_owned(),
-                value: Some(self.folder.display().to_string()),
+                value: Some(self.with.folder.display().to_string()),
             };
             // A path that does not fit a label is not searched.
             let _ = self.client.call(label).await;
@@ -219,7 +201,7 @@ impl Link {
 
     /// Returns the other sessions that were started in the folder and work right now.
     pub(crate) async fn at_work(&self, session_id: &str) -> Vec<SessionSummary> {
-        let labels = [(FOLDER.to_owned(), self.folder.display().to_string())].into();
+        let labels = [(FOLDER.to_owned(), self.with.folder.display().to_string())].into();
         let list = ListSessions { labels, unfinished: true, working: true, ..ListSessions::default() };
         // Nothing depends on it, so an error is not worth a message.
         let listed = self.client.call(list).await.map(|page| page.sessions).unwrap_or_default();
@@ -245,8 +227,8 @@ impl Link {
         patience: &Patience,
         last_valid: Option<&Texts>,
     ) -> Result<Client> {
-        if let Some(setup) = &self.own {
-            return Ok(Client::in_process(&setup.runtime, setup.agent.clone().model(model)));
+        if let (Some(runtime), Some((agent, _))) = (self.runtime(), &self.with.own) {
+            return Ok(Client::in_process(runtime, agent.clone().model(model)));
         }
         let args = ModelArgs { model: Some(model.to_owned()), ..args.clone() };
         let patience = Some(patience.clone());
@@ -279,16 +261,6 @@ impl Link {
             Err(error) if error.kind() == Some(ProblemKind::NoSession) => Ok(()),
             Err(error) => Err(error.into()),
         }
-    }
-}
-
-impl Connection for Link {
-    fn is_host(&self) -> bool {
-        Self::is_host(self)
-    }
-
-    async fn end(self) -> Result<()> {
-        Self::end(self).await
     }
 }
 
@@ -337,18 +309,6 @@ async fn newest_here(client: &Client, folder: &Path) -> Result<String> {
     };
     let found = client.call(list).await?.sessions.into_iter().next();
     found.map(|session| session.id).ok_or_else(|| stored::none_begun(&here))
-}
-
-/// Resolves the user's session id: a full id, or a unique prefix.
-///
-/// # Errors
-/// Several ids have this prefix, or none.
-pub(crate) async fn resolve_known(client: &Client, given: &str) -> Result<String> {
-    match client.call(FindSession { prefix: given.to_owned() }).await {
-        Ok(found) => Ok(found.session_id),
-        Err(ClientError::Parameters(text)) => Err(usage(text)),
-        Err(error) => Err(error.into()),
-    }
 }
 
 /// Returns the error that a session's run continues when the program opens it whose tool has asked a person;

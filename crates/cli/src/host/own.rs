@@ -41,7 +41,7 @@ pub(crate) struct Setup {
     /// The configuration of `serve`.
     pub(crate) serve: ServeConfig,
     /// The simulated model, if there is one; it ends with this value.
-    _simulated: Option<Simulated>,
+    pub(super) simulated: Option<Simulated>,
     base_url: BaseUrl,
     /// The user's working folder.
     pub(crate) folder: PathBuf,
@@ -56,6 +56,8 @@ pub(crate) enum Storage {
     },
     /// In a database that other nodes share.
     Shared(Arc<dyn Engine>),
+    /// In memory: none is stored.
+    Memory,
 }
 
 /// Creates the builder of a runtime.
@@ -66,23 +68,18 @@ pub(crate) async fn runtime(
     compaction: &CompactionSettings,
     stay: Stay,
 ) -> Result<Runtime> {
-    start(global, builder(global, provider, settings, stay)?.compaction(compaction.clone())).await
+    let builder = builder(provider, settings, stay).compaction(compaction.clone());
+    start(global, builder.data_dir(data_dir(global)?)).await
 }
 
-fn builder(
-    global: &Global,
-    provider: Arc<dyn Provider>,
-    settings: &ProviderConfig,
-    stay: Stay,
-) -> Result<RuntimeBuilder> {
-    Ok(Runtime::builder()
+fn builder(provider: Arc<dyn Provider>, settings: &ProviderConfig, stay: Stay) -> RuntimeBuilder {
+    Runtime::builder()
         .redactor(secrets::redactor().clone())
         .provider(provider)
-        .data_dir(data_dir(global)?)
         .in_flight_max(settings.in_flight_max)
         .tokens_per_minute(settings.tokens_per_minute.unwrap_or(0))
         .silence_max(settings.silence_max())
-        .compact_between_runs(stay != Stay::UntilReply))
+        .compact_between_runs(stay != Stay::UntilReply)
 }
 
 /// Sets the limits of all sessions together, and those by label.
@@ -138,12 +135,8 @@ pub(crate) async fn for_models(
             Err(error) => return Err(error),
         }
     }
-    let builder = Runtime::builder()
-        .redactor(secrets::redactor().clone())
-        .provider(provider)
-        .in_memory()
-        .compaction(config.compaction.clone());
-    Ok((builder.start().await?, agent))
+    let builder = builder(provider, &server.settings, Stay::UntilReply).compaction(config.compaction.clone());
+    Ok((builder.in_memory().start().await?, agent))
 }
 
 /// How long a program may take to end, whatever is open.
@@ -169,22 +162,7 @@ impl Setup {
 
     /// Sets up what `args` request, in a runtime that stores nothing.
     pub(crate) async fn unstored(global: &Global, args: &ModelArgs) -> Result<Self> {
-        let made = Made::new(global, args, &Surroundings::here(), None).await?;
-        made.file_warnings.iter().chain(&made.warnings).try_for_each(|warning| warn(global, warning))?;
-        let Made { agent, settings, provider, provider_config, serve, simulated, folder, limits, .. } = made;
-        let base_url = provider.options().base_url.clone();
-        let source = settings.source(Stay::UntilReply, global.color);
-        let builder = Runtime::builder()
-            .redactor(secrets::redactor().clone())
-            .provider(provider)
-            .in_memory()
-            .in_flight_max(provider_config.in_flight_max)
-            .tokens_per_minute(provider_config.tokens_per_minute.unwrap_or(0))
-            .silence_max(provider_config.silence_max())
-            .compact_between_runs(false)
-            .live_settings(source);
-        let runtime = limited(builder, &limits).start().await?;
-        Ok(Self { runtime, agent, serve, _simulated: simulated, base_url, folder })
+        Self::on(global, args, Stay::UntilReply, Storage::Memory).await
     }
 
     /// Like [`Self::new`], and waits up to this time for a store that is in use.
@@ -215,21 +193,30 @@ impl Setup {
         } = made;
         let base_url = provider.options().base_url.clone();
         let source = settings.source(stay, global.color);
-        let builder = builder(global, provider, &provider_config, stay)?.live_settings(source);
+        let builder = builder(provider, &provider_config, stay).live_settings(source);
         let builder = limited(builder, &limits).spending_by(serve.labels());
         // A command that ends soon, and a chat, delete nothing by the way.
         let builder = match stay {
             Stay::Unwatched => builder.retention(retention.policy()),
             Stay::UntilReply | Stay::ForMore => builder,
         };
-        let wait = match storage {
-            Storage::Files { wait } => wait,
-            Storage::Shared(engine) => {
-                let runtime = start(global, builder.engine(engine)).await?;
-                return Ok(Self { runtime, agent, serve, _simulated: simulated, base_url, folder });
-            }
+        let runtime = match storage {
+            Storage::Memory => builder.in_memory().start().await?,
+            Storage::Shared(engine) => start(global, builder.engine(engine)).await?,
+            Storage::Files { wait } => Self::on_files(global, builder, stay, wait).await?,
         };
-        if !wait.is_zero() && !is_free(&data_dir(global)?) {
+        Ok(Self { runtime, agent, serve, simulated, base_url, folder })
+    }
+
+    /// Starts the runtime with the store, for which this waits while another process has it open.
+    async fn on_files(
+        global: &Global,
+        builder: RuntimeBuilder,
+        stay: Stay,
+        wait: Duration,
+    ) -> Result<Runtime> {
+        let dir = data_dir(global)?;
+        if !wait.is_zero() && !is_free(&dir) {
             let line = format!("greenroom: the store is in use; waiting up to {} s for it", wait.as_secs());
             Screen::stderr(global.color).line(line)?;
         }
@@ -241,9 +228,8 @@ impl Setup {
             );
             Screen::stderr(global.color).line(line)?;
         }
-        let builder = builder.wait_for_store(until.saturating_duration_since(Instant::now()));
-        let runtime = start(global, builder).await?;
-        Ok(Self { runtime, agent, serve, _simulated: simulated, base_url, folder })
+        let wait = until.saturating_duration_since(Instant::now());
+        start(global, builder.data_dir(dir).wait_for_store(wait)).await
     }
 
     /// Notes the folder in which a session was started, for searches. A session without messages has no log,

@@ -10,36 +10,31 @@ use std::sync::Arc;
 use anyhow::Result;
 use greenroom::{LoggedWork, PendingQuestion, Recalled, Runtime, SessionSummary, Spending, State, Status};
 use greenroom_kernel::entry::{Entry, EntryId};
+use greenroom_server::ProblemKind;
 use greenroom_server::operations::{
-    EntryPage, FindSession, GetSession, ListLive, ListQuestions, ListSessions, LoggedEntry, ReadEntries,
-    RecallEntries, ReportUsage, SessionCounts, StoreLosses, status_of,
+    EntryPage, GetSession, ListLive, ListQuestions, ListSessions, LoggedEntry, ReadEntries, RecallEntries,
+    ReportUsage, SessionCounts, StoreLosses, status_of,
 };
-use greenroom_server::{Client, ClientError, ProblemKind};
-use greenroom_store::StoreError;
 
-use super::again::ATTEMPTS;
 use super::connect::LOOKS;
+use super::connection::{self, Connection, not_found, resolve_known};
 use super::short::short_id;
 use super::stored::{self, Looked};
 use super::{Nobody, own};
 use crate::args::{Global, RecallArgs};
-use crate::error::{self, usage};
+use crate::error;
 use crate::{agent, host};
 
 /// How many sessions are requested at once. Each page reads all heads.
 const PAGE: usize = 10_000;
 
 /// The source of stored data.
-pub(crate) struct Source {
-    client: Client,
-    /// The runtime that reads the store, if no host does.
-    own: Option<Reader>,
-}
+pub(crate) type Source = Connection<Reading>;
 
-/// A runtime in this process that reads a store.
-struct Reader {
-    runtime: Runtime,
-    /// Whether another process uses the store, and may be working on its sessions.
+/// How a [`Source`] reads the store.
+pub(crate) struct Reading {
+    /// Whether another process uses the store that a runtime in this process reads, and may be working on its
+    /// sessions.
     is_in_use: bool,
 }
 
@@ -136,7 +131,7 @@ impl Stored {
     /// Reads the session. `id` may be a prefix of its id.
     pub(crate) async fn read(global: &Global, id: &str) -> Result<Self> {
         let stored = look(global, async |source| source.session(global, id).await).await?;
-        stored.ok_or_else(|| StoreError::NotFound { session: id.to_owned() }.into())
+        stored.ok_or_else(|| not_found(id))
     }
 }
 
@@ -149,22 +144,23 @@ pub(crate) async fn look<T>(global: &Global, read: impl AsyncFn(&Source) -> Resu
     if !agent::data_dir(global)?.exists() {
         return Ok(None);
     }
-    let mut attempt = 1;
-    loop {
-        match Source::open(global).await?.read(&read).await {
-            Err(error) if attempt < ATTEMPTS && host::is_gone(&error) => attempt += 1,
-            Err(error) if host::is_silent(&error) => {
-                return Source::beside(global, error).await?.read(&read).await.map(Some);
-            }
-            result => return result.map(Some),
+    let opened = connection::open_and(async || Source::open(global).await, async |source| read(source).await);
+    let (source, result) = match opened.await {
+        Err(error) if host::is_silent(&error) => {
+            let source = Source::beside(global, error).await?;
+            let result = read(&source).await;
+            (source, result)
         }
-    }
+        opened => opened.map(|(source, result)| (source, Ok(result)))?,
+    };
+    source.end().await?;
+    result.map(Some)
 }
 
 impl Source {
     async fn open(global: &Global) -> Result<Self> {
         match host::reach_to_look(global).await {
-            Ok(Some(client)) => Ok(Self { client, own: None }),
+            Ok(Some(client)) => Ok(Self { client, own: None, with: Reading { is_in_use: false } }),
             Ok(None) => Self::of(global, stored::look(global).await?).await,
             Err(error) => Self::beside(global, error).await,
         }
@@ -186,16 +182,7 @@ impl Source {
     async fn of(global: &Global, Looked { store, is_in_use }: Looked) -> Result<Self> {
         let runtime = Runtime::builder().provider(Arc::new(Nobody)).store(store).start().await?;
         let client = own::connect(global, &runtime, LOOKS.kind).await?;
-        Ok(Self { client, own: Some(Reader { runtime, is_in_use }) })
-    }
-
-    /// Reads, and ends a runtime in this process.
-    async fn read<T>(self, read: &impl AsyncFn(&Self) -> Result<T>) -> Result<T> {
-        let result = read(&self).await;
-        if let Some(Reader { runtime, .. }) = self.own {
-            runtime.shutdown().await?;
-        }
-        result
+        Ok(Self { client, own: Some(runtime), with: Reading { is_in_use } })
     }
 
     /// Returns the sessions of this list, its `limit` at most; all if there is none.
@@ -227,13 +214,13 @@ impl Source {
 
     /// Returns a session with its log. `given` may be a prefix of its id.
     pub(crate) async fn session(&self, global: &Global, given: &str) -> Result<Stored> {
-        let id = self.known(given).await?;
+        let id = resolve_known(&self.client, given).await?;
         let (mut entries, mut from) = (Vec::new(), EntryId(0));
         loop {
             let read = ReadEntries { session_id: id.clone(), from, limit: None };
             let page = match self.client.call(read).await {
                 Err(error) if error.kind() == Some(ProblemKind::NoSession) => {
-                    return Err(StoreError::NotFound { session: id }.into());
+                    return Err(not_found(&id));
                 }
                 page => page?,
             };
@@ -260,9 +247,9 @@ impl Source {
 
     /// Returns a session without its log. `given` may be a prefix of its id.
     pub(crate) async fn summary(&self, given: &str) -> Result<SessionSummary> {
-        let id = self.known(given).await?;
+        let id = resolve_known(&self.client, given).await?;
         let found = self.exact(&id).await?;
-        found.ok_or_else(|| StoreError::NotFound { session: id }.into())
+        found.ok_or_else(|| not_found(&id))
     }
 
     /// Returns the short id of a session.
@@ -303,7 +290,7 @@ impl Source {
     /// session, or else all of them.
     async fn one_or_all(&self, global: &Global, given: Option<&str>) -> Result<(Option<String>, u8)> {
         match given {
-            Some(given) => Ok((Some(self.known(given).await?), 0)),
+            Some(given) => Ok((Some(resolve_known(&self.client, given).await?), 0)),
             None => {
                 let none = ListSessions { limit: Some(0), ..ListSessions::default() };
                 Ok((None, self.tell(global, &self.client.call(none).await?.losses)?))
@@ -311,24 +298,13 @@ impl Source {
         }
     }
 
-    /// Resolves the user's session id.
-    async fn known(&self, given: &str) -> Result<String> {
-        match self.client.call(FindSession { prefix: given.to_owned() }).await {
-            Ok(found) => Ok(found.session_id),
-            Err(ClientError::Parameters(text)) => Err(usage(text)),
-            Err(error) if error.kind() == Some(ProblemKind::NoSession) => {
-                Err(StoreError::NotFound { session: given.to_owned() }.into())
-            }
-            Err(error) => Err(error.into()),
-        }
-    }
-
     /// Returns whether a process may be working on a session that may be live.
     fn used(&self, is_live: bool, status: Option<Status>) -> Use {
-        match (&self.own, is_live, status) {
-            (Some(Reader { is_in_use: true, .. }), _, _) | (None, true, None) => Use::Somebody,
-            (Some(_), _, _) | (None, false, _) => Use::Nobody,
-            (None, true, Some(status)) => Use::Live(status),
+        match status {
+            _ if self.with.is_in_use => Use::Somebody,
+            _ if !self.is_host() || !is_live => Use::Nobody,
+            None => Use::Somebody,
+            Some(status) => Use::Live(status),
         }
     }
 
@@ -336,7 +312,7 @@ impl Source {
     /// exit code of a command that shows all of the store: its output may be incomplete while the content of a
     /// damaged part of the journal is unknown.
     fn tell(&self, global: &Global, losses: &StoreLosses) -> Result<u8> {
-        if self.own.is_none() {
+        if self.is_host() {
             stored::warn_of_others(global)?;
             for notice in &losses.notices {
                 agent::warn(global, &format!("{notice}; `greenroom store check` lists what is lost"))?;

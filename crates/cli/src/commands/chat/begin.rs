@@ -21,7 +21,7 @@ use crate::commands::config;
 use crate::commands::sessions::shown_folder;
 use crate::error::{self, usage};
 use crate::host::link::is_one_shot;
-use crate::host::{source, stored};
+use crate::host::{self, source, stored};
 
 /// The maximum number of sessions that are offered.
 const OFFERED_MAX: usize = 500;
@@ -158,7 +158,7 @@ fn go_to(global: &mut Global, folder: &Path) -> Result<()> {
 /// Returns the session with this id or prefix.
 async fn known(global: &Global, given: &str) -> Result<SessionSummary> {
     let found = source::look(global, async |source| source.summary(given).await).await?;
-    found.ok_or_else(|| greenroom_store::StoreError::NotFound { session: given.to_owned() }.into())
+    found.ok_or_else(|| host::not_found(given))
 }
 
 /// Returns a list of conversations, the newest first.

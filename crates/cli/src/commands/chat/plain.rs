@@ -282,7 +282,7 @@ impl Chat {
             Command::Status => {
                 let (state, mode) = (self.backend.state().await?, self.backend.permissions().await?.mode);
                 let server = agent::choice::server_shown(&self.global, &self.args);
-                let status = figures::status(&state, &self.link.folder, server.as_deref(), mode);
+                let status = figures::status(&state, &self.link.with.folder, server.as_deref(), mode);
                 self.output.note(Look::DIM, &indent(&status))?;
             }
             Command::Compactions(None) => {
@@ -388,7 +388,7 @@ impl Chat {
             () = self.interrupts.next() => return Err(Error::Aborted.into()),
             opened = opening => opened?,
         };
-        for warning in &link.warnings {
+        for warning in &link.with.warnings {
             self.output.note(Look::WARN, &format!("  {warning}"))?;
         }
         (self.link, self.backend) = (link, backend);
@@ -478,7 +478,7 @@ impl Chat {
     async fn context(&mut self) -> Result<()> {
         let parts = self.backend.context().await?;
         let trigger = self.trigger(&parts.context);
-        let of_prompt = agent::prompt::parts(&self.global, &self.args, &self.link.folder);
+        let of_prompt = agent::prompt::parts(&self.global, &self.args, &self.link.with.folder);
         let rows = figures::context(&parts, &of_prompt, trigger, self.output.view.text.width());
         let text: Vec<String> = rows.iter().map(|row| row.text().trim_end().to_owned()).collect();
         self.output.note(Look::DIM, &text.join("\n"))

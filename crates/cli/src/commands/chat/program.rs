@@ -67,7 +67,7 @@ impl Around {
             let link = Link::open(global, args, ClientKind::Chat, &self.patience, last_valid).await?;
             match open_with(&link.client, session_id, mode).await {
                 Ok(opened) => {
-                    let warnings = link.warnings.clone();
+                    let warnings = link.with.warnings.clone();
                     *self.link.lock() = Arc::new(link);
                     return Ok(Reconnected { opened, warnings });
                 }
@@ -300,7 +300,7 @@ impl Program for Around {
 
     fn prompt_parts(&self) -> Vec<PromptPart> {
         let (global, args) = self.flags();
-        agent::prompt::parts(&global, &args, &self.link().folder)
+        agent::prompt::parts(&global, &args, &self.link().with.folder)
     }
 
     fn keep(&self, session_id: &str, chosen: Chosen) {
