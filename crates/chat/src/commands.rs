@@ -10,10 +10,16 @@ use greenroom_files as files;
 
 use super::backend::HowToCompact;
 use super::program::Skill;
+use super::told::Told;
 use greenroom_server::operations::RewindScope;
+
+mod help;
 
 #[cfg(test)]
 mod tests;
+
+pub use self::help::plain_help;
+pub(crate) use self::help::{help, keys};
 
 /// The prompt of `/init`.
 pub const INIT: &str = include_str!("commands/init.md");
@@ -27,24 +33,16 @@ const CUSTOM_MAX: usize = 200;
 #[expect(missing_docs, reason = "each is the command of its name, which the table explains")]
 pub enum Command {
     Compact(HowToCompact),
-    Plan,
+    Told(Told),
     /// The number of the compaction, counted from the oldest.
     UndoCompact(Option<u64>),
-    /// The number of the compaction to show; `None` lists them.
-    Compactions(Option<u64>),
-    /// The entry to pin; `None` for the last prompt.
-    Pin(Option<u64>),
-    Unpin(u64),
-    Pins,
     Context,
     Status,
-    Cost,
     Model(Option<String>),
     Effort(Option<String>),
     New,
     Resume(Option<String>),
     Continue,
-    Withdraw,
     Fork(Option<String>),
     /// The goal of the new session.
     ContinueIn(String),
@@ -165,10 +163,16 @@ pub(crate) struct Spec {
     pub(crate) name: &'static str,
     pub(crate) arguments: &'static str,
     pub(crate) description: &'static str,
+    /// Whether it needs a chat at a terminal.
+    pub(crate) needs_terminal: bool,
 }
 
 const fn spec(name: &'static str, arguments: &'static str, description: &'static str) -> Spec {
-    Spec { name, arguments, description }
+    Spec { name, arguments, description, needs_terminal: false }
+}
+
+const fn drawn(name: &'static str, arguments: &'static str, description: &'static str) -> Spec {
+    Spec { needs_terminal: true, ..spec(name, arguments, description) }
 }
 
 /// All built-in commands.
@@ -186,15 +190,15 @@ pub(crate) const COMMANDS: [Spec; 33] = [
     spec("status", "", "show session, folder, model and tokens"),
     spec("cost", "", "show the cost of the session so far"),
     spec("compactions", "[N]", "list the compactions, or show details of number N"),
-    spec("model", "[name]", "use another model from the next prompt on"),
-    spec("effort", "[level]", "set how long the model thinks: none to xhigh, or default"),
-    spec("new", "", "start a new session"),
-    spec("resume", "[id]", "resume another session"),
-    spec("continue", "", "resume a prompt that has no complete answer"),
-    spec("withdraw", "", "withdraw queued input"),
-    spec("fork", "[name]", "continue in a copy of this session"),
-    spec("continue-in", "<goal>", "continue in a new session with a goal and a summary of this one"),
-    spec(
+    drawn("model", "[name]", "use another model from the next prompt on"),
+    drawn("effort", "[level]", "set how long the model thinks: none to xhigh, or default"),
+    drawn("new", "", "start a new session"),
+    drawn("resume", "[id]", "resume another session"),
+    spec("continue", "", "resume a prompt that has no complete answer, and start input that was held back"),
+    spec("withdraw", "", "withdraw input that is queued or was held back"),
+    drawn("fork", "[name]", "continue in a copy of this session"),
+    drawn("continue-in", "<goal>", "continue in a new session with a goal and a summary of this one"),
+    drawn(
         "branch",
         "[entry] [--summary] [--files]",
         "continue from an earlier entry of this session, optionally with a summary of the abandoned branch, or with \
@@ -205,26 +209,26 @@ pub(crate) const COMMANDS: [Spec; 33] = [
         "[--files] [--conversation] [--overwrite] [--abort]",
         "take back the last prompt and everything after it: the conversation, the files, or both",
     ),
-    spec("redo", "", "reverse the last /undo"),
+    drawn("redo", "", "reverse the last /undo"),
     spec("undo-compact", "[N]", "undo the newest compaction, or all compactions back to number N"),
-    spec("tree", "", "show the branches of this session"),
-    spec(
+    drawn("tree", "", "show the branches of this session"),
+    drawn(
         "export",
         "[file]",
         "write the session as a file: Markdown if its name ends in .md, otherwise JSON Lines",
     ),
-    spec("copy", "", "copy the last answer to the clipboard"),
-    spec("tools", "", "list the tools of the model"),
-    spec(
+    drawn("copy", "", "copy the last answer to the clipboard"),
+    drawn("tools", "", "list the tools of the model"),
+    drawn(
         "permissions",
         "[mode] [allow|ask|deny RULE]",
         "show or set what the agent may do without asking: ask, accept_edits, read_only or everything, and the rules",
     ),
-    spec("title", "<text>", "name this session"),
+    drawn("title", "<text>", "name this session"),
     spec("init", "", "have the agent read this project and write its AGENTS.md"),
-    spec("skills", "", "list the available skills, and the project's instructions"),
-    spec("theme", "[name]", "use other colours in this chat: dark, light, high_contrast or colour_blind"),
-    spec("keys", "", "show the keys"),
+    drawn("skills", "", "list the available skills, and the project's instructions"),
+    drawn("theme", "[name]", "use other colours in this chat: dark, light, high_contrast or colour_blind"),
+    drawn("keys", "", "show the keys"),
     spec("help", "", "show this help"),
     spec("quit", "", "exit; the session is kept"),
 ];
@@ -246,34 +250,6 @@ pub(crate) const SHEET: [(&str, &str); 15] = [
     ("/", "commands; /help lists all commands and keys"),
     ("Ctrl-C", "interrupt; twice: exit"),
     ("?", "press again to type a question mark"),
-];
-
-/// The keys, and what they do.
-pub(crate) const KEYS: [(&str, &str); 16] = [
-    ("Enter", "send; while the model works, the text joins the run after the running tool calls (it steers)"),
-    ("Alt+Enter", "while the model works: send after the run"),
-    (
-        "Esc, Ctrl-C",
-        "clear a half-typed line, otherwise interrupt; received text is kept, and unsent text returns to the editor. At \
-         an empty line, Ctrl-C twice exits, and Esc twice goes back to an earlier prompt (/branch)",
-    ),
-    ("Shift+Enter, Ctrl-J, \\", "new line (\\ at the end of a line)"),
-    ("↑ ↓", "move by line; from the first and last line, through earlier prompts"),
-    ("Alt+↑, ↑ in an empty editor", "take the newest queued input back into the editor"),
-    ("Ctrl-R", "search earlier prompts"),
-    ("Tab", "complete commands and files"),
-    ("Shift+Tab", "the next mode: ask, accept_edits, read_only (/permissions shows more)"),
-    (
-        "Ctrl-O",
-        "show the results of tools, thoughts and summaries in full, the newest first; Enter opens and folds, Ctrl-O \
-         closes",
-    ),
-    ("Ctrl-G, Ctrl-X Ctrl-E", "edit the text in $VISUAL or $EDITOR"),
-    ("Ctrl-V", "attach a picture from the clipboard (with wl-paste, xclip or pngpaste)"),
-    ("Ctrl-A E B F K U W Y T", "as in Emacs, like Alt-B F D and Ctrl-_ (undo)"),
-    ("Ctrl-Q", "return to a question that Esc postponed"),
-    ("?", "in an empty editor: show the keys"),
-    ("Ctrl-L, Ctrl-Z", "redraw; suspend"),
 ];
 
 /// A custom command of the user or the project: a file `NAME.md`.
@@ -306,26 +282,26 @@ pub fn parse(line: &str, custom: &[Custom]) -> Result<Command, String> {
         "branch" => return branch(rest),
         "undo" => return Ok(Command::Undo(GoingBack::parse(name, rest)?)),
         "undo-compact" => return Ok(Command::UndoCompact(number(name, rest)?)),
-        "compactions" => return Ok(Command::Compactions(number(name, rest)?)),
-        "pin" => return Ok(Command::Pin(entry(name, rest)?)),
+        "compactions" => return Ok(Command::Told(Told::Compactions(number(name, rest)?))),
+        "pin" => return Ok(Command::Told(Told::Pin(entry(name, rest)?))),
         "unpin" => {
             let entry = entry(name, rest)?;
             return entry
-                .map(Command::Unpin)
+                .map(|entry| Command::Told(Told::Unpin(entry)))
                 .ok_or_else(|| "/unpin needs an entry; /pins lists the entries".to_owned());
         }
         "continue-in" if rest.is_empty() => return Err("/continue-in needs a goal".to_owned()),
         "continue-in" => return Ok(Command::ContinueIn(rest.to_owned())),
         "title" if rest.is_empty() => return Err("/title needs a text".to_owned()),
         "title" => return Ok(Command::Title(rest.to_owned())),
-        "plan" => Command::Plan,
-        "pins" => Command::Pins,
+        "plan" => Command::Told(Told::Plan),
+        "pins" => Command::Told(Told::Pins),
         "context" => Command::Context,
         "status" => Command::Status,
-        "cost" => Command::Cost,
+        "cost" => Command::Told(Told::Cost),
         "new" | "clear" => Command::New,
         "continue" => Command::Continue,
-        "withdraw" => Command::Withdraw,
+        "withdraw" => Command::Told(Told::Withdraw),
         "redo" => Command::Redo,
         "tree" => Command::Tree,
         "copy" => Command::Copy,

@@ -9,7 +9,7 @@
 //! chat ends.
 //!
 //! Reading order: `program` ([`Program`]), `backend` (requests), `model` (what is shown, and what a key does), `live`
-//! (the effects), `follow` (the order of events), `commands` (the slash commands); then the parts of the model: `editor`,
+//! (the effects), `follow` (the order of events), `commands` (the slash commands) and `told` (those that are answered with text); then the parts of the model: `editor`,
 //! `history` (earlier prompts), `attached` (files in prompts), `ask`, `picker`, `calls`, `viewer`, `markdown`, `highlight`,
 //! `status`, `figures`, `notice`; before a chat: `choose`.
 
@@ -31,6 +31,7 @@ pub mod notice;
 mod picker;
 mod program;
 mod status;
+mod told;
 mod viewer;
 
 use std::time::Duration;
@@ -42,6 +43,7 @@ pub use self::backend::{Backend, HowToCompact};
 pub use self::commands::INIT;
 pub use self::live::{Ended, Opened, open, talk};
 pub use self::program::{Chosen, Environment, OtherModel, Program, PromptPart, Reconnected, Silence, Skill};
+pub use self::told::Told;
 
 /// The message after the host has ended, by itself, stopped or killed.
 pub const NEXT_HOST: &str = "The host ended; starting another one";

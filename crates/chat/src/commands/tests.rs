@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+use super::help::KEYS;
 use super::*;
 
 fn custom(name: &str, body: &str) -> Custom {
@@ -10,7 +11,7 @@ fn custom(name: &str, body: &str) -> Custom {
 
 #[test]
 fn every_command_of_the_table_is_understood() {
-    for Spec { name, arguments, description } in COMMANDS {
+    for Spec { name, arguments, description, .. } in COMMANDS {
         let line = match arguments {
             "<entry>" => format!("/{name} 7"),
             wanted if wanted.starts_with('<') => format!("/{name} text"),
@@ -28,7 +29,7 @@ fn the_page_has_the_commands_and_keys_of_the_help() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/commands.md");
     let cell = |text: &str| text.replace('|', "\\|");
     let keys = KEYS.iter().map(|(keys, what)| format!("| {} | {} |\n", cell(keys), cell(what)));
-    let commands = COMMANDS.iter().map(|Spec { name, arguments, description }| {
+    let commands = COMMANDS.iter().map(|Spec { name, arguments, description, .. }| {
         format!("| `{}` | {} |\n", format!("/{name} {arguments}").trim_end(), cell(description))
     });
     let mut wanted = std::fs::read_to_string(path).unwrap();
@@ -114,13 +115,13 @@ fn arguments_are_read_or_refused_with_what_is_wanted() {
         ("/undo-compact", Ok(Command::UndoCompact(None))),
         ("/undo-compact 2", Ok(Command::UndoCompact(Some(2)))),
         ("/undo-compact 0", no_compaction("undo-compact")),
-        ("/compactions", Ok(Command::Compactions(None))),
-        ("/compactions 3", Ok(Command::Compactions(Some(3)))),
+        ("/compactions", Ok(Command::Told(Told::Compactions(None)))),
+        ("/compactions 3", Ok(Command::Told(Told::Compactions(Some(3))))),
         ("/compactions all", no_compaction("compactions")),
-        ("/pin", Ok(Command::Pin(None))),
-        ("/pin #12", Ok(Command::Pin(Some(12)))),
+        ("/pin", Ok(Command::Told(Told::Pin(None)))),
+        ("/pin #12", Ok(Command::Told(Told::Pin(Some(12))))),
         ("/pin it", Err("/pin takes the number of an entry, as /tree and /pins show it".to_owned())),
-        ("/unpin 12", Ok(Command::Unpin(12))),
+        ("/unpin 12", Ok(Command::Told(Told::Unpin(12)))),
         ("/unpin", Err("/unpin needs an entry; /pins lists the entries".to_owned())),
         ("/pins 2", Err("/pins takes no arguments".to_owned())),
         ("/model  big ", Ok(Command::Model(Some("big".to_owned())))),
@@ -133,7 +134,7 @@ fn arguments_are_read_or_refused_with_what_is_wanted() {
         ("/redo", Ok(Command::Redo)),
         // Names that other agents have for them.
         ("/rename a b", Ok(Command::Title("a b".to_owned()))),
-        ("/usage", Ok(Command::Cost)),
+        ("/usage", Ok(Command::Told(Told::Cost))),
         ("/sessions", Ok(Command::Resume(None))),
         ("/rewind", parse("/branch", &[])),
         ("/mode read_only", Ok(Command::Permissions(Permitting::Mode(Mode::ReadOnly)))),

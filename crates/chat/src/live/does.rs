@@ -21,7 +21,7 @@ use greenroom_terminal::{compactions as texts, format, screen, time};
 use super::{Done, TerminalChat, going_back, open};
 use crate::attached;
 use crate::backend::{Backend, HowToCompact};
-use crate::commands::{BranchStart, Branching, COMMANDS, Command, Custom, KEYS, Permitting, Spec};
+use crate::commands::{self, BranchStart, Branching, Command, Permitting};
 use crate::figures;
 use crate::picker::{Item, Picker, Purpose};
 use crate::program::{Chosen, Program, PromptPart};
@@ -81,22 +81,13 @@ impl TerminalChat {
         }
         match command {
             Command::Compact(how) => self.spawn(async move { compact(&backend, how).await }),
-            Command::Plan => self.spawn(async move { plan(&backend).await }),
+            Command::Told(told) => {
+                self.spawn(async move { note(Look::DIM, told.answer(&backend).await?) });
+            }
             Command::UndoCompact(number) => self.spawn(async move {
                 let context = backend.undo_compaction(number).await?;
                 Ok(vec![Done::Context(context)])
             }),
-            Command::Compactions(number) => {
-                self.spawn(async move { compactions(&backend, number, width).await });
-            }
-            Command::Pin(entry) => self.spawn(async move { pin(&backend, entry).await }),
-            Command::Unpin(entry) => self.spawn(async move {
-                let pins = backend.pin(greenroom::EntryId(entry), false).await?;
-                note(Look::DIM, figures::pins(&pins))
-            }),
-            Command::Pins => {
-                self.spawn(async move { note(Look::DIM, figures::pins(&backend.pins().await?)) });
-            }
             Command::Context => {
                 let trigger = self.model.status.trigger;
                 let of_prompt = self.program.prompt_parts();
@@ -110,7 +101,6 @@ impl TerminalChat {
                     note(Look::DIM, figures::status(&state, &folder, server.as_deref(), mode))
                 });
             }
-            Command::Cost => self.spawn(async move { cost(&backend).await }),
             Command::Model(name) => self.model_command(name),
             Command::Effort(level) => self.effort(level),
             Command::New => self.begin(),
@@ -126,10 +116,6 @@ impl TerminalChat {
                     Ok(Vec::new())
                 });
             }
-            Command::Withdraw => self.spawn(async move {
-                let count = backend.withdraw(None).await? as u64;
-                note(Look::DIM, format!("{} withdrawn", format::count(count, "input")))
-            }),
             Command::Fork(name) => {
                 let program = Arc::clone(&self.program);
                 self.spawn(async move {
@@ -206,7 +192,7 @@ impl TerminalChat {
             }
             Command::Theme(name) => self.theme(name),
             Command::Keys => {
-                let rows = keys(width);
+                let rows = commands::keys(width);
                 self.model.show(rows);
             }
             Command::Title(title) => {
@@ -217,7 +203,7 @@ impl TerminalChat {
                 });
             }
             Command::Help => {
-                let rows = help(self.model.custom(), width);
+                let rows = commands::help(self.model.custom(), width);
                 self.model.show(rows);
             }
             // These two are handled by the caller.
@@ -376,37 +362,8 @@ async fn compact(backend: &Backend, how: HowToCompact) -> Outcome {
     note(Look::DIM, format::compaction(&compacted))
 }
 
-async fn plan(backend: &Backend) -> Outcome {
-    note(Look::DIM, figures::plan(&backend.plan().await?))
-}
-
 async fn context(backend: &Backend, of_prompt: &[PromptPart], trigger: u64, width: usize) -> Outcome {
     rows(figures::context(&backend.context().await?, of_prompt, trigger, width))
-}
-
-async fn cost(backend: &Backend) -> Outcome {
-    note(Look::DIM, figures::cost(&backend.state().await?))
-}
-
-/// Lists the compactions, or shows one.
-async fn compactions(backend: &Backend, number: Option<u64>, width: usize) -> Outcome {
-    if number.is_none() {
-        let (records, state) = (backend.compactions().await?, backend.state().await?);
-        return note(Look::DIM, figures::compactions(&records, &state));
-    }
-    let details = backend.compaction(number).await?;
-    let indent = Row::plain("    ");
-    let row = |line: &String| Row::new(line, Look::DIM).wrap(width, &Row::plain("  "), &indent);
-    rows(texts::details(&details).iter().flat_map(row).collect())
-}
-
-/// Pins an entry, or the last prompt.
-async fn pin(backend: &Backend, entry: Option<u64>) -> Outcome {
-    let entry = match entry {
-        Some(entry) => greenroom::EntryId(entry),
-        None => backend.last_prompt().await?.ok_or_else(|| "there is no prompt yet".to_owned())?,
-    };
-    note(Look::DIM, figures::pins(&backend.pin(entry, true).await?))
 }
 
 async fn sessions(backend: &Backend, program: &dyn Program) -> Outcome {
@@ -601,35 +558,5 @@ fn permission_rows(permissions: &SessionPermissions, width: usize) -> Vec<Row> {
             Look::DIM,
         ));
     }
-    out
-}
-
-/// Describes a command or a key.
-fn described(head: &str, description: &str, width: usize) -> Vec<Row> {
-    let row = Row::plain("  ").and(&format!("{head:<26} "), Look::BOLD).and(description, Look::PLAIN);
-    // On a wide terminal, the rest stands below the description.
-    let indent = if width >= 80 { 29 } else { 4 };
-    row.wrap(width, &Row::default(), &Row::plain(&" ".repeat(indent)))
-}
-
-fn keys(width: usize) -> Vec<Row> {
-    KEYS.iter().flat_map(|(keys, description)| described(keys, description, width)).collect()
-}
-
-fn help(custom: &[Custom], width: usize) -> Vec<Row> {
-    let line = |head: &str, description: &str| described(head, description, width);
-    let of_spec = |spec: &Spec| line(&format!("/{} {}", spec.name, spec.arguments), spec.description);
-    let mut out: Vec<Row> = COMMANDS.iter().flat_map(of_spec).collect();
-    out.extend(custom.iter().flat_map(|own| line(&format!("/{}", own.name), &own.description)));
-    out.push(Row::default());
-    out.extend(keys(width));
-    const MORE: [&str; 3] = [
-        "@file attaches a file, @picture.png a picture",
-        "!command runs a command and tells the model, !!command does not",
-        "your own commands: commands/NAME.md beside your greenroom.yaml, or .greenroom/commands/NAME.md",
-    ];
-    out.push(Row::default());
-    let indent = Row::plain("  ");
-    out.extend(MORE.iter().flat_map(|text| Row::new(text, Look::DIM).wrap(width, &indent, &indent)));
     out
 }

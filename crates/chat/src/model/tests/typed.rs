@@ -42,7 +42,7 @@ fn a_beginning_that_several_commands_have_is_written_out_and_not_done() {
     assert!(chat.press(KeyCode::Enter).contains(&Effect::Command(Command::Context)));
     assert_eq!(chat.above(), ["  /context"], "what was done is seen");
     chat.types("/cost");
-    assert!(chat.press(KeyCode::Enter).contains(&Effect::Command(Command::Cost)));
+    assert!(chat.press(KeyCode::Enter).contains(&Effect::Command(Command::Told(crate::Told::Cost))));
 }
 
 #[test]

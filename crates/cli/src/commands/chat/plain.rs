@@ -17,7 +17,7 @@ use greenroom_server::operations::{
 };
 use greenroom_server::{Events, ProblemKind};
 use greenroom_terminal::screen::one_line;
-use greenroom_terminal::{Interrupts, Look, Screen, format, text};
+use greenroom_terminal::{Interrupts, Look, Row, Screen, format, text};
 use tokio::sync::mpsc;
 
 use super::between::{Between, News};
@@ -33,23 +33,6 @@ use crate::{agent, error};
 
 /// The longest line of standard input, in bytes.
 const LINE_BYTES_MAX: u64 = 4 * 1024 * 1024;
-
-const HELP: &str = "  /compact [focus] [--keep N] [--force]
-                     replace the older part of the conversation with a summary; --keep N keeps N tokens, --force only
-                     the last two messages
-  /plan              show what /compact would do
-  /undo-compact [N]  undo the newest compaction, or all compactions back to number N
-  /undo [--files] [--conversation] [--overwrite]
-                     take back the last prompt: the conversation, the files, or both
-  /compactions [N]   list the compactions, or show details of number N
-  /pin [entry], /unpin <entry>, /pins
-                     keep your last prompt, or an entry, verbatim through every compaction
-  /context           show what fills the context window
-  /status, /cost     show model, tokens and cost
-  /continue          resume a prompt that has no complete answer, and start input that was held back
-  /withdraw          withdraw input that was held back
-  /help              show this help
-  /quit              exit (like Ctrl-C and Ctrl-D at the prompt)";
 
 /// How many columns of a warning are shown.
 const WARNING_COLUMNS: usize = 300;
@@ -272,11 +255,12 @@ impl Chat {
                 return Ok(true);
             }
         };
+        #[expect(clippy::wildcard_enum_match_arm, reason = "all others need a terminal, as the table says")]
         match command {
             Command::Compact(how) => self.compact(how).await?,
-            Command::Plan => {
-                let plan = figures::plan(&self.backend.plan().await?);
-                self.output.note(Look::DIM, &indent(&plan))?;
+            Command::Told(told) => {
+                let text = told.answer(&self.backend).await?;
+                self.output.note(Look::DIM, &indent(&text))?;
             }
             Command::Context => self.context().await?,
             Command::Status => {
@@ -284,38 +268,6 @@ impl Chat {
                 let server = agent::choice::server_shown(&self.global, &self.args);
                 let status = figures::status(&state, &self.link.with.folder, server.as_deref(), mode);
                 self.output.note(Look::DIM, &indent(&status))?;
-            }
-            Command::Compactions(None) => {
-                let (records, state) = (self.backend.compactions().await?, self.backend.state().await?);
-                self.output.note(Look::DIM, &indent(&figures::compactions(&records, &state)))?;
-            }
-            Command::Compactions(number) => {
-                let details = self.backend.compaction(number).await?;
-                let text = greenroom_terminal::compactions::details(&details).join("\n");
-                self.output.note(Look::DIM, &indent(&text))?;
-            }
-            Command::Pin(entry) => {
-                let entry = match entry {
-                    Some(entry) => Some(greenroom::EntryId(entry)),
-                    None => self.backend.last_prompt().await?,
-                };
-                let pins = match entry {
-                    Some(entry) => self.backend.pin(entry, true).await?,
-                    None => Vec::new(),
-                };
-                self.output.note(Look::DIM, &indent(&figures::pins(&pins)))?;
-            }
-            Command::Unpin(entry) => {
-                let pins = self.backend.pin(greenroom::EntryId(entry), false).await?;
-                self.output.note(Look::DIM, &indent(&figures::pins(&pins)))?;
-            }
-            Command::Pins => {
-                let pins = figures::pins(&self.backend.pins().await?);
-                self.output.note(Look::DIM, &indent(&pins))?;
-            }
-            Command::Cost => {
-                let cost = figures::cost(&self.backend.state().await?);
-                self.output.note(Look::DIM, &indent(&cost))?;
             }
             Command::UndoCompact(number) => {
                 let context = self.backend.undo_compaction(number).await?;
@@ -333,34 +285,13 @@ impl Chat {
                 let settings = ModelSettings::default();
                 self.run(ResumeSession { session_id, settings, output_schema: None }).await?;
             }
-            Command::Withdraw => {
-                let count = self.backend.withdraw(None).await? as u64;
-                let text = format!("  {} withdrawn", format::count(count, "input"));
-                self.output.note(Look::DIM, &text)?;
-            }
             Command::Prompt(text) => {
                 let key = Some(key.to_owned());
                 self.run(PromptSession { key, ..PromptSession::new(session_id, text) }).await?;
             }
-            Command::Help => self.output.note(Look::DIM, HELP)?,
+            Command::Help => self.rows(&commands::plain_help(self.output.view.text.width()))?,
             Command::Quit => return Ok(false),
-            Command::Model(_)
-            | Command::Effort(_)
-            | Command::New
-            | Command::Resume(_)
-            | Command::Fork(_)
-            | Command::ContinueIn(_)
-            | Command::Branch(_)
-            | Command::Redo
-            | Command::Tree
-            | Command::Export(_)
-            | Command::Copy
-            | Command::Tools
-            | Command::Permissions(_)
-            | Command::Title(_)
-            | Command::Skills
-            | Command::Theme(_)
-            | Command::Keys => {
+            _ => {
                 let name = one_line(line.split_whitespace().next().unwrap_or_default(), 30);
                 let text =
                     format!("  {name} needs a chat at a terminal; /help lists the commands available here.");
@@ -480,6 +411,10 @@ impl Chat {
         let trigger = self.trigger(&parts.context);
         let of_prompt = agent::prompt::parts(&self.global, &self.args, &self.link.with.folder);
         let rows = figures::context(&parts, &of_prompt, trigger, self.output.view.text.width());
+        self.rows(&rows)
+    }
+
+    fn rows(&mut self, rows: &[Row]) -> Result<()> {
         let text: Vec<String> = rows.iter().map(|row| row.text().trim_end().to_owned()).collect();
         self.output.note(Look::DIM, &text.join("\n"))
     }
