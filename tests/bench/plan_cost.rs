@@ -1,7 +1,7 @@
 //! The cost of planning a compaction and of opening a session, by the length of the history.
 //!
 //! The live context is the same in all rows. A session holds its live part only, and plans over that;
-//! `greenroom plan FILE` has the whole path.
+//! `greenroom compact FILE --dry-run` has the whole path.
 
 mod canned;
 

@@ -18,8 +18,8 @@ pub(crate) use self::model::{Answers, ModelArgs, ServerArgs};
 pub(crate) use self::serve::{ClusterArgs, HostArgs, RpcArgs, ServeArgs, SimulateArgs, Sort, TopArgs};
 pub(crate) use self::stored::{
     AcceptLossArgs, AnswerArgs, BackupArgs, CopyArgs, Cut, DeleteArgs, Estimator, EvalArgs, ExportArgs,
-    ExportFormat, ImportArgs, JsonArgs, PlanArgs, PruneArgs, QuestionsArgs, RecallArgs, RestoreArgs,
-    SessionsArgs, ShowArgs, StoreCommand, Summarises, TreeArgs, UsageArgs,
+    ExportFormat, ImportArgs, JsonArgs, PruneArgs, QuestionsArgs, RecallArgs, RestoreArgs, SessionsArgs,
+    ShowArgs, StoreCommand, Summarises, UsageArgs,
 };
 pub(crate) use self::talk::{
     ChatArgs, CompactArgs, DemoArgs, ForkArgs, InitArgs, ResumeArgs, RunArgs, UndoArgs,
@@ -110,9 +110,6 @@ pub(crate) enum Command {
     /// Search the stored sessions for words
     #[command(after_help = help::RECALL_EXAMPLES)]
     Recall(RecallArgs),
-    /// Show the branches of a stored session
-    #[command(hide = true, after_help = help::TREE_EXAMPLES)]
-    Tree(TreeArgs),
     /// Resume a session in chat: the newest one of this folder, or the given one
     #[command(alias = "continue", after_help = help::RESUME_EXAMPLES)]
     Resume(ResumeArgs),
@@ -125,9 +122,6 @@ pub(crate) enum Command {
     /// Copy a session, or continue it in a new session with a goal and a summary
     #[command(after_help = help::FORK_EXAMPLES)]
     Fork(ForkArgs),
-    /// Show what a compaction would do, without performing it
-    #[command(hide = true, after_help = help::PLAN_EXAMPLES)]
-    Plan(PlanArgs),
     /// Measure what compactions keep and cost, by replaying sessions with simulated summarisers
     #[command(after_help = help::EVAL_EXAMPLES)]
     Eval(EvalArgs),
@@ -205,8 +199,6 @@ impl Command {
             | Self::Top(_)
             | Self::Show(_)
             | Self::Recall(_)
-            | Self::Tree(_)
-            | Self::Plan(_)
             | Self::Eval(_)
             | Self::Import(_)
             | Self::Questions(_)

@@ -3,7 +3,7 @@
 //! May use `host`, `agent`, `config`, `args` and `error`. No other room knows a command.
 //!
 //! - Conversations: `chat`, `run`, `demo`, `questions`; `run_view` and `view` show a run, `confirm` asks the user.
-//! - Stored sessions: `sessions`, `show`, `tree`, `plan`, `compact`, `undo`, `fork`, `recall`, `export`, `import`, `prune`, `usage`.
+//! - Stored sessions: `sessions`, `show` (with `tree`), `compact` (with `plan`), `undo`, `fork`, `recall`, `export`, `import`, `prune`, `usage`.
 //! - Services: `serve`, `rpc`, `host`, `simulate`, `top`.
 //! - Set-up: `config`, `login`, `models`, `doctor`, `store`, `completions`; `eval` measures summaries.
 //!

@@ -30,8 +30,8 @@ use rustix::process::{Resource, getrlimit};
 use crate::args::front::{self, Unparsed};
 use crate::args::{Command, Global, Options, StoreCommand};
 use crate::commands::{
-    chat, compact, completions, demo, doctor, eval, export, fork, import, login, models, plan, prune,
-    questions, recall, rpc, run, serve, sessions, show, simulate, store, top, tree, undo,
+    chat, compact, completions, demo, doctor, eval, export, fork, import, login, models, prune, questions,
+    recall, rpc, run, serve, sessions, show, simulate, store, top, undo,
 };
 use crate::config::overrides::STORE;
 use crate::config::surroundings::Surroundings;
@@ -193,7 +193,6 @@ fn is_for_files(command: &Command) -> bool {
         | Command::Login(_)
         | Command::Eval(_)
         | Command::Completions(_)
-        | Command::Plan(_)
         | Command::Host(_)
         | Command::Simulate(_)
         | Command::Models(_)
@@ -204,7 +203,6 @@ fn is_for_files(command: &Command) -> bool {
         | Command::Sessions(_)
         | Command::Show(_)
         | Command::Recall(_)
-        | Command::Tree(_)
         | Command::Resume(_)
         | Command::Init(_)
         | Command::Compact(_)
@@ -242,7 +240,6 @@ async fn perform(options: &Options) -> anyhow::Result<u8> {
         Command::Sessions(args) => sessions::run(global, args).await,
         Command::Show(args) => show::run(global, args).await,
         Command::Recall(args) => recall::run(global, args).await,
-        Command::Tree(args) => tree::run(global, args).await,
         Command::Resume(args) => chat::resume(global, args).await,
         Command::Init(args) => chat::init(global, args).await,
         Command::Login(args) => login::run(global, args).await,
@@ -252,7 +249,6 @@ async fn perform(options: &Options) -> anyhow::Result<u8> {
         Command::Fork(args) => fork::run(global, args).await,
         Command::Eval(args) => eval::run(global, args).await,
         Command::Completions(args) => completions::run(global, args),
-        Command::Plan(args) => plan::run(global, args).await,
         Command::Import(args) => import::run(global, args).await,
         Command::Questions(args) => questions::list(global, args).await,
         Command::Answer(args) => questions::answer(global, args).await,

@@ -100,15 +100,6 @@ Sources of the window, in this order: your settings; the limit that the server r
 model's training length that the server reports; a default. A limit learned from a rejected request lowers all of \
 them except your settings, until the server reports a larger limit, or for a day if it reports none.";
 
-pub(super) const PLAN_EXAMPLES: &str = "\
-Examples:
-  greenroom plan session.jsonl            a file of Claude Code, Codex or pi
-  greenroom plan demo-20260102-030405     a stored session
-  greenroom plan session.jsonl --keep-recent 10000 --json
-  greenroom plan session.jsonl --cut nearest --estimator char4   as other tools
-
-Nothing is changed. The exit code is 0 even if there is nothing to compact.";
-
 pub(super) const SERVE_HELP: &str = "\
 Examples:
   greenroom serve                         for programs on this machine
@@ -217,11 +208,6 @@ Examples:
 The goal directs the summary and becomes the title; the label continued_from names the original. The whole log is \
 copied, so that recall finds everything in the new session.";
 
-pub(super) const TREE_EXAMPLES: &str = "\
-Examples:
-  greenroom tree demo-2026
-  greenroom tree demo-2026 --json | jq";
-
 pub(super) const RESUME_EXAMPLES: &str = "\
 Examples:
   greenroom resume                        the newest session of this folder
@@ -233,6 +219,8 @@ Examples:
   greenroom compact fix-the-test
   greenroom compact fix-the-test --focus \"the failing test\" --keep-recent 8000
   greenroom compact fix-the-test --dry-run
+  greenroom compact session.jsonl --dry-run   for a file of Claude Code, Codex or pi
+  greenroom compact session.jsonl --dry-run --cut nearest --estimator char4   as other tools
 
 Nothing is lost: the log keeps the replaced messages, and `greenroom show` prints them. The exit code is 0 even if \
 there is nothing to compact. Ctrl-C leaves the conversation unchanged.";

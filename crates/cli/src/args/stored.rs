@@ -43,17 +43,6 @@ pub(crate) struct AnswerArgs {
     pub(crate) json: bool,
 }
 
-/// `tree`.
-#[derive(Debug, Args)]
-pub(crate) struct TreeArgs {
-    /// The session's id or a prefix
-    #[arg(value_name = "ID")]
-    pub(crate) id: String,
-    /// Print JSON: the branches
-    #[arg(long)]
-    pub(crate) json: bool,
-}
-
 /// `sessions`.
 #[derive(Debug, Args)]
 pub(crate) struct SessionsArgs {
@@ -158,35 +147,6 @@ pub(crate) struct UsageArgs {
 fn limit() -> impl clap::builder::TypedValueParser<Value = usize> {
     use clap::builder::TypedValueParser as _;
     clap::value_parser!(u8).range(1..=100).map(usize::from)
-}
-
-/// `plan`.
-#[derive(Debug, Args)]
-pub(crate) struct PlanArgs {
-    /// A session file of another system (Claude Code, Codex, pi), or a stored session's id or a prefix
-    #[arg(value_name = "FILE|ID")]
-    pub(crate) source: String,
-    /// How much of the newest conversation to keep, in tokens [default: the configuration's, else a quarter]
-    #[arg(long, visible_alias = "keep", value_name = "TOKENS")]
-    pub(crate) keep_recent: Option<u64>,
-    /// Where to cut: nearest (the first legal cut at or after the point where enough is kept) or turn_first (a turn's
-    /// start near that point, if there is one) [default: the configuration's]
-    #[arg(long, value_enum, value_name = "RULE", hide_possible_values = true)]
-    pub(crate) cut: Option<Cut>,
-    /// Token estimator: char4 (four characters per token) or classes (by classes of characters, closer to real
-    /// tokenizers) [default: the configuration's]
-    #[arg(long, value_enum, value_name = "NAME", hide_possible_values = true)]
-    pub(crate) estimator: Option<Estimator>,
-    /// The last entry of the path [default: the newest]
-    #[arg(long, value_name = "ID")]
-    pub(crate) leaf: Option<String>,
-    /// Context window to plan for, in tokens [default: the configuration's, else the session's or its model's, else
-    /// 128000]
-    #[arg(long, value_name = "TOKENS")]
-    pub(crate) window: Option<u64>,
-    /// Print JSON
-    #[arg(long)]
-    pub(crate) json: bool,
 }
 
 /// `eval`.

@@ -47,7 +47,8 @@ pub(crate) struct CompactArgs {
     /// pi
     #[arg(long, conflicts_with_all = ["focus", "force"])]
     pub(crate) dry_run: bool,
-    /// Where to cut, with --dry-run: nearest or turn_first
+    /// Where to cut, with --dry-run: nearest (the first legal cut at or after the point where enough is kept) or
+    /// turn_first (a turn's start near that point, if there is one) [default: the configuration's]
     #[arg(
         long,
         value_enum,
@@ -57,7 +58,8 @@ pub(crate) struct CompactArgs {
         hide_short_help = true
     )]
     pub(crate) cut: Option<super::Cut>,
-    /// Token estimator, with --dry-run: char4 or classes
+    /// Token estimator, with --dry-run: char4 (four characters per token) or classes (by classes of characters, closer
+    /// to real tokenizers) [default: the configuration's]
     #[arg(
         long,
         value_enum,

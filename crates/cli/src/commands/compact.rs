@@ -11,7 +11,7 @@ use greenroom_terminal::progress::Progress;
 use greenroom_terminal::{Interrupts, Screen, text};
 use serde_json::json;
 
-use crate::args::{CompactArgs, Global, PlanArgs};
+use crate::args::{CompactArgs, Global};
 use crate::commands::chat::begin;
 use crate::commands::plan;
 use crate::error;
@@ -24,16 +24,7 @@ const LESS: &str = "--keep N keeps less, and --force only the last two messages"
 /// Runs the command.
 pub(crate) async fn run(global: &Global, args: &CompactArgs) -> Result<u8> {
     if args.dry_run {
-        let plan = PlanArgs {
-            source: args.id.clone(),
-            keep_recent: args.keep_recent,
-            cut: args.cut,
-            estimator: args.estimator,
-            leaf: args.leaf.clone(),
-            window: args.model.window,
-            json: args.json,
-        };
-        return plan::run(global, &plan).await;
+        return plan::run(global, args).await;
     }
     let interrupts = Interrupts::new()?;
     let patience = Patience::new(global, &interrupts);

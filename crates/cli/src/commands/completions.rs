@@ -160,7 +160,7 @@ fn completing(command: clap::Command, of: &str) -> clap::Command {
 fn completer(command: &str, arg: &str) -> Option<fn(&OsStr) -> Vec<CompletionCandidate>> {
     Some(match (command, arg) {
         ("", "settings") => assignments,
-        ("plan", "source") => files_and_sessions,
+        ("compact", "id") => files_and_sessions,
         ("run", "output_schema") => files,
         ("models", "filter" | "forget") => models,
         ("simulate", _) => return None,

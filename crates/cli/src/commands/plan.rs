@@ -1,4 +1,4 @@
-//! `greenroom plan`: shows what a compaction would do, without performing it.
+//! `greenroom compact --dry-run`: shows what a compaction would do, without performing it.
 //!
 //! Invariants: nothing is changed, and nothing to compact is a result, not a failure.
 
@@ -18,7 +18,7 @@ use greenroom_terminal::screen::one_line;
 use greenroom_terminal::text::{self, thousands};
 use greenroom_terminal::{Screen, format};
 
-use crate::args::{Cut, Estimator, Global, PlanArgs};
+use crate::args::{CompactArgs, Cut, Estimator, Global};
 use crate::config::Config;
 use crate::host::source::Stored;
 use crate::{agent, error};
@@ -31,9 +31,9 @@ const WINDOW: u64 = 128_000;
 const FILES_SHOWN: usize = 8;
 
 /// Runs the command.
-pub(crate) async fn run(global: &Global, args: &PlanArgs) -> Result<u8> {
+pub(crate) async fn run(global: &Global, args: &CompactArgs) -> Result<u8> {
     let config = agent::config(global)?.config;
-    let file = Path::new(&args.source);
+    let file = Path::new(&args.id);
     let is_file = file.is_file();
     let (report, code) =
         if is_file { (of_file(file, args, &config)?, 0) } else { of_session(global, args, &config).await? };
@@ -46,14 +46,14 @@ pub(crate) async fn run(global: &Global, args: &PlanArgs) -> Result<u8> {
     Ok(code)
 }
 
-fn of_file(path: &Path, args: &PlanArgs, config: &Config) -> Result<PlanReport> {
+fn of_file(path: &Path, args: &CompactArgs, config: &Config) -> Result<PlanReport> {
     let bytes = crate::commands::import::read(path)?;
     let text = String::from_utf8_lossy(&bytes);
     // Without repairs: a plan shows the existing file, not the one that an import would produce.
     let imported = import(&text, ImportOptions { repair: false })
         .map_err(|error| error::usage(format!("{}: {error}", path.display())))?;
     let leaf = match &args.leaf {
-        Some(leaf) => Some(imported.find(leaf).ok_or_else(|| no_entry(leaf, &args.source))?),
+        Some(leaf) => Some(imported.find(leaf).ok_or_else(|| no_entry(leaf, &args.id))?),
         None => imported.leaf,
     };
     let path = imported.path_to(leaf);
@@ -64,15 +64,15 @@ fn of_file(path: &Path, args: &PlanArgs, config: &Config) -> Result<PlanReport> 
 }
 
 /// Returns the plan and the exit code; a damaged session is planned as far as it can be read.
-async fn of_session(global: &Global, args: &PlanArgs, config: &Config) -> Result<(PlanReport, u8)> {
-    let stored = Stored::read(global, &args.source).await.map_err(|error| {
-        let is_path = args.source.contains(['/', '.']);
-        if is_path { error.context(format!("there is no file {}", args.source)) } else { error }
+async fn of_session(global: &Global, args: &CompactArgs, config: &Config) -> Result<(PlanReport, u8)> {
+    let stored = Stored::read(global, &args.id).await.map_err(|error| {
+        let is_path = args.id.contains(['/', '.']);
+        if is_path { error.context(format!("there is no file {}", args.id)) } else { error }
     })?;
     let path: Vec<Arc<Entry>> = match &args.leaf {
         Some(leaf) => {
-            let id = leaf.parse().map(EntryId).map_err(|_| no_entry(leaf, &args.source))?;
-            path_to(&stored.entries, Some(id)).map_err(|_| no_entry(leaf, &args.source))?
+            let id = leaf.parse().map(EntryId).map_err(|_| no_entry(leaf, &args.id))?;
+            path_to(&stored.entries, Some(id)).map_err(|_| no_entry(leaf, &args.id))?
         }
         None => stored.path(),
     };
@@ -116,13 +116,13 @@ pub(crate) fn last_answer(path: &[Arc<Entry>]) -> Option<&AssistantMessage> {
 /// Returns the options of the plan; `nearest` with `char4` is the comparison with other systems. `window` is
 /// the default if neither a flag nor the configuration sets one; `fixed` is the fixed part of every request,
 /// in tokens.
-fn options(args: &PlanArgs, config: &Config, window: u64, measured: Measured, fixed: u64) -> PlanOptions {
+fn options(args: &CompactArgs, config: &Config, window: u64, measured: Measured, fixed: u64) -> PlanOptions {
     let settings = &config.compaction;
     let is_comparison = args.cut == Some(Cut::Nearest) && args.estimator == Some(Estimator::Char4);
     if is_comparison {
         return PlanOptions::comparison(args.keep_recent.unwrap_or(COMPARISON_KEEP), 0);
     }
-    let window = args.window.or(settings.context_window).or(config.context_window).unwrap_or(window);
+    let window = args.model.window.or(settings.context_window).or(config.context_window).unwrap_or(window);
     let mut options = PlanOptions::new(settings, window, Occasion::Manual, measured.tokens(), fixed);
     options.estimator = estimator(args, config);
     options.files = FileRule::Declared;
@@ -140,7 +140,7 @@ fn options(args: &PlanArgs, config: &Config, window: u64, measured: Measured, fi
 }
 
 /// Returns the estimator of sizes.
-fn estimator(args: &PlanArgs, config: &Config) -> size::Estimator {
+fn estimator(args: &CompactArgs, config: &Config) -> size::Estimator {
     match args.estimator {
         Some(Estimator::Char4) => size::Estimator::Char4,
         Some(Estimator::Classes) => size::Estimator::Classes,

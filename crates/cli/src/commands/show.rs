@@ -20,7 +20,7 @@ use greenroom_terminal::screen::one_line;
 use greenroom_terminal::{Look, Row, Screen, format, time};
 use serde_json::json;
 
-use crate::args::{Global, ShowArgs, TreeArgs};
+use crate::args::{Global, ShowArgs};
 use crate::commands::tree;
 use crate::error;
 use crate::host::source::{self, Stored};
@@ -111,7 +111,7 @@ pub(crate) fn losses(lost: &[(EntryId, EntryId)], quarantined_from: Option<Entry
 /// Runs the command.
 pub(crate) async fn run(global: &Global, args: &ShowArgs) -> Result<u8> {
     if args.tree {
-        return tree::run(global, &TreeArgs { id: args.id.clone(), json: args.json }).await;
+        return tree::run(global, args).await;
     }
     let stored = Stored::read(global, &args.id).await?;
     let losses = stored.losses();

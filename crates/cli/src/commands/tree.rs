@@ -1,4 +1,4 @@
-//! `greenroom tree`: prints the branches of a stored session.
+//! `greenroom show --tree`: prints the branches of a stored session.
 //!
 //! Invariants: nothing is changed.
 
@@ -8,11 +8,11 @@ use greenroom_server::operations::{Branch, branches};
 use greenroom_terminal::{Look, Row, Screen};
 use serde_json::{Value, json};
 
-use crate::args::{Global, TreeArgs};
+use crate::args::{Global, ShowArgs};
 use crate::host::source::Stored;
 
 /// Runs the command.
-pub(crate) async fn run(global: &Global, args: &TreeArgs) -> Result<u8> {
+pub(crate) async fn run(global: &Global, args: &ShowArgs) -> Result<u8> {
     let stored = Stored::read(global, &args.id).await?;
     let branches = branches(&stored.entries, stored.summary.leaf);
     let mut screen = Screen::stdout(global.color);

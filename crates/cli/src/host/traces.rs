@@ -89,8 +89,6 @@ fn has_runs(command: &Command) -> bool {
         | Command::Top(_)
         | Command::Show(_)
         | Command::Recall(_)
-        | Command::Tree(_)
-        | Command::Plan(_)
         | Command::Eval(_)
         | Command::Import(_)
         | Command::Questions(_)

@@ -32,8 +32,8 @@ fn commands(place: &Place) -> Vec<(Vec<String>, String)> {
             let grouped =
                 grouped.flat_map(|line| line.trim().split("  ").next().unwrap_or_default().split(", "));
             names.extend(grouped.map(str::to_owned));
-            // Those that are not listed.
-            names.extend(["plan", "tree", "store"].map(str::to_owned));
+            // It is not listed.
+            names.push("store".to_owned());
         }
         found.push((above.to_vec(), ran.stdout));
         for name in names.into_iter().filter(|name| name != "help") {
@@ -212,12 +212,10 @@ fn what_a_script_reads_is_json() {
     let exported = place.run(&["export", "mine"]).stdout;
     std::fs::write(place.work().join("pi.jsonl"), exported.replace("mine", "taken")).unwrap();
     let question = asked_in(&place, "asked", yes_or_no());
-    let table: [(&[&str], &str); 22] = [
+    let table: [(&[&str], &str); 20] = [
         (&["sessions"], "/0/id"),
         (&["show", "mine"], "/conversation/0/text"),
-        (&["tree", "mine"], ""),
         (&["show", "mine", "--tree"], ""),
-        (&["plan", "mine"], ""),
         (&["compact", "mine", "--dry-run"], ""),
         (&["questions"], "/question_id"),
         (&["answer", "asked", &question, "yes"], "/question_id"),

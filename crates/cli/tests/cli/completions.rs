@@ -12,7 +12,7 @@ use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use super::support::{Model, Place, Says};
 
 /// What is typed, and what of it is offered.
-const CASES: [(&str, &[&str]); 13] = [
+const CASES: [(&str, &[&str]); 12] = [
     ("greenroom comp", &["compact", "completions"]),
     ("greenroom run --output-s", &["--output-schema"]),
     ("greenroom --simul", &["--simulate"]),
@@ -20,7 +20,6 @@ const CASES: [(&str, &[&str]); 13] = [
     ("greenroom --resume demo-t", &["demo-two"]),
     ("greenroom resume demo-t", &["demo-two"]),
     ("greenroom show de", &["demo-one", "demo-two"]),
-    ("greenroom tree other", &["other"]),
     ("greenroom run --session demo-t", &["demo-two"]),
     ("greenroom run --model my-own", &["my-own-model"]),
     ("greenroom chat --provider lo", &["local"]),
@@ -44,7 +43,7 @@ const CALLS: [(&str, &[&str]); 12] = [
     ("greenroom show 'my se", &["show", STRANGE]),
     ("greenroom run --session my", &["run", "--session", STRANGE]),
     ("greenroom run --session=my", &["run", "--session=my session: 'one' & $two"]),
-    ("greenroom plan fi", &["plan", "file one"]),
+    ("greenroom compact fi", &["compact", "file one"]),
 ];
 
 /// As [`CALLS`], with redirections: which of the command's files is `file one`.

@@ -367,12 +367,9 @@ fn the_help_fits_a_screen_and_names_every_command() {
             assert!(!short.contains(flag) && long.contains(flag), "{command} {flag}");
         }
     }
-    // Old names still work, and are not listed.
-    let help = place.run(&["help"]).stdout;
-    for name in ["plan", "tree", "store"] {
-        assert!(!help.contains(&format!("  {name} ")), "{name}");
-        assert_eq!(place.run(&[name, "--help"]).code, Some(0), "{name}");
-    }
+    // It is for people who look after a store, and not listed.
+    assert!(!place.run(&["help"]).stdout.contains("  store "));
+    assert_eq!(place.run(&["store", "--help"]).code, Some(0));
 }
 
 #[test]

@@ -31,8 +31,8 @@ fn a_session_is_named_by_the_beginning_of_its_id() {
     for arguments in [
         &["show", "alpha"][..],
         &["export", "alpha"],
-        &["tree", "al"],
-        &["plan", "alpha"],
+        &["show", "--tree", "al"],
+        &["compact", "--dry-run", "alpha"],
         &["delete", "alpha-"],
     ] {
         let ran = place.run(arguments);
@@ -159,7 +159,7 @@ fn the_branches_of_a_session_are_shown() {
     call("session/prompt", json!({ "session_id": "a", "text": "new way" }));
     rpc.close_input();
     rpc.end();
-    let tree = place.json(&["tree", "a", "--json"]);
+    let tree = place.json(&["show", "--tree", "a", "--json"]);
     let branches = tree["branches"].as_array().unwrap();
     let told: Vec<(u64, bool, &str)> = branches
         .iter()
@@ -176,7 +176,7 @@ fn the_branches_of_a_session_are_shown() {
         [(0, true, "you: first"), (1, false, "you: old way"), (1, true, "you: new way")],
         "{tree}"
     );
-    let shown = place.run(&["tree", "a"]).stdout;
+    let shown = place.run(&["show", "--tree", "a"]).stdout;
     let here = shown.lines().find(|line| line.ends_with("← here")).unwrap();
     assert!(here.contains("new way"), "{shown}");
 }

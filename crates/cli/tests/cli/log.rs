@@ -98,6 +98,6 @@ fn it_is_told_by_all_commands_that_run_something() {
     assert_eq!(rpc.end().code, Some(0));
     let ran = place.run(&["sessions", "-vv"]);
     assert!(ran.stderr.contains("the store is open"), "{ran:?}");
-    let ran = place.run(&["plan", "one", "-vv"]);
+    let ran = place.run(&["compact", "--dry-run", "one", "-vv"]);
     assert!(ran.stderr.contains("the plan is made with") && ran.stderr.contains("keep_recent="), "{ran:?}");
 }

@@ -14,7 +14,7 @@ fn looking_makes_nothing() {
     assert_eq!(ran.code, Some(0));
     assert!(ran.stdout.contains("greenroom demo"), "{}", ran.stdout);
     assert_eq!(place.json(&["sessions", "--json"]), serde_json::json!([]));
-    for arguments in [&["show", "nobody"][..], &["delete", "nobody"], &["plan", "nobody"]] {
+    for arguments in [&["show", "nobody"][..], &["delete", "nobody"], &["compact", "--dry-run", "nobody"]] {
         let ran = place.run(arguments);
         assert_eq!(ran.code, Some(3), "{ran:?}");
         assert!(ran.stderr.contains("there is no session nobody"), "{ran:?}");
@@ -82,9 +82,9 @@ fn sessions_are_listed_shown_planned_and_deleted() {
     let none = place.run(&["recall", "zebra"]);
     assert_eq!((none.code, none.stdout.as_str()), (Some(0), "No entry matches \"zebra\".\n"));
     assert_eq!(place.run(&["recall", "x", "--session", "nobody"]).code, Some(3));
-    let plan = place.json(&["plan", "one", "--json"]);
+    let plan = place.json(&["compact", "--dry-run", "one", "--json"]);
     assert!(plan["plan"].is_null() && plan["reason"].is_string(), "{plan}");
-    assert!(place.run(&["plan", "one"]).stdout.contains("No compaction needed: "));
+    assert!(place.run(&["compact", "--dry-run", "one"]).stdout.contains("No compaction needed: "));
     let holding = |text: &[u8]| {
         let journal = files(&place.store().join("journal"));
         let holds =
@@ -127,8 +127,8 @@ fn a_store_in_use_can_be_looked_into() {
         &["sessions"][..],
         &["show", "mi"],
         &["recall", "look"],
-        &["tree", "mine"],
-        &["plan", "mine"],
+        &["show", "--tree", "mine"],
+        &["compact", "--dry-run", "mine"],
         &["export", "mine"],
         &["store", "check"],
         &["show", "mine", "--json"],
@@ -207,9 +207,12 @@ fn no_command_is_silent_about_a_damaged_session_until_its_loss_is_accepted() {
     assert_eq!((checked.code, checked.stderr.as_str()), (Some(0), ""), "{checked:?}");
     assert!(checked.stdout.contains("Nothing is damaged"), "{checked:?}");
     flip(&place, b"This is prompt number 2.");
-    for arguments in
-        [&["export", "mine"][..], &["plan", "mine"], &["plan", "mine", "--json"], &["show", "mine"]]
-    {
+    for arguments in [
+        &["export", "mine"][..],
+        &["compact", "--dry-run", "mine"],
+        &["compact", "--dry-run", "mine", "--json"],
+        &["show", "mine"],
+    ] {
         for _ in 0..2 {
             let ran = place.run(arguments);
             assert_eq!(ran.code, Some(3), "{arguments:?}: {ran:?}");
@@ -524,7 +527,8 @@ fn files_of_other_systems_are_planned_as_they_plan() {
         std::fs::write(place.work().join("case.jsonl"), text).unwrap();
         let keep = case["keep_recent_tokens"].to_string();
         let mut arguments = vec![
-            "plan",
+            "compact",
+            "--dry-run",
             "case.jsonl",
             "--keep-recent",
             &keep,
@@ -591,7 +595,7 @@ fn file_of_model(place: &Place, model: &str) {
 fn a_plan_is_made_for_the_window_that_is_known() {
     let place = Place::new();
     let planned = |arguments: &[&str]| {
-        let plan = place.json(&[&["plan", "file.jsonl", "--json"], arguments].concat());
+        let plan = place.json(&[&["compact", "--dry-run", "file.jsonl", "--json"], arguments].concat());
         !plan["plan"].is_null()
     };
     // In a large window everything is recent enough to keep.
@@ -625,7 +629,7 @@ fn a_plan_of_a_session_is_near_to_what_its_compaction_does() {
         let ran = place.run(&["run", "-p", "Go on.", "--session", "mine", "--base-url", &url]);
         assert_eq!(ran.code, Some(0), "{ran:?}");
     }
-    let planned = || place.json(&["plan", "mine", "--json"]);
+    let planned = || place.json(&["compact", "--dry-run", "mine", "--json"]);
     let listed = || place.json(&["sessions", "--json"])[0]["context_tokens"].as_u64().unwrap();
     for _ in 0..2 {
         let plan = planned();
@@ -643,8 +647,8 @@ fn a_plan_of_a_session_is_near_to_what_its_compaction_does() {
         let plan = planned();
         assert_eq!(plan["reason"], "there is no new message since the last compaction");
         assert_eq!(plan["context_tokens"], listed(), "and where no answer has reported a size yet");
-        let leaf = place.json(&["tree", "mine", "--json"])["leaf"].to_string();
-        let plan = place.json(&["plan", "mine", "--leaf", &leaf, "--json"]);
+        let leaf = place.json(&["show", "--tree", "mine", "--json"])["leaf"].to_string();
+        let plan = place.json(&["compact", "--dry-run", "mine", "--leaf", &leaf, "--json"]);
         assert_eq!(plan["context_tokens"], listed(), "the path to the leaf is the session's");
         let ran = place.run(&["run", "-p", "Go on.", "--session", "mine", "--base-url", &url]);
         assert_eq!(ran.code, Some(0), "{ran:?}");
@@ -720,7 +724,7 @@ fn a_store_that_cannot_be_written_can_be_looked_at() {
         (&["sessions"][..], "two"),
         (&["show", "one"], "Count."),
         (&["export", "one"], "Count."),
-        (&["plan", "one"], ""),
+        (&["compact", "--dry-run", "one"], ""),
         (&["store", "check"], ""),
     ] {
         let ran = run(arguments);

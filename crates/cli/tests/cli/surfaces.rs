@@ -35,7 +35,7 @@ fn an_export_has_a_line_for_each_compaction_and_is_planned_like_the_session() {
     assert_eq!(place.run(&["export", &id, "-o", path]).code, Some(0));
     assert_eq!(place.run(&["export", &id, "-o", path]).code, Some(2), "it is not overwritten");
     let compare = ["--cut", "nearest", "--estimator", "char4", "--keep-recent", "500", "--json"];
-    let plan = |source: &str| place.json(&[&["plan", source][..], &compare[..]].concat());
+    let plan = |source: &str| place.json(&[&["compact", "--dry-run", source][..], &compare[..]].concat());
     let (of_session, of_file) = (plan(&id), plan(path));
     assert_eq!(of_session["context_tokens"], of_file["context_tokens"]);
     assert_eq!(of_session["plan"]["messages_to_summarize"], of_file["plan"]["messages_to_summarize"]);

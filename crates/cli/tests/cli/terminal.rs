@@ -95,7 +95,7 @@ fn answers_and_tool_calls_steer_nothing() {
             ("show --json", vec!["show", "mine", "--json"], ""),
             ("sessions", vec!["sessions"], ""),
             ("export", vec!["export", "mine"], ""),
-            ("plan", vec!["plan", "mine"], ""),
+            ("plan", vec!["compact", "--dry-run", "mine"], ""),
             ("log", vec!["run", "-p", "go", "-vvv", "--json", "--session", "mine", "--base-url", &url], ""),
         ] {
             let text = written(&place, sink, &arguments, input);
@@ -179,9 +179,9 @@ fn files_of_others_steer_nothing() {
         let (file, named) = (file.to_str().unwrap(), named.to_str().unwrap());
         let mut seen = String::new();
         for arguments in [
-            &["plan", file, "--keep-recent", "2000", "--window", "20000"][..],
-            &["plan", file, "--json"],
-            &["plan", named],
+            &["compact", "--dry-run", file, "--keep-recent", "2000", "--window", "20000"][..],
+            &["compact", "--dry-run", file, "--json"],
+            &["compact", "--dry-run", named],
             &["import", named],
             &["import", file, "--json"],
             &["delete", "no-such"],
@@ -197,7 +197,7 @@ fn files_of_others_steer_nothing() {
         for arguments in [
             &["show", id.as_str()][..],
             &["export", &id],
-            &["plan", &id],
+            &["compact", "--dry-run", &id],
             &["delete", &id],
             &["import", file],
         ] {

@@ -27,7 +27,7 @@ fn what_cannot_work_is_said_in_one_line() {
             &["bad.yaml, line 3: compaction.threshold", "fraction"],
         ),
         (&["config", "--config", "unknown.yaml"], 2, &["unknown.yaml, line 1", "modle"]),
-        (&["plan", "nothing.jsonl"], 3, &["nothing.jsonl"]),
+        (&["compact", "--dry-run", "nothing.jsonl"], 3, &["nothing.jsonl"]),
         (&["sessions", "--data-dir", "/dev/null/x"], 3, &["/dev/null/x"]),
         (&["run", "-p", "x", "--simulate", "--data-dir", "/dev/null/x"], 3, &["/dev/null/x"]),
     ] {

@@ -146,8 +146,8 @@ async fn a_command_that_starts_no_host_does_its_work_where_the_one_that_it_met_d
         for arguments in [
             &["sessions"][..],
             &["show", &id],
-            &["tree", &id],
-            &["plan", &id],
+            &["show", "--tree", &id],
+            &["compact", "--dry-run", &id],
             &["export", &id],
             &["questions"],
             &["models"],

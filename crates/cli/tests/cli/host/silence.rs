@@ -81,10 +81,16 @@ async fn one_that_greets_and_says_nothing_is_named_and_keeps_nobody_for_ever() {
     lock.try_lock().unwrap();
     let greeter = Played::new(&hosted, greets);
     let start = |arguments: &[&str]| hosted.place.start_command(hosted.command(arguments));
-    let looking: Vec<(Vec<&str>, Running)> =
-        [&["sessions"][..], &["show", "a"], &["tree", "a"], &["plan", "a"], &["export", "a"], &["questions"]]
-            .map(|arguments| (arguments.to_vec(), start(arguments)))
-            .into();
+    let looking: Vec<(Vec<&str>, Running)> = [
+        &["sessions"][..],
+        &["show", "a"],
+        &["show", "--tree", "a"],
+        &["compact", "--dry-run", "a"],
+        &["export", "a"],
+        &["questions"],
+    ]
+    .map(|arguments| (arguments.to_vec(), start(arguments)))
+    .into();
     let changing: Vec<(Vec<&str>, Running)> =
         [&["delete", "a"][..], &["answer", "a", "7", "yes"], &["models"], &["top"]]
             .map(|arguments| (arguments.to_vec(), start(arguments)))
