@@ -1,8 +1,9 @@
 //! Entries: the immutable records of a session.
 //!
 //! Invariants: an entry's id is its position in the session's log (dense, from 0), its parent is an earlier
-//! entry, and it is never changed or removed. [`EntryKind::is_on_path`] alone decides which entries are on
-//! the path and which are beside it (inbox items, leaf moves, notes about compactions).
+//! entry, and it is never changed or removed. `EntryKind::context_part` alone decides which entries have text for
+//! the model, which are on the path without any, and which are beside it (inbox items, leaf moves, notes about
+//! compactions).
 
 use std::fmt;
 use std::sync::Arc;
@@ -223,21 +224,21 @@ impl EntryKind {
         Self::Message { message: Arc::new(message), inbox: None, steer: false }
     }
 
-    /// Whether it is on the path, so that the leaf moves to it. The others are recorded beside it.
-    pub fn is_on_path(&self) -> bool {
+    /// Returns what it is in the model's context.
+    pub(crate) fn context_part(&self) -> ContextPart<'_> {
         match self {
-            Self::Message { .. }
-            | Self::Shell(_)
-            | Self::Custom(_)
-            | Self::BranchSummary { .. }
-            | Self::Compaction(_)
-            | Self::CompactionUndone { .. }
+            Self::Message { message, .. } => ContextPart::Message(message),
+            Self::Shell(shell) => ContextPart::Shell(shell),
+            Self::Custom(custom) => ContextPart::Custom(custom),
+            Self::BranchSummary { summary, .. } => ContextPart::BranchSummary(summary),
+            Self::Compaction(compaction) => ContextPart::Compaction(compaction),
+            Self::CompactionUndone { .. }
             | Self::Prune(_)
             | Self::Pin { .. }
             | Self::HandOff(_)
             | Self::ModelChange { .. }
             | Self::Label { .. }
-            | Self::Note { .. } => true,
+            | Self::Note { .. } => ContextPart::Mark,
             Self::Inbox { .. }
             | Self::InboxCleared { .. }
             | Self::LeafMoved { .. }
@@ -251,8 +252,13 @@ impl EntryKind {
             | Self::QuestionEnded { .. }
             | Self::CallStarted { .. }
             | Self::Terms { .. }
-            | Self::RunEnded { .. } => false,
+            | Self::RunEnded { .. } => ContextPart::Beside,
         }
+    }
+
+    /// Whether it is on the path, so that the leaf moves to it. The others are recorded beside it.
+    pub fn is_on_path(&self) -> bool {
+        !matches!(self.context_part(), ContextPart::Beside)
     }
 
     /// Whether it is a message that joined the turn in progress.
@@ -288,6 +294,25 @@ impl EntryKind {
     pub fn as_compaction(&self) -> Option<&Compaction> {
         if let Self::Compaction(compaction) = self { Some(compaction) } else { None }
     }
+}
+
+/// What an entry is in the model's context.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum ContextPart<'a> {
+    /// A message.
+    Message(&'a Arc<Message>),
+    /// A command of the user, which may be excluded.
+    Shell(&'a Shell),
+    /// A message inserted by a program.
+    Custom(&'a Custom),
+    /// The summary of a branch.
+    BranchSummary(&'a str),
+    /// A summary in place of the older part of the path.
+    Compaction(&'a Compaction),
+    /// Nothing of its own: it is on the path, and may change how other entries are sent.
+    Mark,
+    /// Nothing: it is beside the path.
+    Beside,
 }
 
 /// The session's metadata for people, as set by one entry.

@@ -13,7 +13,7 @@ use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use crate::entry::{Compaction, Entry, EntryId, EntryKind, PrunedResult};
+use crate::entry::{Compaction, ContextPart, Entry, EntryId, EntryKind, PrunedResult, Shell};
 use crate::message::{Block, Message, Part, ToolCall, ToolResult};
 use crate::messages::Messages;
 use crate::render::{branch_summary_text, compaction_message, shell_text};
@@ -187,33 +187,12 @@ impl<'a> ActivePath<'a> {
 /// Whether an entry carries a message that counts in plans: sent, or shown to the user as part of the
 /// conversation. Compactions do not count.
 pub fn is_message(kind: &EntryKind) -> bool {
-    match kind {
-        EntryKind::Message { .. }
-        | EntryKind::Shell(_)
-        | EntryKind::Custom(_)
-        | EntryKind::BranchSummary { .. } => true,
-        EntryKind::Compaction(_)
-        | EntryKind::CompactionUndone { .. }
-        | EntryKind::Pin { .. }
-        | EntryKind::ModelChange { .. }
-        | EntryKind::Label { .. }
-        | EntryKind::Note { .. }
-        | EntryKind::Inbox { .. }
-        | EntryKind::InboxCleared { .. }
-        | EntryKind::LeafMoved { .. }
-        | EntryKind::Spent(_)
-        | EntryKind::CompactionStarted(_)
-        | EntryKind::CompactionEnded(_)
-        | EntryKind::Prune(_)
-        | EntryKind::WholeResult { .. }
-        | EntryKind::Metadata(_)
-        | EntryKind::Child(_)
-        | EntryKind::HandOff(_)
-        | EntryKind::Question(_)
-        | EntryKind::QuestionEnded { .. }
-        | EntryKind::CallStarted { .. }
-        | EntryKind::Terms { .. }
-        | EntryKind::RunEnded { .. } => false,
+    match kind.context_part() {
+        ContextPart::Message(_)
+        | ContextPart::Shell(_)
+        | ContextPart::Custom(_)
+        | ContextPart::BranchSummary(_) => true,
+        ContextPart::Compaction(_) | ContextPart::Mark | ContextPart::Beside => false,
     }
 }
 
@@ -224,19 +203,13 @@ fn is_sent(kind: &EntryKind) -> bool {
 /// Returns the message as which an entry is sent, before pairing; `None` for entries that are not sent.
 pub fn entry_message(kind: &EntryKind) -> Option<Cow<'_, Arc<Message>>> {
     let user = |text: String| Some(Cow::Owned(Arc::new(Message::user(text))));
-    if !is_sent(kind) {
-        return None;
-    }
-    if let EntryKind::Message { message, .. } = kind {
-        Some(Cow::Borrowed(message))
-    } else if let EntryKind::Shell(shell) = kind {
-        user(shell_text(shell))
-    } else if let EntryKind::Custom(custom) = kind {
-        Some(Cow::Owned(Arc::new(Message::User(custom.content.clone()))))
-    } else if let EntryKind::BranchSummary { summary, .. } = kind {
-        user(branch_summary_text(summary))
-    } else {
-        None
+    match kind.context_part() {
+        ContextPart::Message(message) => Some(Cow::Borrowed(message)),
+        ContextPart::Shell(Shell { excluded: true, .. }) => None,
+        ContextPart::Shell(shell) => user(shell_text(shell)),
+        ContextPart::Custom(custom) => Some(Cow::Owned(Arc::new(Message::User(custom.content.clone())))),
+        ContextPart::BranchSummary(summary) => user(branch_summary_text(summary)),
+        ContextPart::Compaction(_) | ContextPart::Mark | ContextPart::Beside => None,
     }
 }
 

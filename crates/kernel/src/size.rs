@@ -10,7 +10,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::entry::{Custom, Entry, EntryId, EntryKind, Shell};
+use crate::entry::{ContextPart, Custom, Entry, EntryId, EntryKind, Shell};
 use crate::message::{Block, Message, Part, ToolSpec};
 use crate::render::{branch_summary_text, shell_text, summary_text};
 
@@ -130,43 +130,23 @@ pub fn entry_reasoning_tokens(kind: &EntryKind) -> u64 {
 /// Returns the estimated tokens that an entry adds to the context when it is on the path: a message's size, a
 /// summary's with its leading sentence, and 0 for entries that are never sent.
 pub fn entry_tokens(kind: &EntryKind, estimator: Estimator) -> u64 {
-    match kind {
-        EntryKind::Message { message, .. } => message_tokens(message, estimator),
-        EntryKind::Shell(shell) => shell_tokens(shell, estimator),
-        EntryKind::Custom(Custom { content, .. }) => {
+    match kind.context_part() {
+        ContextPart::Message(message) => message_tokens(message, estimator),
+        ContextPart::Shell(shell) => shell_tokens(shell, estimator),
+        ContextPart::Custom(Custom { content, .. }) => {
             let mut count = Count::new(estimator);
             count.blocks(content);
             count.total()
         }
-        EntryKind::BranchSummary { summary, .. } => match estimator {
+        ContextPart::BranchSummary(summary) => match estimator {
             Estimator::Classes => MESSAGE_TOKENS + classes::tokens(&branch_summary_text(summary)),
             Estimator::Char4 => text_tokens(summary, estimator),
         },
-        EntryKind::Compaction(compaction) => match estimator {
+        ContextPart::Compaction(compaction) => match estimator {
             Estimator::Classes => MESSAGE_TOKENS + classes::tokens(&summary_text(&compaction.summary)),
             Estimator::Char4 => text_tokens(&compaction.summary, estimator),
         },
-        EntryKind::CompactionUndone { .. }
-        | EntryKind::Pin { .. }
-        | EntryKind::ModelChange { .. }
-        | EntryKind::Label { .. }
-        | EntryKind::Note { .. }
-        | EntryKind::Inbox { .. }
-        | EntryKind::InboxCleared { .. }
-        | EntryKind::LeafMoved { .. }
-        | EntryKind::Spent(_)
-        | EntryKind::CompactionStarted(_)
-        | EntryKind::CompactionEnded(_)
-        | EntryKind::Prune(_)
-        | EntryKind::WholeResult { .. }
-        | EntryKind::Metadata(_)
-        | EntryKind::Child(_)
-        | EntryKind::HandOff(_)
-        | EntryKind::Question(_)
-        | EntryKind::QuestionEnded { .. }
-        | EntryKind::CallStarted { .. }
-        | EntryKind::Terms { .. }
-        | EntryKind::RunEnded { .. } => 0,
+        ContextPart::Mark | ContextPart::Beside => 0,
     }
 }
 
