@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use greenroom_kernel::{Entry, EntryId, EntryKind, Head};
 
-use crate::{Batch, Engine, StoreError, without_loss};
+use crate::{Batch, Engine, Heads, StoreError, without_loss};
 
 /// The sessions of a page.
 const PAGE: usize = 500;
@@ -43,20 +43,14 @@ pub async fn copy(
     progress: impl Fn(&Copied) + Send + Sync,
 ) -> Result<Copied, StoreError> {
     let mut copied = Copied::default();
-    let mut after = None::<String>;
-    loop {
-        let page = from.page(after.as_deref(), PAGE).await?;
-        let is_last = page.len() < PAGE;
-        after = page.last().map(|(session, _)| session.clone());
+    let mut heads = Heads::new(from, None, PAGE);
+    while let Some(page) = heads.next().await? {
         for (session, head) in page {
             if let Some(lost) = head.lost_from {
                 return Err(StoreError::Quarantined { session, from: lost });
             }
             copy_session(from, to, &session, Arc::new(head), &mut copied).await?;
             progress(&copied);
-        }
-        if is_last {
-            break;
         }
     }
     for name in from.fact_keys("").await? {

@@ -22,7 +22,7 @@
 //! and `indexer` (the content of sled), `reader`, `recovery` (how a store is opened), `reclaim`, `backup`,
 //! `memory`, `read_only` and `overlay` (how a store is opened read-only). All journal files are accessed through
 //! [`files`], and [`faults`] makes those fail in tests. Beside them: `engine` (the interface to sessions), `disk` (a store in a
-//! directory), `parts` and `bytes` (frames), `loss`, `page`, `copy`, `lock`, `error`, and `cluster` (nodes in memory).
+//! directory), `parts` and `bytes` (frames), `loss`, `page`, `heads`, `copy`, `lock`, `error`, and `cluster` (nodes in memory).
 
 pub mod faults;
 #[cfg_attr(not(feature = "disk"), expect(dead_code, reason = "a store in memory writes to at most one file"))]
@@ -39,6 +39,7 @@ mod copy;
 mod disk;
 mod engine;
 mod error;
+mod heads;
 #[cfg(feature = "disk")]
 mod index;
 #[cfg(feature = "disk")]
@@ -83,6 +84,7 @@ pub use backup::{BackupInfo, Progress, VerifiedBackup, restore_backup, verify_ba
 pub use copy::{Copied, copy};
 pub use engine::{Answer, Claim, Engine, Lease, Member, Opened, Owner, Placement};
 pub use error::{Notice, StoreError};
+pub use heads::Heads;
 pub use loss::{Loss, Salvaged};
 pub use page::LogPage;
 #[cfg(feature = "codec")]

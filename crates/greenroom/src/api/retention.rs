@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
 
 use greenroom_kernel::Head;
-use greenroom_store::Engine;
+use greenroom_store::{Engine, Heads};
 
 use crate::api::deletion;
 use crate::api::runtime::Runtime;
@@ -184,17 +184,11 @@ async fn read_due(
         return Err(greenroom_store::StoreError::UnknownLoss { segment }.into());
     }
     let mut known: HashMap<String, Known> = HashMap::new();
-    let mut from: Option<String> = None;
-    loop {
-        let page = store.page(from.as_deref(), PAGE).await?;
-        let is_last = page.len() < PAGE;
-        from = page.last().map(|(id, _)| id.clone());
+    let mut heads = Heads::new(store, None, PAGE);
+    while let Some(page) = heads.next().await? {
         for (id, head) in page {
             let session = Known::of(&id, head, live);
             known.insert(id, session);
-        }
-        if is_last {
-            break;
         }
     }
     let mut trees: HashMap<&str, (KeptTree, usize)> = HashMap::new();

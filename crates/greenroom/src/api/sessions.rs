@@ -15,7 +15,7 @@ use greenroom_kernel::bill::{Bill, CompactionBill};
 use greenroom_kernel::entry::EntryId;
 use greenroom_kernel::head::LoggedState;
 use greenroom_kernel::{Head, Usage};
-use greenroom_store::Engine;
+use greenroom_store::{Engine, Heads};
 use serde::{Deserialize, Serialize};
 
 use crate::api::runtime::Runtime;
@@ -406,19 +406,18 @@ impl SessionQuery {
             return page.found().await;
         }
         let by_id = |cursor: &Cursor| cursor.id.clone();
-        let mut from = self.after.as_ref().filter(|_| self.order == Order::Id && !counts).map(by_id);
-        loop {
-            let heads = store.page(from.as_deref(), PAGE).await?;
-            let is_last = heads.len() < PAGE;
-            from = heads.last().map(|(id, _)| id.clone());
+        let from = self.after.as_ref().filter(|_| self.order == Order::Id && !counts).map(by_id);
+        let mut all = Heads::new(store, from, PAGE);
+        while let Some(heads) = all.next().await? {
             for (id, head) in heads {
                 page.consider(id, head).await?;
             }
             let is_full = self.order == Order::Id && page.selected.len() >= self.limit;
-            if is_last || is_full && !counts {
-                return page.found().await;
+            if is_full && !counts {
+                break;
             }
         }
+        page.found().await
     }
 
     /// Returns a session's sort key.

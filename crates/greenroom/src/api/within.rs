@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use greenroom_kernel::Head;
-use greenroom_store::Engine;
+use greenroom_store::{Engine, Heads};
 
 use crate::api::runtime::Runtime;
 use crate::api::sessions::{PAGE, SessionSummary};
@@ -61,16 +61,10 @@ pub(super) async fn sessions_within(
     store: &dyn Engine,
     labels: &BTreeMap<String, String>,
 ) -> Result<Vec<SessionSummary>> {
-    let (mut sessions, mut from) = (Vec::new(), None);
-    loop {
-        let heads = store.page(from.as_deref(), PAGE).await?;
-        let is_last = heads.len() < PAGE;
-        from = heads.last().map(|(id, _)| id.clone());
-        let found = heads.into_iter().filter(|(_, head)| have(head, labels));
+    let (mut sessions, mut heads) = (Vec::new(), Heads::new(store, None, PAGE));
+    while let Some(page) = heads.next().await? {
+        let found = page.into_iter().filter(|(_, head)| have(head, labels));
         sessions.extend(found.map(|(id, head)| SessionSummary::new(id, head)));
-        if is_last {
-            break;
-        }
     }
     if labels.is_empty() {
         return Ok(sessions);

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, HashSet};
 
 use greenroom_kernel::Head;
-use greenroom_store::{Engine, StoreError};
+use greenroom_store::{Engine, Heads, StoreError};
 
 #[cfg(test)]
 mod tests;
@@ -53,22 +53,19 @@ pub(crate) async fn top_labels(
 /// of callers with long ids that start alike.
 pub(crate) async fn children(store: &dyn Engine, parent: &str) -> Result<Vec<(String, Head)>, StoreError> {
     let prefix = prefix(parent);
-    let mut from = prefix.clone();
+    let mut heads = Heads::new(store, Some(prefix.clone()), PAGE);
     let mut found = Vec::new();
-    loop {
-        let page = store.page(Some(&from), PAGE).await?;
-        let is_last = page.len() < PAGE || page.last().is_some_and(|(id, _)| !id.starts_with(&prefix));
-        if let Some((id, _)) = page.last() {
-            from.clone_from(id);
-        }
+    while let Some(page) = heads.next().await? {
+        let is_last = page.last().is_some_and(|(id, _)| !id.starts_with(&prefix));
         let is_child = |(id, head): &(String, Head)| {
             id.starts_with(&prefix) && head.parent_session.as_deref() == Some(parent)
         };
         found.extend(page.into_iter().filter(is_child));
         if is_last {
-            return Ok(found);
+            break;
         }
     }
+    Ok(found)
 }
 
 /// Returns the sessions below a session: each one before those below it, and of one caller the oldest first.

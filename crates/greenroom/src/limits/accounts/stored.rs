@@ -12,7 +12,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use greenroom_kernel::bill::{CallCost, Tally, spent_tokens};
 use greenroom_kernel::{Entry, EntryId, Head};
-use greenroom_store::{Engine, Store, StoreError};
+use greenroom_store::{Engine, Heads, Store, StoreError};
 use parking_lot::MutexGuard;
 use serde::{Deserialize, Serialize};
 
@@ -205,21 +205,16 @@ impl Accounts {
         // The runtime that crashed may have counted by other labels.
         let names: BTreeSet<Arc<str>> = mark.names.iter().cloned().chain(self.table.names()).collect();
         let from_ms = mark.counted_before_ms;
-        let mut after: Option<String> = None;
-        loop {
-            let heads = self.store.page(after.as_deref(), PAGE).await?;
-            let is_last = heads.len() < PAGE;
-            after = heads.last().map(|(id, _)| id.clone());
-            for (id, head) in heads.into_iter().filter(|(_, head)| head.updated_at_ms >= from_ms) {
+        let mut heads = Heads::new(&*self.store, None, PAGE);
+        while let Some(page) = heads.next().await? {
+            for (id, head) in page.into_iter().filter(|(_, head)| head.updated_at_ms >= from_ms) {
                 // A damaged session must not keep the runtime from starting.
                 if let Err(error) = self.count_session(&id, &head, &names, from_ms, cost).await {
                     tracing::warn!(session = id, %error, "what it spent before a crash could not be counted");
                 }
             }
-            if is_last {
-                return Ok(());
-            }
         }
+        Ok(())
     }
 
     async fn count_session(
