@@ -172,7 +172,7 @@ pub mod postgres {
 }
 pub use greenroom_tools::{AskError, FunctionTool, Registry, Tool, ToolContext, ToolError, ToolOutput, tool};
 
-pub use greenroom_kernel::entry::{Delivery as InboxDelivery, Trigger};
+pub use greenroom_kernel::entry::{InboxDelivery, Trigger};
 pub use greenroom_kernel::settings::CompactionSettings;
 pub use greenroom_kernel::usage::{ContextUsage, WindowSource};
 pub use greenroom_kernel::{

@@ -140,7 +140,7 @@ pub enum EntryKind {
     /// Beside the path: input that waits for the next boundary.
     Inbox {
         /// When it joins the path.
-        delivery: Delivery,
+        delivery: InboxDelivery,
         /// The content of the future user message.
         content: Vec<Block>,
         /// The caller's idempotency key.
@@ -415,8 +415,9 @@ pub struct Custom {
 /// When an inbox item joins the path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
+#[schemars(rename = "Delivery")]
 #[non_exhaustive]
-pub enum Delivery {
+pub enum InboxDelivery {
     /// After the last result of the running batch of tool calls, into the current run.
     Steer,
     /// After the current run, which then continues with it.

@@ -12,7 +12,9 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::bill::{Bill, CallCost};
-use crate::entry::{ChildRecord, CompactionEnded, CompactionStarted, Delivery, Entry, EntryId, EntryKind};
+use crate::entry::{
+    ChildRecord, CompactionEnded, CompactionStarted, Entry, EntryId, EntryKind, InboxDelivery,
+};
 use crate::head::Head;
 use crate::message::{Block, Message, ToolCall, ToolResult};
 use crate::messages::Messages;
@@ -78,7 +80,7 @@ pub struct InboxItem {
     /// The input's entry.
     pub id: EntryId,
     /// When the input joins the path.
-    pub delivery: Delivery,
+    pub delivery: InboxDelivery,
     /// The content of its user message.
     pub content: Vec<Block>,
     /// The fingerprint of the agent for which the input was sent, if it has one.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use greenroom_kernel::Head;
 use greenroom_kernel::entry::{
-    Compaction, CompactionEnded, CompactionOutcome, Delivery, Entry, EntryId, EntryKind, Prune, RunId,
+    Compaction, CompactionEnded, CompactionOutcome, Entry, EntryId, EntryKind, InboxDelivery, Prune, RunId,
     RunOutcome, Trigger,
 };
 use greenroom_kernel::ledger::FACTS_MAX;
@@ -285,7 +285,7 @@ impl Record {
         assert!(self.open_run.is_some(), "entry {id}: a steer outside of a run");
         let queued = inbox.map(|inbox| &self.entries[place(inbox)].kind);
         let was_meant =
-            queued.is_none_or(|kind| matches!(kind, EntryKind::Inbox { delivery: Delivery::Steer, .. }));
+            queued.is_none_or(|kind| matches!(kind, EntryKind::Inbox { delivery: InboxDelivery::Steer, .. }));
         assert!(was_meant, "entry {id}: it was put in as no steer");
         self.happened("a steer joined a turn");
     }

@@ -306,12 +306,12 @@ fn a_journal_that_is_gone_is_said_by_every_command_until_that_is_accepted() {
 #[test]
 fn prompts_that_wait_are_shown_and_an_export_says_that_it_lacks_them() {
     use greenroom_kernel::Head;
-    use greenroom_kernel::entry::{Delivery, Entry, EntryId, EntryKind};
+    use greenroom_kernel::entry::{Entry, EntryId, EntryKind, InboxDelivery};
     use greenroom_kernel::message::Block;
     use greenroom_store::{Batch, Store, StoreOptions};
     let place = Place::new();
     let kind = EntryKind::Inbox {
-        delivery: Delivery::FollowUp,
+        delivery: InboxDelivery::FollowUp,
         content: vec![Block::Text("Do this later.".into())],
         key: None,
         fingerprint: None,

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use greenroom_kernel::entry::Delivery;
+use greenroom_kernel::entry::InboxDelivery;
 use greenroom_kernel::{Block, Entry, EntryId, EntryKind, Head};
 use greenroom_store::{Batch, Copied, Engine, StoreError, copy};
 
@@ -98,7 +98,7 @@ async fn contents(engine: &Arc<dyn Engine>) -> Result<BTreeMap<String, (Head, Ve
 /// Returns an entry of the inbox that came with this key.
 fn inbox(id: u64, key: &str) -> Arc<Entry> {
     let kind = EntryKind::Inbox {
-        delivery: Delivery::Prompt,
+        delivery: InboxDelivery::Prompt,
         content: vec![Block::Text("x".to_owned())],
         key: Some(key.to_owned()),
         fingerprint: None,

@@ -9,9 +9,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use greenroom_kernel::Entry;
-use greenroom_kernel::entry::{
-    CompactionOutcome, Delivery as InboxDelivery, EntryId, Metadata, RunId, Sees, Trigger,
-};
+use greenroom_kernel::entry::{CompactionOutcome, EntryId, InboxDelivery, Metadata, RunId, Sees, Trigger};
 use greenroom_kernel::log::Amendment;
 use greenroom_kernel::message::Message;
 use greenroom_kernel::plan::Plan;

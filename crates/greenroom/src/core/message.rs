@@ -11,7 +11,7 @@ use greenroom_kernel::bill::Bill;
 use greenroom_kernel::compacting::branch::BranchRecord;
 use greenroom_kernel::compacting::{End, HookDecision, PruneSegment, Segment};
 use greenroom_kernel::due::ContextLimits;
-use greenroom_kernel::entry::{ChildRecord, Delivery, EntryId, RunId, RunOutcome, Sees, Trigger};
+use greenroom_kernel::entry::{ChildRecord, EntryId, InboxDelivery, RunId, RunOutcome, Sees, Trigger};
 use greenroom_kernel::log::Amendment;
 use greenroom_kernel::message::{AssistantMessage, Block, Message, ToolCall, ToolResult};
 use greenroom_kernel::question::{Asker, GivenAnswer, KnownQuestion, Question, QuestionEnd};
@@ -205,7 +205,7 @@ pub(crate) enum SessionMessage {
     /// From outside: input for the current run.
     Input {
         content: Vec<Block>,
-        delivery: Delivery,
+        delivery: InboxDelivery,
         early_aborts: u64,
         /// The sender's own agent, if there is one.
         agent: Option<Arc<Agent>>,

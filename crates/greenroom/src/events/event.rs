@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use greenroom_kernel::entry::{Delivery, Sees, Trigger};
+use greenroom_kernel::entry::{InboxDelivery, Sees, Trigger};
 use greenroom_kernel::message::is_no_count;
 use greenroom_kernel::question::{Asker, Question, QuestionEnd};
 use greenroom_kernel::usage::ContextUsage;
@@ -267,7 +267,7 @@ pub enum EventKind {
         /// The input's entry.
         entry_id: EntryId,
         /// When the input will join the conversation.
-        delivery: Delivery,
+        delivery: InboxDelivery,
     },
     /// A tool, or a hook before its call, has asked a person, and waits for the answer:
     /// [`SessionHandle::answer`](crate::SessionHandle::answer). Durable.

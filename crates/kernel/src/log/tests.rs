@@ -68,9 +68,9 @@ impl Life {
         let (name, of) = word.split_once('=').unwrap_or((word, ""));
         let of = of.to_owned();
         match name {
-            "wait" => self.wait(Delivery::Prompt),
-            "steer" => self.wait(Delivery::Steer),
-            "follow" => self.wait(Delivery::FollowUp),
+            "wait" => self.wait(InboxDelivery::Prompt),
+            "steer" => self.wait(InboxDelivery::Steer),
+            "follow" => self.wait(InboxDelivery::FollowUp),
             "deliver" => self.append(|log, draft| _ = draft.deliver(&log.inbox()[0], false)),
             "clear" => self.append(|log, draft| {
                 let waiting = log.inbox().iter().map(|item| item.id).collect();
@@ -151,7 +151,7 @@ impl Life {
         self.append(|_, draft| _ = draft.push(kind));
     }
 
-    fn wait(&mut self, delivery: Delivery) {
+    fn wait(&mut self, delivery: InboxDelivery) {
         let content = vec![Block::Text(format!("m{}. waits", self.stored.len()))];
         let terms = Some(terms(9));
         self.push(EntryKind::Inbox { delivery, content, key: None, fingerprint: Some("f".into()), terms });
@@ -337,7 +337,7 @@ fn what_waits_is_there_until_it_is_delivered_or_withdrawn() {
     let life = Life::of("u steer wait");
     let items: Vec<_> =
         life.log.inbox().iter().map(|item| (item.id.0, item.delivery, item.fingerprint.as_deref())).collect();
-    assert_eq!(items, [(1, Delivery::Steer, Some("f")), (2, Delivery::Prompt, Some("f"))]);
+    assert_eq!(items, [(1, InboxDelivery::Steer, Some("f")), (2, InboxDelivery::Prompt, Some("f"))]);
 }
 
 #[test]

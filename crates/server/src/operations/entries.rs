@@ -6,7 +6,7 @@
 
 use greenroom::{SessionSummary, State, Status};
 use greenroom_kernel::bill::CompactionBill;
-use greenroom_kernel::entry::{CompactionOutcome, Delivery, EntryId, RunId, RunOutcome, Sees, Trigger};
+use greenroom_kernel::entry::{CompactionOutcome, EntryId, InboxDelivery, RunId, RunOutcome, Sees, Trigger};
 use greenroom_kernel::question::{Asker, Question, QuestionEnd};
 use greenroom_kernel::usage::ContextUsage;
 use greenroom_kernel::{Carried, FactRecall, StopReason, ToolStatus, Usage};
@@ -176,7 +176,7 @@ pub enum LoggedKind {
     /// The conversation was handed to another agent.
     HandOff { from: String, to: String, sees: Sees },
     /// Input that arrived while the session was busy.
-    Inbox { delivery: Delivery, content: Vec<LoggedBlock> },
+    Inbox { delivery: InboxDelivery, content: Vec<LoggedBlock> },
     /// The conversation continues from another entry.
     LeafMoved { to: Option<EntryId> },
     /// A compaction ended.

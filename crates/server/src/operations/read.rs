@@ -7,7 +7,7 @@ pub use greenroom::internal::SessionCounts;
 use greenroom::internal::SessionsFound;
 use greenroom::{Cursor, Event, FactSource, Order, Recalled, SessionSummary, State};
 use greenroom_formats::export_pi;
-use greenroom_kernel::entry::{Delivery, Entry, EntryId, EntryKind};
+use greenroom_kernel::entry::{Entry, EntryId, EntryKind, InboxDelivery};
 use greenroom_kernel::message::blocks_text;
 use greenroom_kernel::path::path_to;
 use greenroom_kernel::usage::WindowSource;
@@ -431,7 +431,7 @@ pub struct WaitingInput {
     /// The input's entry.
     pub entry_id: EntryId,
     /// When it is delivered.
-    pub delivery: Delivery,
+    pub delivery: InboxDelivery,
     /// The text, without images.
     pub text: String,
 }

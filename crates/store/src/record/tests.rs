@@ -9,8 +9,9 @@ use std::sync::Arc;
 
 use greenroom_kernel::bill::{Bill, CompactionBill};
 use greenroom_kernel::entry::{
-    ChildRecord, ChildStage, CompactionEnded, CompactionOutcome, CompactionStarted, Custom, Delivery,
-    EntryRange, HandOff, Metadata, NativeSummary, Prune, PrunedResult, Sees, Shell, Spender, Spent, Trigger,
+    ChildRecord, ChildStage, CompactionEnded, CompactionOutcome, CompactionStarted, Custom, EntryRange,
+    HandOff, InboxDelivery, Metadata, NativeSummary, Prune, PrunedResult, Sees, Shell, Spender, Spent,
+    Trigger,
 };
 use greenroom_kernel::head::{Head, LoggedState};
 use greenroom_kernel::question::{
@@ -281,12 +282,14 @@ fn kinds() -> Vec<EntryKind> {
         [Trigger::Threshold, Trigger::Overflow, Trigger::Manual, Trigger::ModelSwitch, Trigger::Hook]
             .map(compaction),
     );
-    kinds.extend([Delivery::Steer, Delivery::FollowUp, Delivery::Prompt].map(|delivery| EntryKind::Inbox {
-        delivery,
-        content: text("i"),
-        key: Some("k".to_owned()),
-        fingerprint: Some("f".to_owned()),
-        terms: Some(terms()),
+    kinds.extend([InboxDelivery::Steer, InboxDelivery::FollowUp, InboxDelivery::Prompt].map(|delivery| {
+        EntryKind::Inbox {
+            delivery,
+            content: text("i"),
+            key: Some("k".to_owned()),
+            fingerprint: Some("f".to_owned()),
+            terms: Some(terms()),
+        }
     }));
     kinds.extend(
         [

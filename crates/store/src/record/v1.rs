@@ -15,8 +15,8 @@ use bincode::{Decode as _, Encode as _};
 use greenroom_kernel::bill::{Bill, CompactionBill};
 use greenroom_kernel::entry::{
     ChildRecord, ChildStage, Compaction, CompactionEnded, CompactionOutcome, CompactionStarted, Custom,
-    Delivery, EntryRange, HandOff, Metadata, NativeSummary, Prune, PrunedResult, Sees, Shell, Spender, Spent,
-    Trigger,
+    EntryRange, HandOff, InboxDelivery, Metadata, NativeSummary, Prune, PrunedResult, Sees, Shell, Spender,
+    Spent, Trigger,
 };
 use greenroom_kernel::head::{Head, LoggedState};
 use greenroom_kernel::question::{AskedQuestion, Asker, GivenAnswer, Question, QuestionEnd, QuestionKind};
@@ -117,7 +117,7 @@ stored_enum!(V1: EntryKind {
     8 = Label { target: EntryId, label: Option<String> },
     9 = Note { kind: String, data: String },
     10 = Inbox {
-        delivery: Delivery,
+        delivery: InboxDelivery,
         content: Vec<Block>,
         key: Option<String>,
         fingerprint: Option<String>,
@@ -261,7 +261,7 @@ stored_struct!(V1: Shell {
 
 stored_struct!(V1: Custom { kind: String, content: Vec<Block>, display: bool });
 
-stored_enum!(V1: Delivery { 0 = Steer, 1 = FollowUp, 2 = Prompt; _ });
+stored_enum!(V1: InboxDelivery { 0 = Steer, 1 = FollowUp, 2 = Prompt; _ });
 
 stored_struct!(V1: Compaction {
     base: Option<EntryId>,

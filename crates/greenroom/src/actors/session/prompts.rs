@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use greenroom_kernel::EntryId;
-use greenroom_kernel::entry::{Delivery, EntryKind};
+use greenroom_kernel::entry::{EntryKind, InboxDelivery};
 use greenroom_kernel::log::{Amendment, INBOX_MAX};
 use greenroom_kernel::message::Block;
 use greenroom_kernel::terms::Terms;
@@ -54,7 +54,7 @@ impl SessionState {
             return;
         }
         let agent = options.agent.clone();
-        let queued = self.queue(content, Delivery::Prompt, options.key.clone(), options.terms(), agent);
+        let queued = self.queue(content, InboxDelivery::Prompt, options.key.clone(), options.terms(), agent);
         match queued.await {
             Ok(id) => {
                 counted.into_iter().for_each(Message::accepted);
@@ -68,7 +68,7 @@ impl SessionState {
     pub(super) async fn input(
         &mut self,
         content: Vec<Block>,
-        delivery: Delivery,
+        delivery: InboxDelivery,
         options: Box<PromptOptions>,
         reply: ReplyTo<QueuedInput>,
     ) {
@@ -168,7 +168,7 @@ impl SessionState {
     async fn queue(
         &mut self,
         content: Vec<Block>,
-        delivery: Delivery,
+        delivery: InboxDelivery,
         key: Option<String>,
         terms: Option<Arc<Terms>>,
         agent: Option<Arc<Agent>>,

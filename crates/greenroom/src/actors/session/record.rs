@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use greenroom_kernel::entry::{Delivery, Entry, EntryKind, Spender, Spent};
+use greenroom_kernel::entry::{Entry, EntryKind, InboxDelivery, Spender, Spent};
 use greenroom_kernel::log::{Draft, InboxItem};
 use greenroom_kernel::message::{Message, ToolCall, ToolResult, ToolStatus};
 use greenroom_kernel::path::is_message;
@@ -46,13 +46,13 @@ impl SessionState {
         }
         let joins = |item: &&InboxItem| match boundary {
             Boundary::None => false,
-            Boundary::Steps => item.delivery == Delivery::Steer,
-            Boundary::End => item.delivery != Delivery::Prompt,
+            Boundary::Steps => item.delivery == InboxDelivery::Steer,
+            Boundary::End => item.delivery != InboxDelivery::Prompt,
         };
         let items = self.inbox.ready(&self.log).filter(joins).filter(|item| self.is_of_run(item.id));
         let items: Vec<InboxItem> = items.cloned().collect();
         for item in &items {
-            draft.deliver(item, item.delivery == Delivery::Steer);
+            draft.deliver(item, item.delivery == InboxDelivery::Steer);
             let from = self.inbox.take_from(item.id);
             self.runs.span().into_iter().for_each(|span| from.joins(span));
         }

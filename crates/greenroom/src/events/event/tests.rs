@@ -99,7 +99,7 @@ pub(crate) fn all() -> Vec<EventKind> {
         EventKind::SessionCompacted { entry_id, tokens_saved: 810 },
         EventKind::ResultsPruned { entry_id: EntryId(3), results: 2, tokens_saved: 900 },
         EventKind::CompactionUndone { compaction: entry_id },
-        EventKind::InputQueued { entry_id, delivery: Delivery::FollowUp },
+        EventKind::InputQueued { entry_id, delivery: InboxDelivery::FollowUp },
         EventKind::Retry { compaction: None, attempt: 1, delay_ms: 500, failure: failure() },
         EventKind::Retry { compaction: Some(EntryId(7)), attempt: 2, delay_ms: 0, failure: failure() },
         EventKind::QueueUpdate {

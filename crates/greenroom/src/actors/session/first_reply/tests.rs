@@ -1,6 +1,6 @@
 //! The fate of a prompt, read from the entries that follow it.
 
-use greenroom_kernel::entry::{CompactionEnded, CompactionOutcome, Delivery, Trigger};
+use greenroom_kernel::entry::{CompactionEnded, CompactionOutcome, InboxDelivery, Trigger};
 use greenroom_kernel::log::Log;
 use greenroom_kernel::message::{AssistantMessage, Part, StopReason, blocks_text};
 use greenroom_kernel::usage::WindowSource;
@@ -50,7 +50,7 @@ fn terms(timeout_ms: u64, again: Option<u64>) -> Arc<Terms> {
 fn inbox(text: &str, terms: Option<Arc<Terms>>) -> EntryKind {
     let (key, fingerprint) = (Some("k".to_owned()), None);
     EntryKind::Inbox {
-        delivery: Delivery::Prompt,
+        delivery: InboxDelivery::Prompt,
         content: vec![Block::Text(text.to_owned())],
         key,
         fingerprint,

@@ -2,7 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
-use greenroom_kernel::entry::Delivery;
+use greenroom_kernel::entry::InboxDelivery;
 use greenroom_kernel::message::Block;
 use tokio::sync::oneshot;
 
@@ -17,7 +17,7 @@ fn log(items: u64) -> Log {
     for item in 0..items {
         let content = vec![Block::Text(item.to_string())];
         draft.push(EntryKind::Inbox {
-            delivery: Delivery::Prompt,
+            delivery: InboxDelivery::Prompt,
             content,
             key: None,
             fingerprint: None,

@@ -4,7 +4,7 @@
 
 use greenroom_kernel::Head;
 use greenroom_kernel::bill::{Bill, CompactionBill};
-use greenroom_kernel::entry::{ChildStage, CompactionOutcome, Delivery, RunOutcome, Sees, Trigger};
+use greenroom_kernel::entry::{ChildStage, CompactionOutcome, InboxDelivery, RunOutcome, Sees, Trigger};
 use greenroom_kernel::files::Touch;
 use greenroom_kernel::question::{Asker, Question, QuestionEnd};
 use greenroom_kernel::usage::ContextUsage;
@@ -172,7 +172,7 @@ fn kinds() -> Vec<EntryKind> {
         EntryKind::Note { kind: "k".to_owned(), data: "{}".to_owned() },
         EntryKind::HandOff(HandOff { from: "a".to_owned(), to: "b".to_owned(), sees: Sees::Last(3) }),
         EntryKind::Inbox {
-            delivery: Delivery::FollowUp,
+            delivery: InboxDelivery::FollowUp,
             content: vec![text("later")],
             key: None,
             fingerprint: None,
