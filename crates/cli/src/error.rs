@@ -14,6 +14,7 @@ use greenroom_kernel::FailureClass;
 use greenroom_server::{ClientError, ProblemKind};
 use greenroom_store::StoreError;
 use greenroom_terminal::screen::harmless;
+use greenroom_terminal::text;
 use greenroom_tools::ToolsError;
 use serde_json::{Map, Value};
 
@@ -268,7 +269,7 @@ fn advice_for(class: FailureClass) -> Option<&'static str> {
         FailureClass::Auth => Some(
             "it is read from OPENAI_API_KEY, or from the variable that --api-key-env or the provider's api_key_env names",
         ),
-        FailureClass::Timeout => Some("check that the server is running and its address is correct"),
+        FailureClass::Timeout => Some(text::UNREACHED),
         FailureClass::Quota => Some("check the account's credit, or use another model or server"),
         FailureClass::RateLimited | FailureClass::Overloaded => Some("try again later"),
         FailureClass::Loading => {

@@ -42,6 +42,9 @@ pub fn is_recent(reason: &str) -> bool {
     reason == NothingToCompact::AllRecent.to_string()
 }
 
+/// What to do if a server cannot be reached, or does not answer in time.
+pub const UNREACHED: &str = "check that the server is running and its address is correct";
+
 /// Describes the result of a compaction: the messages and tokens saved, or why nothing was compacted.
 pub fn compacted(end: &Compacted) -> String {
     if end.is_installed() {

@@ -5,7 +5,7 @@ use greenroom::{EntryId, Event, Role};
 use greenroom_kernel::entry::Trigger;
 use greenroom_kernel::usage::ContextUsage;
 use greenroom_kernel::{FailureClass, RunOutcome};
-use greenroom_terminal::format;
+use greenroom_terminal::{format, text};
 
 use super::{Ask, Kind, Last, Look, Markdown, Model, Pending, Purpose, Row, SAID_MAX};
 use crate::status::{FILLING, NEARLY_FULL, look_of};
@@ -374,15 +374,14 @@ impl Model {
                 self.note(Look::WARN, "Interrupted. Partial answer kept; /continue to resume");
             }
             RunOutcome::Failed(failure) => {
-                let text = failure.to_string();
                 let way = if failure.class == FailureClass::Auth {
                     " · `greenroom login` stores another key"
-                } else if text.starts_with("cannot reach") {
-                    " · check that the server is running and its address is correct"
+                } else if failure.class == FailureClass::Timeout {
+                    &format!(" · {}", text::UNREACHED)
                 } else {
                     ""
                 };
-                self.note(Look::BAD, &format!("Error: {text}{way}"));
+                self.note(Look::BAD, &format!("Error: {failure}{way}"));
             }
             RunOutcome::Interrupted => self.note(
                 Look::WARN,
