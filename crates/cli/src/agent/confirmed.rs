@@ -13,7 +13,8 @@ use std::path::Path;
 use anyhow::{Context as _, Result};
 use greenroom::provider::BaseUrl;
 use greenroom_files::{self as files, private};
-use ring::hmac;
+
+use crate::config::digest;
 
 /// The file in the store with a line for each confirmed address.
 const CONFIRMED: &str = "confirmed-addresses";
@@ -44,9 +45,7 @@ pub(crate) fn confirm(data_dir: &Path, key: &str, address: &BaseUrl) -> Result<(
 
 /// Returns the mark of a key and an address.
 fn line(key: &str, address: &BaseUrl) -> String {
-    let key = hmac::Key::new(hmac::HMAC_SHA256, key.as_bytes());
-    let tag = hmac::sign(&key, format!("greenroom: this key may be sent to {address}").as_bytes());
-    tag.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+    digest::mark(key, format!("greenroom: this key may be sent to {address}").as_bytes())
 }
 
 #[cfg(test)]

@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 use super::server::Server;
 use super::{data_dir, load_config};
 use crate::args::{Global, ModelArgs, ServerArgs};
+use crate::config::digest::digest;
 use crate::config::prompt_file;
 use crate::config::sandbox::ModeConfig;
 use crate::config::surroundings::Surroundings;
@@ -438,9 +439,8 @@ fn path(global: &Global, session_id: &str) -> Option<PathBuf> {
     let name = if is_safe {
         session_id.to_owned()
     } else {
-        let digest = ring::digest::digest(&ring::digest::SHA256, session_id.as_bytes());
         // No safe id contains a dot.
-        format!("sha256.{}", digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect::<String>())
+        format!("sha256.{}", digest(session_id))
     };
     Some(data_dir(global).ok()?.join(FOLDER).join(format!("{name}.json")))
 }

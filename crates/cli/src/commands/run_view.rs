@@ -3,14 +3,15 @@
 //! Invariants: the first interruption ends the run and keeps partial output; the second ends the process; the
 //! first interruption and the time limit also apply while the prompt is being sent.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use anyhow::Result;
 use greenroom::EventKind;
 use greenroom::{EntryId, Error, Event, RunId, RunItem};
 use greenroom_server::operations::{Abort, Accepted, Operation, PromptOutcome};
 use greenroom_server::{Client, ClientError, Events, Problem, Received};
-use greenroom_terminal::Interrupts;
+use greenroom_terminal::{Interrupts, time};
 use tokio::time::{Instant, sleep_until};
 
 use crate::error::{self, CliError};
@@ -166,8 +167,8 @@ impl Played {
 
 /// Returns a new idempotency key.
 pub(crate) fn new_key() -> String {
-    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    format!("run-{}-{}", std::process::id(), since_epoch.as_nanos())
+    static MADE: AtomicU64 = AtomicU64::new(0);
+    format!("run-{}-{}-{}", std::process::id(), time::now_ms(), MADE.fetch_add(1, Ordering::Relaxed))
 }
 
 /// Selects the events of one prompt's run.

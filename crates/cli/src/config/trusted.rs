@@ -14,9 +14,9 @@ use std::sync::Arc;
 use anyhow::{Context as _, Result};
 use greenroom_files::{self as files, private};
 use parking_lot::Mutex;
-use ring::hmac;
 
 use super::Config;
+use super::digest;
 use super::folder;
 use super::layers::{expanded, own_file};
 use super::stamp::Stamp;
@@ -201,9 +201,7 @@ fn mark(key: &str, root: &Path, answer: Answer) -> String {
         Answer::Trusted => b"greenroom: the files of this folder may be read: ",
         Answer::Refused | Answer::NotAsked => b"greenroom: the files of this folder may not be read: ",
     };
-    let key = hmac::Key::new(hmac::HMAC_SHA256, key.as_bytes());
-    let tag = hmac::sign(&key, &[said, root.as_os_str().as_bytes()].concat());
-    tag.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+    digest::mark(key, &[said, root.as_os_str().as_bytes()].concat())
 }
 
 #[cfg(test)]

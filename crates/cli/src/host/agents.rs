@@ -25,6 +25,7 @@ use crate::agent::simulated::Simulated;
 use crate::agent::skills::Skills;
 use crate::agent::{self, ClientSettings, FOLDER, Made, check_reachable, has_some, load_config_or};
 use crate::args::{Global, ModelArgs, ServerArgs};
+use crate::config::digest::digest;
 use crate::config::surroundings::{Handed, Surroundings};
 use crate::config::{Loaded, ProviderConfig, Texts};
 use crate::error;
@@ -106,8 +107,7 @@ impl Definition {
         if let (true, Some(parts)) = (mode.is_some() || has_rules, parts.as_array_mut()) {
             parts.push(serde_json::json!({ "permissions": [mode, allow, ask, deny, answers] }));
         }
-        let digest = ring::digest::digest(&ring::digest::SHA256, parts.to_string().as_bytes());
-        digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+        digest(&parts.to_string())
     }
 }
 

@@ -15,9 +15,9 @@ use greenroom_files::{self as files, private};
 use greenroom_server::{TOKEN_CHARS_MIN, Token, check_token};
 use greenroom_tools::printed;
 
-use crate::config::TokenConfig;
 use crate::config::layers::expanded;
 use crate::config::surroundings::Surroundings;
+use crate::config::{TokenConfig, digest};
 use crate::error::{secrets, usage};
 
 /// The longest token, in bytes.
@@ -47,7 +47,7 @@ pub(super) fn own(path: &Path) -> Result<String> {
     let mut bytes = [0u8; 32];
     let mut random = std::fs::File::open("/dev/urandom").context("open the system's random numbers")?;
     random.read_exact(&mut bytes).context("read the system's random numbers")?;
-    let token: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    let token = digest::hex(&bytes);
     let mut file = private::create_new(path).with_context(context)?;
     file.write_all(token.as_bytes()).with_context(context)?;
     secrets::note("serve_token", &token);
