@@ -50,6 +50,30 @@ fn comparable(printed: &str) -> String {
     printed.lines().filter(is_kept).map(line).collect::<Vec<_>>().join("\n")
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_help_lists_works_and_the_rest_needs_a_terminal() {
+    const REFUSED: &str = "needs a chat at a terminal";
+    const OTHERS: &str =
+        "model effort new resume fork branch redo tree export copy tools permissions skills theme keys";
+    let hosted = hosted().await;
+    let talk = |session: &str, lines: &[String]| -> String {
+        let mut chat = start(&hosted, &["chat", "--no-host", "--window", "100000", "--session", session]);
+        lines.iter().for_each(|line| chat.say(line));
+        chat.close_input();
+        chat.end().stdout
+    };
+    let help = talk("help", &["/help".to_owned(), "/quit".to_owned()]);
+    let name = |line: &str| Some(line.strip_prefix("  /")?.split_whitespace().next()?.to_owned());
+    let listed: Vec<String> = help.lines().filter_map(name).collect();
+    assert!(listed.len() >= 15 && listed.last().is_some_and(|last| last == "quit"), "{help}");
+    let lines = std::iter::once("one".to_owned()).chain(listed.iter().map(|name| format!("/{name}")));
+    let said = talk("listed", &lines.collect::<Vec<_>>());
+    assert!(!said.contains(REFUSED), "{said}");
+    let others: Vec<String> = OTHERS.split(' ').map(|name| format!("/{name}")).collect();
+    let said = talk("others", &others);
+    assert_eq!(said.matches(REFUSED).count(), others.len(), "{said}");
+}
+
 /// All commands of such a chat, at the host and in its own process.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_printed_is_the_same_with_a_host_and_without_one() {
