@@ -60,7 +60,9 @@ pub use self::session::{
     Abort, BranchSession, ClearInbox, DeleteSession, Deleted, ForkSession, Forked, ImportSession, Imported,
     SessionNamed, SetLabel, SetTitle, StartSession, Withdrawn,
 };
-pub use self::store::{BackUpStore, BackedUp, PruneRule, PruneSessions, Pruned, PrunedSession};
+pub use self::store::{
+    BackUpStore, BackedUp, PruneSessions, PruneSessionsRule, PrunedSession, PrunedSessions,
+};
 pub use self::tree::{Branch, SessionTree, Tree, branches};
 pub use self::usage::{ReportUsage, UsageReported};
 pub use self::work::{

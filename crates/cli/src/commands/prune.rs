@@ -3,7 +3,7 @@
 //! Invariants: what is deleted is decided where the store is held, from what the sessions are then.
 
 use anyhow::Result;
-use greenroom_server::operations::{PruneRule, PruneSessions, Pruned};
+use greenroom_server::operations::{PruneSessions, PruneSessionsRule, PrunedSessions};
 use greenroom_terminal::progress::Progress;
 use greenroom_terminal::{Screen, format, time};
 use serde_json::json;
@@ -27,7 +27,7 @@ pub(crate) async fn run(global: &Global, args: &PruneArgs) -> Result<u8> {
         pruned?
     } else {
         let dry_run = args.dry_run;
-        Pruned { dry_run, sessions: Vec::new(), used_again: 0, erased: !dry_run, reason: None }
+        PrunedSessions { dry_run, sessions: Vec::new(), used_again: 0, erased: !dry_run, reason: None }
     };
     if args.json {
         screen.pretty_json(&json!(pruned))?;
@@ -52,7 +52,8 @@ fn request(global: &Global, args: &PruneArgs) -> Result<PruneSessions> {
         return Err(usage("--label needs --older-than-days or --keep"));
     }
     if !labels.is_empty() {
-        let rule = PruneRule { labels: labels.iter().cloned().collect(), age_max_s, sessions_max: *keep };
+        let rule =
+            PruneSessionsRule { labels: labels.iter().cloned().collect(), age_max_s, sessions_max: *keep };
         return Ok(PruneSessions { rules: vec![rule], ..asked });
     }
     if has_limit {
@@ -67,7 +68,7 @@ fn request(global: &Global, args: &PruneArgs) -> Result<PruneSessions> {
     Ok(PruneSessions { age_max_s, sessions_max, rules, ..asked })
 }
 
-fn tell(screen: &mut Screen, pruned: &Pruned) -> Result<()> {
+fn tell(screen: &mut Screen, pruned: &PrunedSessions) -> Result<()> {
     for session in &pruned.sessions {
         let title = session.title.as_deref().map(|title| format!("  {title}")).unwrap_or_default();
         let below = match session.below {

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use greenroom::{Retention, RetentionRule};
-use greenroom_server::operations::PruneRule;
+use greenroom_server::operations::PruneSessionsRule;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -63,8 +63,8 @@ impl RetentionConfig {
     }
 
     /// Returns the general limits, and the rules, as a client sends them.
-    pub(crate) fn sent(&self) -> (Option<u64>, Option<usize>, Vec<PruneRule>) {
-        let rule = |rule: &RetentionRuleConfig| PruneRule {
+    pub(crate) fn sent(&self) -> (Option<u64>, Option<usize>, Vec<PruneSessionsRule>) {
+        let rule = |rule: &RetentionRuleConfig| PruneSessionsRule {
             labels: rule.labels.clone(),
             age_max_s: seconds(rule.age_max_days),
             sessions_max: rule.sessions_max,

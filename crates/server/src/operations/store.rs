@@ -75,13 +75,14 @@ pub struct PruneSessions {
     pub sessions_max: Option<usize>,
     /// Other limits for sessions with certain labels: only the first rule that matches a session applies to it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub rules: Vec<PruneRule>,
+    pub rules: Vec<PruneSessionsRule>,
 }
 
 /// Limits for sessions with certain labels. A rule without limits keeps them.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct PruneRule {
+#[schemars(rename = "PruneRule")]
+pub struct PruneSessionsRule {
     /// The labels that a session must have, all of them.
     pub labels: BTreeMap<String, String>,
     /// How long a session is kept after its last activity, in seconds.
@@ -94,7 +95,8 @@ pub struct PruneRule {
 
 /// The sessions that were deleted, or would be.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
-pub struct Pruned {
+#[schemars(rename = "Pruned")]
+pub struct PrunedSessions {
     /// Whether they were only listed.
     pub dry_run: bool,
     /// The sessions, the one with the oldest activity first.
@@ -140,7 +142,7 @@ impl PruneSessions {
     fn policy(&self) -> Option<Retention> {
         let Self { age_max_s, sessions_max, rules, .. } = self;
         let seconds = |age: Option<u64>| age.map(Duration::from_secs);
-        let rule = |rule: &PruneRule| RetentionRule {
+        let rule = |rule: &PruneSessionsRule| RetentionRule {
             labels: rule.labels.clone(),
             age_max: seconds(rule.age_max_s),
             sessions_max: rule.sessions_max,
@@ -159,7 +161,7 @@ impl Operation for PruneSessions {
     const ROUTE: Option<Route> = Route::administer(Verb::Post, "/prune");
     const ACCESS: Access = Access::Modify;
     const TAKES_TIME: bool = true;
-    type Output = Pruned;
+    type Output = PrunedSessions;
     type Outcome = Nothing;
 
     async fn perform(self, asked: Asked) -> Performed<Self> {
@@ -178,7 +180,7 @@ impl Operation for PruneSessions {
                 (retained.deleted, retained.used_again, retained.not_erased)
             };
             let sessions = sessions.into_iter().map(PrunedSession::from).collect();
-            Ok(Pruned { dry_run, sessions, used_again, erased: !dry_run && reason.is_none(), reason })
+            Ok(PrunedSessions { dry_run, sessions, used_again, erased: !dry_run && reason.is_none(), reason })
         })))
     }
 }
