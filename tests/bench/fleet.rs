@@ -57,6 +57,8 @@ struct Look {
 /// The variants of the fleet, and how many calls are in flight.
 const WAYS: [(&str, usize); 6] =
     [("bare", 64), ("memory", 64), ("disk", 64), ("bare", 1_000), ("memory", 1_000), ("disk", 1_000)];
+/// The variants that are measured with another allocator.
+const WITH_OTHER_ALLOCATOR: [(&str, usize); 3] = [("bare", 64), ("memory", 64), ("disk", 64)];
 /// The same together with other frameworks, whose programs are in the folder given by the argument `peers`.
 const BESIDE_PEERS: [(&str, usize); 10] = [
     ("bare", 64),
@@ -71,6 +73,9 @@ const BESIDE_PEERS: [(&str, usize); 10] = [
     ("autoagents_streaming", 64),
 ];
 
+/// The name of this program, which the names of its figures begin with.
+const PROGRAM: &str = env!("CARGO_CRATE_NAME");
+
 /// The suffix of our variants that request whole answers.
 const WHOLE: &str = "_whole";
 
@@ -78,7 +83,7 @@ const WHOLE: &str = "_whole";
 /// growth of the memory per agent in KiB, disk space per run in KiB.
 type Figures = [f64; 5];
 
-fn main() {
+pub(crate) fn main() {
     mock_server::serve_if_asked();
     let agents = scaled(1_000);
     if let Some(way) = argument("way") {
@@ -100,7 +105,12 @@ fn main() {
         "a loop over a bare HTTP client that makes the same calls and parses their streams",
     );
     let is_beside_peers = argument("peers").is_some();
-    let ways: &[(&str, usize)] = if is_beside_peers { &BESIDE_PEERS } else { &WAYS };
+    let has_other_allocator = PROGRAM != "fleet";
+    let ways: &[(&str, usize)] = match (has_other_allocator, is_beside_peers) {
+        (true, _) => &WITH_OTHER_ALLOCATOR,
+        (false, true) => &BESIDE_PEERS,
+        (false, false) => &WAYS,
+    };
     let mut rounds = Vec::new();
     for _ in 0..ROUNDS {
         let one = |(way, in_flight): &(&str, usize)| -> Figures {
@@ -134,7 +144,7 @@ fn main() {
             tell_peer(way, &|column, of, other| against_way(&rounds, ways, column, of, other));
             continue;
         }
-        let name = format!("fleet/{way}_{in_flight}");
+        let name = format!("{PROGRAM}/{way}_{in_flight}");
         figure(&format!("{name}/rate"), of(0), "runs/s", Some(faster));
         figure(&format!("{name}/cpu"), of(1), "µs/run", Some(dearer));
         figure(&format!("{name}/memory"), of(3), "KiB/agent", Some(against(3, 0)));
@@ -151,7 +161,7 @@ fn main() {
             figure(&format!("{name}/cpu_against_bare"), of(1), "µs/run", Some(cpu_against_bare));
         }
     }
-    if !is_beside_peers {
+    if !is_beside_peers && !has_other_allocator {
         large();
     }
 }

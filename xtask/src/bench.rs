@@ -30,6 +30,7 @@ const BENCHES: &[(&str, &str)] = &[
     ("estimate", "estimating sizes"),
     ("files", "what file tools cost, and keeping what they replace"),
     ("fleet", "1,000 agents at work"),
+    ("fleet_mimalloc", "the same with the allocator of the binary"),
     ("host", "short commands and starts of a chat, with a host and without"),
     ("keys", "from a key to the screen of a chat, while an answer streams"),
     ("memory", "live and sleeping sessions in memory"),
@@ -61,7 +62,7 @@ pub(crate) fn bench(arguments: impl Iterator<Item = String>) -> Result<()> {
     let asked = Options::read(arguments)?;
     if asked.lists {
         for (name, about) in BENCHES.iter().chain(LONG) {
-            println!("{name:<12} {about}");
+            println!("{name:<14} {about}");
         }
         return Ok(());
     }
