@@ -82,8 +82,14 @@ impl Connection {
         *self.quiet_since.lock() = Instant::now();
     }
 
-    /// The time left until it is closed, given the time for which it may be quiet.
-    fn remaining(&self, quiet_max: Duration) -> Duration {
+    /// The time left until it is closed, given the time for which it may be quiet. While the server stops, a stream that is
+    /// still open waits for the outcome of its work, and is not closed before the stop is over.
+    fn remaining(&self, request_timeout: Duration, is_stopping: bool) -> Duration {
+        let has_work = self.is_working() || self.is_streaming();
+        let quiet_max = match is_stopping {
+            true if !has_work => STOP_QUIET_MAX.min(request_timeout),
+            true | false => request_timeout,
+        };
         if self.is_working() {
             return quiet_max;
         }
@@ -253,8 +259,7 @@ async fn serve_one(accepted: Accepted, router: Router, request_timeout: Duration
     );
     let mut is_stopping = false;
     loop {
-        let quiet_max = if is_stopping { STOP_QUIET_MAX.min(request_timeout) } else { request_timeout };
-        let remaining = connection.remaining(quiet_max);
+        let remaining = connection.remaining(request_timeout, is_stopping);
         if remaining.is_zero() {
             return;
         }

@@ -197,7 +197,11 @@ impl Streamed {
         };
         let ended = tokio::select! {
             biased;
-            next = self.follow.next_delivery() => return self.piece(next),
+            // A runtime that shuts down ends the events, and the work still has an outcome.
+            next = self.follow.next_delivery() => match next {
+                Ok(None) => (&mut work.ended).await,
+                next => return self.piece(next),
+            },
             ended = &mut work.ended => ended,
         };
         let session = std::mem::take(&mut work.session);

@@ -441,6 +441,43 @@ async fn a_stream_that_is_left_cancels_no_run_and_a_stop_tells_its_end() {
     assert!(watching.ends().await);
 }
 
+/// A server that stops beside its runtime tells every prompt its end, also those that wait for a slot and were sent
+/// nothing for a while.
+#[tokio::test(start_paused = true)]
+async fn a_stop_tells_each_of_many_prompts_its_end() {
+    let model = slow();
+    let runtime = Runtime::builder().provider(model.provider()).in_memory().start().await.unwrap();
+    let server = serve(&runtime, |_| {}).await;
+    let mut readers = Vec::new();
+    for number in 0..24 {
+        let params = json!({ "session_id": format!("session-{number}"), "text": "question" });
+        let request = request(&server, "session/prompt", &params).bearer_auth(TOKEN);
+        let mut reader = Reader::of(request.header("accept", "text/event-stream").send().await.unwrap());
+        reader.until("step_start").await;
+        readers.push(reader);
+    }
+    let ended = readers.into_iter().map(|mut reader| {
+        tokio::spawn(async move {
+            let mut last = None;
+            while let Some(told) = reader.next().await {
+                last = Some(told);
+            }
+            last.unwrap()
+        })
+    });
+    let ended: Vec<_> = ended.collect();
+    let shutdown = async {
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        runtime.shutdown().await.unwrap();
+    };
+    tokio::join!(server.stop(), shutdown);
+    for (number, last) in ended.into_iter().enumerate() {
+        let last = last.await.unwrap();
+        let (name, kind) = (last.name.as_deref(), &last.data["kind"]);
+        assert_eq!((name, kind), (Some("problem"), &json!("interrupted")), "{number}: {last:?}");
+    }
+}
+
 /// A stream of a confined token has the events of its label, as long as they are.
 #[tokio::test]
 async fn a_confined_token_streams_the_events_of_its_label() {
