@@ -1450,10 +1450,11 @@ export interface Failure {
  * - `context_floor`: Even the smallest context does not fit: what remains cannot be compacted.
  * - `opaque_refused`: The provider refuses content of earlier answers that it sent itself: a signature, encrypted reasoning or its own
  * compaction. The same request without such content may succeed.
+ * - `image_refused`: The provider cannot read an image, or the model sees none. The same request without the image may succeed.
  * - `loading`: The server is not ready yet: it loads its model, or starts again. Waiting heals it, minutes perhaps.
  * - `other`: Anything else: most often a request that the provider calls invalid. A class of a newer program reads as this one.
  */
-export type FailureClass = "context_overflow" | "output_limit" | "payload_too_large" | "rate_limited" | "request_too_large_for_rate_limit" | "quota" | "auth" | "overloaded" | "timeout" | "malformed" | "content_filter" | "context_floor" | "opaque_refused" | "loading" | "other";
+export type FailureClass = "context_overflow" | "output_limit" | "payload_too_large" | "rate_limited" | "request_too_large_for_rate_limit" | "quota" | "auth" | "overloaded" | "timeout" | "malformed" | "content_filter" | "context_floor" | "opaque_refused" | "image_refused" | "loading" | "other";
 
 /** The result of forgetting. */
 export interface Forgotten {
@@ -3262,7 +3263,7 @@ export interface SessionPinParams {
 
 /** The parameters of `session_branch`. */
 export interface SessionBranchParams {
-  /** The entry to continue from; `null` for the empty conversation. */
+  /** The entry to continue from; `null` for the empty conversation. It must be given. */
   entry_id?: EntryId | null;
   /**
    * Whether to add a summary of the branch that is left. This is a compaction, with its events; the answer comes

@@ -36,6 +36,8 @@ pub enum FailureClass {
     /// The provider refuses content of earlier answers that it sent itself: a signature, encrypted reasoning or its own
     /// compaction. The same request without such content may succeed.
     OpaqueRefused,
+    /// The provider cannot read an image, or the model sees none. The same request without the image may succeed.
+    ImageRefused,
     /// The server is not ready yet: it loads its model, or starts again. Waiting heals it, minutes perhaps.
     Loading,
     /// Anything else: most often a request that the provider calls invalid. A class of a newer program reads as this one.
@@ -60,6 +62,7 @@ impl FailureClass {
             Self::ContentFilter => "content_filter",
             Self::ContextFloor => "context_floor",
             Self::OpaqueRefused => "opaque_refused",
+            Self::ImageRefused => "image_refused",
             Self::Other => "other",
             Self::Loading => "loading",
         }
@@ -84,6 +87,7 @@ impl FailureClass {
             | Self::ContentFilter
             | Self::ContextFloor
             | Self::OpaqueRefused
+            | Self::ImageRefused
             | Self::Other => false,
         }
     }

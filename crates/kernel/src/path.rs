@@ -381,8 +381,8 @@ pub enum Media {
     Nothing,
 }
 
-/// Returns what to send after a request with these messages was too large: the first choice that leaves out a
-/// sent image. `None` if no image was sent.
+/// Returns what to send after a request with these messages was too large, or was refused because of an image: the
+/// first choice that leaves out a sent image. `None` if no image was sent.
 pub fn fewer_images(sent: &Messages) -> Option<Media> {
     if sent.media_bytes() == 0 {
         return None;
@@ -403,10 +403,10 @@ fn is_new_in(messages: &[Arc<Message>]) -> impl Fn(usize) -> bool + use<> {
 }
 
 /// The placeholder for an older image that is not sent.
-const OLD_IMAGE: &str = "[An image was here; it is left out to keep the request small.]";
+const OLD_IMAGE: &str = "[An image was here; it is left out.]";
 /// The placeholder for an image that the next answer is about.
-const NEW_IMAGE: &str = "[An image belongs here, but it was too large to be sent, so you cannot see it. Say so where \
-                         your answer depends on it.]";
+const NEW_IMAGE: &str = "[An image belongs here, but it could not be sent, so you cannot see it. Say so where your \
+                         answer depends on it.]";
 
 /// Replaces images with placeholders: those that `media` excludes, and then the oldest ones until the rest
 /// has at most `bytes_max` bytes together. Returns the messages, and the number of missing images that the

@@ -135,6 +135,7 @@ fn message(class: FailureClass, refusal: &Refusal<'_>, limit: Option<u64>, reque
         FailureClass::OpaqueRefused => format!(
             "the provider refused content that it sent itself earlier in the conversation{status_text}{colon_quoted}"
         ),
+        FailureClass::ImageRefused => format!("the provider refused an image{status_text}{colon_quoted}"),
         FailureClass::Other if refusal.is_about_batch_size() => {
             format!(
                 "the server cannot process the request in one batch{status_text}{colon_quoted}; raise the server's batch size (`-ub` or `--ubatch-size` on llama-server)"

@@ -30,7 +30,8 @@ pub use self::restore::restore_backup;
 pub(crate) use self::target::is_unfinished;
 pub use self::verify::{VerifiedBackup, verify_backup};
 
-/// How far a backup, its verification or its restoration is, for the one who waits. It can be cancelled.
+/// How far a backup, its verification or its restoration is, for the one who waits. It can be cancelled. If it is used
+/// again, it counts from the start; one that was cancelled stays so.
 #[derive(Debug, Default)]
 pub struct Progress {
     done: AtomicU64,
@@ -54,6 +55,12 @@ impl Progress {
         self.is_cancelled.store(true, Ordering::Relaxed);
     }
 
+    /// Begins work of unknown length.
+    fn begin(&self) {
+        self.done.store(0, Ordering::Relaxed);
+        self.total.store(0, Ordering::Relaxed);
+    }
+
     fn expect(&self, bytes: u64) {
         self.total.store(bytes, Ordering::Relaxed);
     }
@@ -67,12 +74,12 @@ impl Progress {
     }
 }
 
-/// Cancels the work when its caller stops waiting for it.
-struct CancelOnDrop(Arc<Progress>);
+/// Cancels the work if its caller stops waiting for it.
+struct CancelOnDrop(Option<Arc<Progress>>);
 
 impl Drop for CancelOnDrop {
     fn drop(&mut self) {
-        self.0.cancel();
+        self.0.iter().for_each(|progress| progress.cancel());
     }
 }
 
@@ -90,12 +97,15 @@ impl Job {
     /// Makes the backup in a thread of its own.
     pub(crate) async fn run(self) -> Result<BackupInfo, StoreError> {
         let (reply, answer) = oneshot::channel();
-        let _cancel = CancelOnDrop(Arc::clone(&self.progress));
+        self.progress.begin();
+        let mut cancel = CancelOnDrop(Some(Arc::clone(&self.progress)));
         let dir = self.dir.clone();
         let thread = std::thread::Builder::new().name("greenroom-backup".to_owned());
         let started = thread.spawn(move || drop(reply.send(self.make())));
         started.map_err(|error| StoreError::io("start a thread for", &dir, error))?;
-        answer.await.map_err(|_| StoreError::Closed)?
+        let made = answer.await;
+        cancel.0 = None;
+        made.map_err(|_| StoreError::Closed)?
     }
 
     fn make(&self) -> Result<BackupInfo, StoreError> {

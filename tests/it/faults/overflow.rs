@@ -467,6 +467,34 @@ async fn too_many_bytes_leave_placeholders_for_images() {
     model.assert_clean();
 }
 
+/// An image that the server cannot read, or a model that sees none, fails neither its prompt nor the later ones.
+#[tokio::test(start_paused = true)]
+async fn a_refused_image_is_left_out() {
+    let has_image = |request: &SeenRequest| format!("{:?}", request.messages).contains("image/png");
+    let script = move |request: &SeenRequest, _: CallInfo| match has_image(request) {
+        true => Said::fault(Fault::Http {
+            status: 400,
+            headers: Vec::new(),
+            body: r#"{"error":{"message":"Invalid image data: the image could not be decoded","code":"invalid_image"}}"#
+                .to_owned(),
+        }),
+        false => Said::text("fine"),
+    };
+    let model = simulator(Function(script), 50_000);
+    let runtime = runtime(&model).await;
+    let session = runtime.open("images", &agent(50_000)).await.unwrap();
+    let mut events = session.subscribe();
+    let image = Image::new(b"\x89PNG\r\n\x1a\nxxx").unwrap();
+    for (prompt, warnings) in [(Prompt::from("what is it?").image(image), 1), ("and now?".into(), 0)] {
+        assert_eq!(session.prompt(prompt).await.unwrap().text, "fine");
+        let seen = drain(&mut events);
+        assert_eq!((count(&seen, "warning"), count(&seen, "retry")), (warnings, 0));
+    }
+    let shown: Vec<bool> = model.requests().iter().map(|seen| has_image(&seen.request)).collect();
+    assert_eq!(shown, [true, false, true, false]);
+    model.assert_clean();
+}
+
 /// The same request would be refused again: if no image can be dropped, none is sent.
 #[tokio::test(start_paused = true)]
 async fn a_payload_too_large_without_an_image_is_not_sent_again_unchanged() {

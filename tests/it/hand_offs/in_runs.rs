@@ -64,7 +64,8 @@ async fn the_first_of_several_hand_offs_counts_after_all_calls_of_the_answer() {
     let session = runtime.open("s", &team).await.unwrap();
     assert_eq!(
         reply(&session, "go").await.unwrap().text,
-        "refunds read seen / The conversation goes on with sales. / The conversation goes on with refunds."
+        "refunds read seen / The call was not run: the conversation is handed to refunds, which was recorded first. / \
+         The conversation goes on with refunds."
     );
     // Both use the same model, so no change of the model is recorded.
     assert_eq!(recorded(&runtime, 0).await, ["to refunds"]);

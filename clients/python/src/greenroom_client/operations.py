@@ -352,7 +352,7 @@ class SessionOperations:
 
         Args:
             session_id: The session.
-            entry_id: The entry to continue from; `null` for the empty conversation.
+            entry_id: The entry to continue from; `null` for the empty conversation. It must be given.
             summary: Whether to add a summary of the branch that is left. This is a compaction, with its events; the answer comes when it has ended, and `agent/abort` aborts it.
         """
         answer: types.SessionNamed = self._transport.call("POST", path("/v1/sessions/{session_id}/branch", session_id), body=given({"entry_id": entry_id, "summary": summary}))

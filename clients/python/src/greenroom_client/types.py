@@ -803,7 +803,7 @@ class Failure(_Failure):
     """How long the provider asks us to wait, in milliseconds."""
 
 
-FailureClass = t.Literal["context_overflow", "output_limit", "payload_too_large", "rate_limited", "request_too_large_for_rate_limit", "quota", "auth", "overloaded", "timeout", "malformed", "content_filter", "context_floor", "opaque_refused", "loading", "other"]
+FailureClass = t.Literal["context_overflow", "output_limit", "payload_too_large", "rate_limited", "request_too_large_for_rate_limit", "quota", "auth", "overloaded", "timeout", "malformed", "content_filter", "context_floor", "opaque_refused", "image_refused", "loading", "other"]
 """The kind of a failed model call.
 
 - `context_overflow`: The request is larger than the model's context window.
@@ -820,6 +820,7 @@ FailureClass = t.Literal["context_overflow", "output_limit", "payload_too_large"
 - `context_floor`: Even the smallest context does not fit: what remains cannot be compacted.
 - `opaque_refused`: The provider refuses content of earlier answers that it sent itself: a signature, encrypted reasoning or its own
 compaction. The same request without such content may succeed.
+- `image_refused`: The provider cannot read an image, or the model sees none. The same request without the image may succeed.
 - `loading`: The server is not ready yet: it loads its model, or starts again. Waiting heals it, minutes perhaps.
 - `other`: Anything else: most often a request that the provider calls invalid. A class of a newer program reads as this one.
 """

@@ -430,7 +430,7 @@ impl Summaries {
             | FailureClass::Timeout
             | FailureClass::Malformed
             | FailureClass::Loading => self.try_again(pending, failure, None, jitter),
-            FailureClass::Other => self.correct(pending, failure, None),
+            FailureClass::Other | FailureClass::ImageRefused => self.correct(pending, failure, None),
             FailureClass::Auth
             | FailureClass::Quota
             | FailureClass::ContentFilter

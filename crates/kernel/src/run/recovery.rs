@@ -198,6 +198,14 @@ impl Run {
                 None if wordless => self.give_up(failure),
                 None => self.compact_for(failure),
             },
+            // An image in the conversation must not make every later prompt fail.
+            FailureClass::ImageRefused => match fewer_images {
+                Some(fewer) => {
+                    self.recovery.media = fewer;
+                    self.ask()
+                }
+                None => self.give_up(failure),
+            },
             FailureClass::OpaqueRefused if !self.recovery.without_opaque => {
                 self.recovery.without_opaque = true;
                 self.ask()

@@ -689,6 +689,24 @@ fn a_report_above_the_window_says_that_the_context_was_cut() {
     ]);
 }
 
+/// An image that the provider refuses is left out for the rest of the run: the older ones first.
+#[test]
+fn refused_images_are_left_out() {
+    let refused = |fewer_images| {
+        let failure = failure(FailureClass::ImageRefused);
+        Input::Failed { failure, wordless: false, fewer_images, jitter: 0 }
+    };
+    check_asked(vec![
+        (refused(Some(Media::Newest)), "ask newest"),
+        (refused(Some(Media::Nothing)), "ask bare"),
+        (text(), "record (a) end"),
+        (recorded(1), "measure"),
+        (size(10), "ask bare"),
+        (refused(None), "end failed image_refused ()"),
+    ]);
+    check_asked(vec![(refused(None), "end failed image_refused ()")]);
+}
+
 /// What the provider refuses although it sent it itself is left out for the rest of the run, once.
 #[test]
 fn refused_opaque_data_is_left_out() {
@@ -1185,7 +1203,8 @@ fn what_is_not_awaited_is_ignored() {
     ]);
 }
 
-const CLASSES: [FailureClass; 14] = [
+const CLASSES: [FailureClass; 15] = [
+    FailureClass::ImageRefused,
     FailureClass::OpaqueRefused,
     FailureClass::ContextOverflow,
     FailureClass::OutputLimit,

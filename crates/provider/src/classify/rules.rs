@@ -5,8 +5,8 @@
 //! never overruled by the words of a context overflow.
 
 use greenroom_kernel::FailureClass::{
-    self, Auth, ContentFilter, ContextOverflow, Loading, OpaqueRefused, Other, OutputLimit, Overloaded,
-    PayloadTooLarge, Quota, RateLimited, RequestTooLargeForRateLimit, Timeout,
+    self, Auth, ContentFilter, ContextOverflow, ImageRefused, Loading, OpaqueRefused, Other, OutputLimit,
+    Overloaded, PayloadTooLarge, Quota, RateLimited, RequestTooLargeForRateLimit, Timeout,
 };
 
 use super::digest::Digest;
@@ -104,9 +104,16 @@ pub(super) const RULES: &[Rule] = &[
     }),
     // 5. The overflow itself.
     rule("context overflow", Verdict::Class(ContextOverflow), |refusal| refusal.is_context_overflow()),
-    // 6. A request that can never succeed is not an overload, even if its status says so.
+    // 6. An image that the server cannot read, or a model that sees none.
+    rule("refusal of an image", Verdict::Class(ImageRefused), |refusal| {
+        let text = &refusal.digest.text;
+        refusal.has_code(words::IMAGE_CODES)
+            || words::has_no_vision(text)
+            || (!refusal.blames_server() && words::is_image_refused(text))
+    }),
+    // 7. A request that can never succeed is not an overload, even if its status says so.
     rule("permanent fault of the request", Verdict::Class(Other), |refusal| refusal.says(words::PERMANENT)),
-    // 7. Words for a fault of the server, unless the status blames the request.
+    // 8. Words for a fault of the server, unless the status blames the request.
     rule("timeout words", Verdict::Class(Timeout), |refusal| {
         !refusal.blames_request() && refusal.says(words::TIMED_OUT)
     }),
@@ -114,7 +121,7 @@ pub(super) const RULES: &[Rule] = &[
         !refusal.blames_request()
             && (refusal.says(words::OVERLOADED) || refusal.has_code(words::OVERLOADED_CODES))
     }),
-    // 8. Nothing was recognised.
+    // 9. Nothing was recognised.
     rule("status alone", Verdict::Status, |_| true),
 ];
 

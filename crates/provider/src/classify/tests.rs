@@ -3,7 +3,7 @@
 
 use greenroom_kernel::FailureClass;
 use greenroom_kernel::FailureClass::{
-    Auth, ContentFilter, ContextOverflow, Loading, Other, OutputLimit, Overloaded, PayloadTooLarge, Quota,
+    Auth, ContentFilter, ContextOverflow, ImageRefused, Loading, Other, OutputLimit, Overloaded, PayloadTooLarge, Quota,
     RateLimited, RequestTooLargeForRateLimit, Timeout,
 };
 
@@ -603,7 +603,6 @@ fn refusals_that_resemble_an_overflow() {
         ),
         // Requests that can never succeed.
         (Some(404), "The deployment does not exist. If it is new, please wait a moment.", Other),
-        (Some(500), r#"{"error":{"code":500,"message":"image input is not supported"}}"#, Other),
         (
             Some(400),
             "`max_tokens` must be greater than the budget, see https://docs.example/thinking#context-window-size",
@@ -648,6 +647,43 @@ fn refusals_that_resemble_an_overflow() {
         (Some(429), "", RateLimited),
         (Some(200), r#"{"choices":[{"finish_reason":"length","message":{"content":"some"}}]}"#, Other),
         (Some(200), r#"{"choices":[{"finish_reason":"stop","message":{"content":""}}]}"#, Other),
+    ]);
+}
+
+/// An image that cannot be read, and models without vision, against requests that only mention images.
+#[test]
+fn refused_images_are_told_from_other_requests_about_images() {
+    check_classes(&[
+        (Some(500), r#"{"error":{"code":500,"message":"image input is not supported"}}"#, ImageRefused),
+        (
+            Some(400),
+            r#"{"error":{"message":"The image data you provided does not represent a valid image.","code":"invalid_image"}}"#,
+            ImageRefused,
+        ),
+        (Some(400), r#"{"error":{"message":"no","code":"image_parse_error"}}"#, ImageRefused),
+        (
+            Some(400),
+            r#"{"type":"error","error":{"type":"invalid_request_error","message":"Could not process image"}}"#,
+            ImageRefused,
+        ),
+        (
+            Some(400),
+            r#"{"error":{"code":400,"message":"Unable to process input image.","status":"INVALID_ARGUMENT"}}"#,
+            ImageRefused,
+        ),
+        (
+            Some(400),
+            r#"{"error":{"message":"Invalid content type. image_url is only supported by certain models."}}"#,
+            ImageRefused,
+        ),
+        (Some(404), r#"{"error":{"message":"No endpoints found that support image input"}}"#, ImageRefused),
+        (Some(400), r#"{"message":"x is not a multimodal model"}"#, ImageRefused),
+        (Some(400), "the image is too large", PayloadTooLarge),
+        (Some(400), r#"{"error":{"message":"Invalid schema for function 'draw_image'"}}"#, Other),
+        (Some(400), "Unsupported parameter: image_detail", Other),
+        (Some(500), "failed to process image: no worker", Overloaded),
+        (Some(400), "cannot process the request", Other),
+        (Some(429), "Could not process image", RateLimited),
     ]);
 }
 

@@ -128,6 +128,44 @@ pub(super) fn is_opaque_refused(text: &str) -> bool {
         || (has("without its required") && has("reasoning"))
 }
 
+/// Codes for an image that cannot be read.
+pub(super) const IMAGE_CODES: &[&str] = &[
+    "imageparseerror",
+    "invalidbase64image",
+    "invalidimage",
+    "invalidimageformat",
+    "invalidimageurl",
+    "unsupportedimagemediatype",
+];
+
+/// Whether a text says that the model sees no images.
+pub(super) fn has_no_vision(text: &str) -> bool {
+    let has = |phrase: &str| text.contains(phrase);
+    let is_about_images = has("image") || has("vision") || has("multimodal");
+    let is_lacking = has("not support")
+        || has("only supported by certain models")
+        || has("that support image")
+        || has("not a multimodal")
+        || has("missing data required for image");
+    is_about_images && is_lacking
+}
+
+/// Whether a text says that an image cannot be read.
+pub(super) fn is_image_refused(text: &str) -> bool {
+    let has = |phrase: &str| text.contains(phrase);
+    let is_unreadable = has("invalid image")
+        || has("image is not valid")
+        || has("valid image")
+        || has("unsupported image")
+        || has("corrupt")
+        || ["could not", "cannot", "unable to", "failed to"].iter().any(|cannot| {
+            ["process", "decode", "load", "read", "parse", "identify", "open"]
+                .iter()
+                .any(|verb| has(&format!("{cannot} {verb}")) || has(&format!("{cannot} be {verb}")))
+        });
+    has("image") && is_unreadable
+}
+
 /// Phrases for a used-up quota: credit, balance or spending limit.
 const QUOTA: &[&str] = &[
     "credit balance",

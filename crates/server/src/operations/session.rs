@@ -121,7 +121,8 @@ impl Operation for ClearInbox {
 pub struct BranchSession {
     /// The session.
     pub session_id: String,
-    /// The entry to continue from; `null` for the empty conversation.
+    /// The entry to continue from; `null` for the empty conversation. It must be given.
+    #[serde(deserialize_with = "Option::deserialize")]
     pub entry_id: Option<EntryId>,
     /// Whether to add a summary of the branch that is left. This is a compaction, with its events; the answer comes
     /// when it has ended, and `agent/abort` aborts it.

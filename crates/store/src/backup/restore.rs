@@ -38,7 +38,7 @@ pub fn restore_backup(from: &Path, to: &Path, progress: &Progress) -> Result<Bac
     }
     create_own_dir(&to).map_err(|error| StoreError::io("create", &to, error))?;
     let _lock = DirectoryLock::take(&to)?;
-    progress.expect(info.bytes);
+    progress.begin();
     let partial = to.join("journal.partial");
     let restored = copy(&journal_dir(&from), &partial, progress).and_then(|()| {
         let journal = journal_dir(&to);
@@ -61,6 +61,8 @@ fn copy(from: &Path, to: &Path, progress: &Progress) -> Result<(), StoreError> {
     }
     create_own_dir(to).map_err(write)?;
     let names = RealFiles.list(from).map_err(|error| StoreError::io("read", from, error))?;
+    let sizes = names.iter().map(|name| fs::metadata(from.join(name)).map_or(0, |file| file.len()));
+    progress.expect(sizes.sum());
     for name in names {
         let (source, target) = (from.join(&name), to.join(&name));
         let read = |error| StoreError::io("read", &source, error);

@@ -62,6 +62,7 @@ pub(super) fn open(dir: &Path) -> Result<BackupInfo, StoreError> {
 pub fn verify_backup(dir: &Path, progress: &Progress) -> Result<VerifiedBackup, StoreError> {
     let info = open(dir)?;
     // Each byte is read once for its segment, and once for its session.
+    progress.begin();
     progress.expect(2 * info.bytes);
     let damage = check_journal(dir, &info, progress)?;
     let options = StoreOptions { is_read_only: true, ..StoreOptions::new(dir) };

@@ -407,7 +407,8 @@ stored_enum!(V1: FailureClass {
     11 = ContextFloor,
     12 = Other,
     13 = Loading,
-    14 = OpaqueRefused;
+    14 = OpaqueRefused,
+    15 = ImageRefused;
     _
 });
 

@@ -246,6 +246,27 @@ fn a_cancelled_backup_leaves_nothing() {
     assert!(!to.join("journal").exists() && !to.join("journal.partial").exists());
 }
 
+/// What was finished was not cancelled, and the next work counts from the start.
+#[test]
+fn one_progress_serves_several_works_in_turn() {
+    let dir = tempfile::tempdir().unwrap();
+    let (home, backup) = (dir.path().join("store"), dir.path().join("backup"));
+    let store = open(&home);
+    fill(&store, &["a"], 30);
+    let progress = Arc::<Progress>::default();
+    let done = || {
+        assert_eq!(progress.done_bytes(), progress.total_bytes());
+        progress.total_bytes()
+    };
+    wait(store.backup(&backup, 0, &progress)).unwrap();
+    let first = done();
+    wait(store.backup(&backup, 1, &progress)).unwrap();
+    assert_eq!(done(), first);
+    verify_backup(&backup, &progress).unwrap();
+    restore_backup(&backup, &dir.path().join("restored"), &progress).unwrap();
+    done();
+}
+
 /// Every operation fails once, in a first backup and in one that replaces another.
 #[test]
 fn a_backup_that_fails_leaves_nothing_that_looks_whole() {

@@ -27,7 +27,9 @@ pub(super) fn of_step(
     let (messages, missing) = greenroom_kernel::path::limit_media(messages, media, begin.max_request_bytes);
     running.fewer_images = greenroom_kernel::path::fewer_images(&messages);
     if missing > 0 && !std::mem::replace(&mut running.media_missed, true) {
-        let message = format!("{missing} of the newest images were not sent: the request would be too large");
+        let message = format!(
+            "{missing} of the newest images were not sent, because the request was too large or the server refused them"
+        );
         shared.publish(&deps.bus, EventKind::Warning { message });
     }
     let messages = match without_opaque {

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use greenroom_kernel::EntryId;
 use greenroom_kernel::entry::{EntryKind, HandOff, RunOutcome, Sees, Trigger};
 use greenroom_kernel::log::Draft;
+use greenroom_kernel::message::{Message, ToolCall, ToolResult};
 use greenroom_kernel::narrowing::Narrowing;
 use greenroom_kernel::path::open_calls;
 
@@ -52,6 +53,29 @@ impl SessionState {
             let to = self.definition.agent.handed_to(result)?;
             Some(PendingHandOff { to: to.name.clone(), sees: to.sees, delivered: 0, transfer })
         })
+    }
+
+    /// Replaces the results of transfers for which another one of the same answer counts: they are not done.
+    pub(super) fn refuse_further_hand_offs(&self, messages: &mut [Message]) {
+        let agent = &self.definition.agent;
+        let mut first = None;
+        for message in messages {
+            let Message::ToolResult(result) = message else { continue };
+            let Some(to) = agent.handed_to(result) else { continue };
+            let known = first.get_or_insert_with(|| self.requested_hand_off().map(|pending| pending.to));
+            match known {
+                Some(known) => {
+                    let reason = format!("the conversation is handed to {known}, which was recorded first");
+                    let call = ToolCall {
+                        id: result.call_id.clone(),
+                        name: result.tool_name.clone(),
+                        arguments: String::new(),
+                    };
+                    *result = ToolResult::not_run(&call, &reason);
+                }
+                None => *known = Some(to.name.clone()),
+            }
+        }
     }
 
     /// Lets the run wait if the conversation is to be handed over before its next step, and no calls are open.

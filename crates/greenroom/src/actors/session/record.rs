@@ -33,7 +33,8 @@ impl SessionState {
             return;
         }
         let recorded = messages.len();
-        let messages = self.without_waiting(messages);
+        let mut messages = self.without_waiting(messages);
+        self.refuse_further_hand_offs(&mut messages);
         if messages.is_empty() && recorded > 0 {
             // The run is being left, and gets no more messages.
             return;

@@ -1,7 +1,7 @@
 //! The table of rules, line by line, and the order of its lines.
 
 use greenroom_kernel::FailureClass::{
-    self, Auth, ContentFilter, ContextOverflow, Loading, OpaqueRefused, Other, OutputLimit, Overloaded,
+    self, Auth, ContentFilter, ContextOverflow, ImageRefused, Loading, OpaqueRefused, Other, OutputLimit, Overloaded,
     PayloadTooLarge, Quota, RateLimited, RequestTooLargeForRateLimit, Timeout,
 };
 
@@ -41,6 +41,7 @@ fn each_rule_decides_a_body() {
         ("output limit words", Some(400), "max_tokens is too large", OutputLimit),
         ("payload size words", Some(400), "the image is too large", PayloadTooLarge),
         ("context overflow", Some(400), "the context window is exceeded", ContextOverflow),
+        ("refusal of an image", Some(400), "this is not a valid image", ImageRefused),
         ("permanent fault of the request", Some(500), "failed to parse the request", Other),
         ("timeout words", Some(500), "the upstream timed out", Timeout),
         ("overload words or code", None, "at capacity", Overloaded),

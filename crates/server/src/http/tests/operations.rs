@@ -318,6 +318,8 @@ async fn parameters_are_in_one_place() {
         ),
         ("/v1/sessions/a/prompt", &[json], r#"{"text":5}"#, 400, "text"),
         ("/v1/sessions/a/prompt", &[json], "", 400, "text"),
+        ("/v1/sessions/a/branch", &[], "", 400, "entry_id"),
+        ("/v1/sessions/a/branch", &[json], r#"{"summary":true}"#, 400, "entry_id"),
     ] {
         let (got, detail) = post(path, headers, body).await;
         assert_eq!((got, detail.contains(said)), (status, true), "{path} {body}: {detail}");
