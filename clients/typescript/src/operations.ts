@@ -319,7 +319,7 @@ export class SessionOperations {
    *
    * @param sessionId The session.
    */
-  branch(sessionId: string, params: types.SessionBranchParams = {}, options: RequestOptions = {}): Promise<types.SessionNamed> {
+  branch(sessionId: string, params: types.SessionBranchParams, options: RequestOptions = {}): Promise<types.SessionNamed> {
     return this.#transport.call("POST", path("/v1/sessions/{session_id}/branch", sessionId), { body: params }, options);
   }
 

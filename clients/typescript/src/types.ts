@@ -3264,7 +3264,7 @@ export interface SessionPinParams {
 /** The parameters of `session_branch`. */
 export interface SessionBranchParams {
   /** The entry to continue from; `null` for the empty conversation. It must be given. */
-  entry_id?: EntryId | null;
+  entry_id: EntryId | null;
   /**
    * Whether to add a summary of the branch that is left. This is a compaction, with its events; the answer comes
    * when it has ended, and `agent/abort` aborts it.

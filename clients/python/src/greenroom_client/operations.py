@@ -345,7 +345,7 @@ class SessionOperations:
         answer: types.PinsListed = self._transport.call("GET", path("/v1/sessions/{session_id}/pins", session_id), query={})
         return answer
 
-    def branch(self, session_id: str, *, entry_id: t.Optional[types.EntryId] = None, summary: t.Optional[bool] = None) -> types.SessionNamed:
+    def branch(self, session_id: str, *, entry_id: t.Optional[types.EntryId], summary: t.Optional[bool] = None) -> types.SessionNamed:
         """Moves the conversation to another entry, from which the next prompt continues.
 
         Needs the right `prompt`.
@@ -355,7 +355,7 @@ class SessionOperations:
             entry_id: The entry to continue from; `null` for the empty conversation. It must be given.
             summary: Whether to add a summary of the branch that is left. This is a compaction, with its events; the answer comes when it has ended, and `agent/abort` aborts it.
         """
-        answer: types.SessionNamed = self._transport.call("POST", path("/v1/sessions/{session_id}/branch", session_id), body=given({"entry_id": entry_id, "summary": summary}))
+        answer: types.SessionNamed = self._transport.call("POST", path("/v1/sessions/{session_id}/branch", session_id), body={"entry_id": entry_id, **given({"summary": summary})})
         return answer
 
     def rewind(self, session_id: str, *, entry_id: t.Optional[types.EntryId] = None, scope: t.Optional[types.RewindScope] = None, overwrite: t.Optional[bool] = None, dry_run: t.Optional[bool] = None, abort: t.Optional[bool] = None) -> types.SessionRewound:

@@ -118,6 +118,7 @@ impl Operation for ClearInbox {
 /// Moves the conversation to another entry, from which the next prompt continues.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(extend("required" = ["session_id", "entry_id"]))]
 pub struct BranchSession {
     /// The session.
     pub session_id: String,
