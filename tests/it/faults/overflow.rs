@@ -471,7 +471,8 @@ async fn too_many_bytes_leave_placeholders_for_images() {
 #[tokio::test(start_paused = true)]
 async fn a_refused_image_is_left_out() {
     let has_image = |request: &SeenRequest| format!("{:?}", request.messages).contains("image/png");
-    let script = move |request: &SeenRequest, _: CallInfo| match has_image(request) {
+    let script = move |request: &SeenRequest, _: CallInfo| {
+        match has_image(request) {
         true => Said::fault(Fault::Http {
             status: 400,
             headers: Vec::new(),
@@ -479,6 +480,7 @@ async fn a_refused_image_is_left_out() {
                 .to_owned(),
         }),
         false => Said::text("fine"),
+    }
     };
     let model = simulator(Function(script), 50_000);
     let runtime = runtime(&model).await;

@@ -3,8 +3,8 @@
 
 use greenroom_kernel::FailureClass;
 use greenroom_kernel::FailureClass::{
-    Auth, ContentFilter, ContextOverflow, ImageRefused, Loading, Other, OutputLimit, Overloaded, PayloadTooLarge, Quota,
-    RateLimited, RequestTooLargeForRateLimit, Timeout,
+    Auth, ContentFilter, ContextOverflow, ImageRefused, Loading, Other, OutputLimit, Overloaded,
+    PayloadTooLarge, Quota, RateLimited, RequestTooLargeForRateLimit, Timeout,
 };
 
 use super::{QUOTED_CHARS_MAX, classify, one_line};

@@ -1,8 +1,8 @@
 //! The table of rules, line by line, and the order of its lines.
 
 use greenroom_kernel::FailureClass::{
-    self, Auth, ContentFilter, ContextOverflow, ImageRefused, Loading, OpaqueRefused, Other, OutputLimit, Overloaded,
-    PayloadTooLarge, Quota, RateLimited, RequestTooLargeForRateLimit, Timeout,
+    self, Auth, ContentFilter, ContextOverflow, ImageRefused, Loading, OpaqueRefused, Other, OutputLimit,
+    Overloaded, PayloadTooLarge, Quota, RateLimited, RequestTooLargeForRateLimit, Timeout,
 };
 
 use super::{RULES, Refusal};
