@@ -313,11 +313,26 @@ impl Log {
         }
     }
 
-    /// Returns the calls without a result that have asked nobody, and whose sub-agents have asked nobody.
-    pub fn calls_that_asked_nothing(&self) -> Vec<ToolCall> {
-        let mut calls = open_calls(&self.path);
-        calls.retain(|call| !self.goes_on(&call.id));
-        calls
+    /// Returns results for the calls without one that have asked nobody, and whose sub-agents have asked nobody: their
+    /// tools are not run again. A call cannot have begun if one before it still waits for a person, and one of the two, or
+    /// an open call between them, `runs_alone`.
+    pub fn cut_off_results(&self, runs_alone: impl Fn(&ToolCall) -> bool) -> Vec<ToolResult> {
+        let (mut waits, mut is_behind) = (false, false);
+        let mut results = Vec::new();
+        for call in open_calls(&self.path) {
+            let is_alone = runs_alone(&call);
+            is_behind |= waits && is_alone;
+            if !self.goes_on(&call.id) {
+                results.push(match is_behind {
+                    true => ToolResult::not_run(&call, "it had not begun when its process ended"),
+                    false => ToolResult::interrupted(&call),
+                });
+            }
+            let is_asking = self.questions.of_call(&call.id).any(|known| known.end.is_none());
+            waits |= is_asking;
+            is_behind |= is_asking && is_alone;
+        }
+        results
     }
 
     /// Returns the calls of the path without a result.

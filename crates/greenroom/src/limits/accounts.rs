@@ -103,9 +103,9 @@ impl Account {
     }
 
     /// Counts what entries below `below` of a session recorded.
-    fn count(&mut self, session: &Arc<str>, below: u64, at_ms: u64, tally: &Tally) {
+    fn count(&mut self, session: &Arc<str>, below: u64, at_ms: u64, now_ms: u64, tally: &Tally) {
         self.has_changed = true;
-        self.has_changed_days |= self.sums.add(tally, at_ms);
+        self.has_changed_days |= self.sums.add(tally, at_ms, now_ms);
         self.recent.note(session, below, at_ms);
         self.windows.iter_mut().for_each(|window| window.add(tally.cost_microdollars, at_ms));
     }
@@ -182,9 +182,9 @@ impl Accounts {
         if !self.is_on || tally.is_empty() {
             return;
         }
-        let mut inner = self.inner.lock();
+        let (mut inner, now_ms) = (self.inner.lock(), self.clock.now_ms());
         for name in names(tenants) {
-            self.account(&mut inner, &name).count(session, below, at_ms, tally);
+            self.account(&mut inner, &name).count(session, below, at_ms, now_ms, tally);
         }
         self.write_soon(&mut inner);
     }
@@ -336,6 +336,7 @@ impl Accounts {
         }
         let account = inner.accounts.get_mut(name).expect("it was inserted if it was missing");
         account.used_at = now;
+        account.windows.iter_mut().for_each(|window| window.follow_clock(self.clock.now_ms()));
         account
     }
 }

@@ -295,10 +295,13 @@ impl Draft {
     }
 
     /// Adds an `interrupted` result for each of these calls.
-    pub fn close_calls(&mut self, calls: Vec<ToolCall>) {
-        for call in calls {
-            self.message(Message::ToolResult(ToolResult::interrupted(&call)));
-        }
+    pub fn close_calls(&mut self, calls: &[ToolCall]) {
+        self.results(calls.iter().map(ToolResult::interrupted));
+    }
+
+    /// Adds results of calls.
+    pub fn results(&mut self, results: impl IntoIterator<Item = ToolResult>) {
+        results.into_iter().for_each(|result| _ = self.message(Message::ToolResult(result)));
     }
 }
 

@@ -5,7 +5,7 @@
 
 use super::{Draft, Log};
 use crate::entry::{CompactionEnded, CompactionOutcome, RunOutcome};
-use crate::message::Usage;
+use crate::message::{ToolCall, Usage};
 use crate::path::open_calls;
 use crate::usage::ContextUsage;
 
@@ -14,7 +14,7 @@ impl Log {
     /// open.
     pub fn recovery(&self, at_ms: u64, context: ContextUsage) -> Option<Box<Draft>> {
         let mut draft = self.draft(at_ms);
-        draft.close_calls(open_calls(&self.path));
+        draft.close_calls(&open_calls(&self.path));
         draft.close_compaction(self);
         if let Some(run) = self.head.open_run {
             draft.end_run(run, RunOutcome::Interrupted, context);
@@ -26,10 +26,10 @@ impl Log {
     }
 
     /// Like [`Self::recovery`], for a session whose run waits for people and continues: calls that have asked
-    /// stay open.
-    pub fn recovery_of_waiting(&self, at_ms: u64) -> Box<Draft> {
+    /// stay open. `runs_alone` tells whether a call's tool runs beside no other.
+    pub fn recovery_of_waiting(&self, at_ms: u64, runs_alone: impl Fn(&ToolCall) -> bool) -> Box<Draft> {
         let mut draft = self.draft(at_ms);
-        draft.close_calls(self.calls_that_asked_nothing());
+        draft.results(self.cut_off_results(runs_alone));
         draft.close_compaction(self);
         draft.expire_questions();
         draft

@@ -18,7 +18,7 @@ use crate::entry::{
     ChildStage, CompactionOutcome, HandOff, Metadata, Prune, PrunedResult, RunOutcome, Sees, Spender, Spent,
     Trigger,
 };
-use crate::message::{AssistantMessage, StopReason, ToolResult, Usage};
+use crate::message::{AssistantMessage, StopReason, ToolResult, ToolStatus, Usage};
 use crate::notation::{Random, Sketch, drawn, says, usage};
 use crate::path::path_within;
 use crate::question::{AnswerError, AskedQuestion, Asker, GivenAnswer, Question, QuestionEnd, QuestionKind};
@@ -614,16 +614,39 @@ fn what_a_crash_left_open_is_closed() {
     check_draft("u begin a", recovery, "run-end", "leaf 1");
     // Open calls without an open run, as in an imported log.
     check_draft("u c=k", recovery, "message", "leaf 2");
-    let waiting = |log: &Log| Some(log.recovery_of_waiting(99));
+    let waiting = |log: &Log| Some(log.recovery_of_waiting(99, |_| false));
     check_draft("u begin c=k,l ask=k", waiting, "message", "leaf 3, run 0, questions 2");
     check_draft("u begin c=k ask=k start", waiting, "end", "leaf 1, run 0, questions 2");
     let mut life = Life::of("u begin c=k");
     life.push(EntryKind::Question(Arc::new(asked("k", Some(50)))));
     let names = |at_ms| {
-        let draft = life.log.recovery_of_waiting(at_ms);
+        let draft = life.log.recovery_of_waiting(at_ms, |_| false);
         draft.entries().iter().map(|entry| name(&entry.kind)).collect::<Vec<_>>()
     };
     assert_eq!((names(49), names(50)), (vec![], vec!["expired"]));
+}
+
+/// A call behind one that waits for a person has begun only if both may run at once.
+#[test]
+fn a_call_that_cannot_have_begun_is_told_so() {
+    #[track_caller]
+    fn check(log: &str, alone: &[&str], expected: &str) {
+        let life = Life::of(log);
+        let results = life.log.cut_off_results(|call| alone.contains(&&*call.id));
+        let told = results.iter().map(|result| {
+            let is_known = result.status == ToolStatus::Error;
+            format!("{}{}", result.call_id, if is_known { " not run" } else { " unknown" })
+        });
+        assert_eq!(told.collect::<Vec<_>>().join(", "), expected, "{log}, alone: {alone:?}");
+    }
+    check("u begin c=k,l,m ask=k", &["k", "l", "m"], "l not run, m not run");
+    check("u begin c=k,l,m ask=k", &[], "l unknown, m unknown");
+    check("u begin c=k,l,m ask=k", &["k"], "l not run, m not run");
+    check("u begin c=k,l,m ask=k", &["l"], "l not run, m not run");
+    check("u begin c=k,l,m ask=k", &["m"], "l unknown, m not run");
+    check("u begin c=k,l,m ask=l", &["k", "l", "m"], "k unknown, m not run");
+    // With its answer, the first call may have ended.
+    check("u begin c=k,l ask=k answer", &["k", "l"], "l unknown");
 }
 
 #[test]

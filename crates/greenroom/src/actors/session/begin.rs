@@ -231,7 +231,8 @@ impl SessionState {
         // A run that was about to sleep continues normally.
         self.runs.take_back();
         self.note_waiting_children();
-        if !self.close_calls(self.log.calls_that_asked_nothing()).await {
+        let results = self.log.cut_off_results(|call| self.definition.runs_alone(call));
+        if !self.record_results(results).await {
             return;
         }
         // A compaction for the crashed agent continues; the new agent waits for it if it needs one.
@@ -272,7 +273,7 @@ impl SessionState {
             options.take_over(terms)?;
         }
         let judges = options.judges(&self.definition.agent)?;
-        let draft = self.log.recovery_of_waiting(self.deps.now_ms());
+        let draft = self.log.recovery_of_waiting(self.deps.now_ms(), |call| self.definition.runs_alone(call));
         self.refresh_settings();
         let instructions = self.write_instructions(run)?;
         if !draft.is_empty() {

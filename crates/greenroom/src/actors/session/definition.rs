@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use greenroom_kernel::cost::{CostLimits, RunCost};
 use greenroom_kernel::due::ContextLimits;
+use greenroom_kernel::message::ToolCall;
 use greenroom_kernel::settings::CompactionSettings;
 use greenroom_kernel::size::{Estimator, text_tokens, tools_tokens};
 use greenroom_kernel::usage::{Window, WindowSource};
@@ -235,6 +236,11 @@ impl Definition {
             return Err(SettingError::new("tool_choice", reason).into());
         }
         Ok(settings)
+    }
+
+    /// Whether a call runs beside no other.
+    pub(super) fn runs_alone(&self, call: &ToolCall) -> bool {
+        self.tools.get(&call.name).is_some_and(|tool| tool.parallel_max().is_none())
     }
 
     /// Checks that a prompt can be answered with its options.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use greenroom_kernel::entry::{Entry, EntryKind, InboxDelivery, Spender, Spent};
 use greenroom_kernel::log::{Draft, InboxItem};
-use greenroom_kernel::message::{Message, ToolCall, ToolResult, ToolStatus};
+use greenroom_kernel::message::{Message, ToolResult, ToolStatus};
 use greenroom_kernel::path::is_message;
 use greenroom_kernel::run::Boundary;
 use greenroom_kernel::{RunOutcome, Usage};
@@ -145,7 +145,7 @@ impl SessionState {
     /// Closes the session while calls of its run wait for people: the run stays open in the log, and
     /// continues when the session is opened again.
     async fn leave_waiting(&mut self) {
-        let draft = self.log.recovery_of_waiting(self.deps.now_ms());
+        let draft = self.log.recovery_of_waiting(self.deps.now_ms(), |call| self.definition.runs_alone(call));
         if !draft.is_empty() && !self.append_for_run(draft).await {
             return;
         }
@@ -189,12 +189,13 @@ impl SessionState {
 
     /// Adds an `interrupted` result for each open call on the path. Returns whether the run continues.
     async fn close_open_calls(&mut self) -> bool {
-        self.close_calls(self.log.open_calls()).await
+        self.record_results(self.log.open_calls().iter().map(ToolResult::interrupted).collect()).await
     }
 
-    pub(super) async fn close_calls(&mut self, calls: Vec<ToolCall>) -> bool {
+    /// Records results of calls that are not run. Returns whether the run continues.
+    pub(super) async fn record_results(&mut self, results: Vec<ToolResult>) -> bool {
         let mut draft = self.log.draft(self.deps.now_ms());
-        draft.close_calls(calls);
+        draft.results(results);
         draft.is_empty() || self.append_for_run(draft).await
     }
 

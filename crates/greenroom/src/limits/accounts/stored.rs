@@ -228,13 +228,13 @@ impl Accounts {
         let labels = family::top_labels(&*self.store, head.parent_session.clone(), &head.labels).await?;
         let (tenants, session) = (named(names_counted, &labels), Arc::from(id));
         let newer = recorded_since(&*self.store, id, head, from_ms).await?;
-        let mut inner = self.inner.lock();
+        let (mut inner, now_ms) = (self.inner.lock(), self.clock.now_ms());
         for entry in &newer {
             let tally = Tally::of([entry], head.parent_session.is_some(), cost);
             for name in names(&tenants).filter(|_| !tally.is_empty()) {
                 let account = self.account(&mut inner, &name);
                 if !account.recent.has_counted(id, entry.id) {
-                    account.count(&session, entry.id.0 + 1, entry.at_ms, &tally);
+                    account.count(&session, entry.id.0 + 1, entry.at_ms, now_ms, &tally);
                 }
             }
         }

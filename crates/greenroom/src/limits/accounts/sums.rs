@@ -1,7 +1,8 @@
 //! The spending of one label value by hour and by day, in UTC.
 //!
 //! Invariants: the hours of the last three days are kept, and 400 days. A day whose hours are all kept is their sum, so
-//! that what is counted late is counted once.
+//! that what is counted late is counted once. How much is kept is a number of hours and days with spending, and not an age,
+//! so that a clock that was ahead once leaves the sums of the true time in place.
 
 use std::collections::BTreeMap;
 
@@ -42,25 +43,24 @@ impl Sums {
     }
 
     /// Adds what was spent at a time. Returns whether a day before the newest one has changed, or a day has ended.
-    pub(crate) fn add(&mut self, tally: &Tally, at_ms: u64) -> bool {
+    pub(crate) fn add(&mut self, tally: &Tally, at_ms: u64, now_ms: u64) -> bool {
         let hour = at_ms / Period::Hour.ms();
         self.hours.entry(hour).or_default().add(tally);
-        let newest = self.hours.last_key_value().map_or(hour, |(newest, _)| *newest);
-        let kept_from = newest.saturating_sub(HOURS - 1);
+        // Later hours are those of a clock that was ahead.
+        let now = hour.max(now_ms / Period::Hour.ms());
+        let newest = self.hours.range(..=now).next_back().map_or(hour, |(newest, _)| *newest);
         let mut has_changed = false;
         // Before their hours are forgotten.
-        for (day, sum) in self.ended() {
+        for (day, sum) in self.ended(newest) {
             has_changed |= self.days.insert(day, sum) != Some(sum);
         }
-        self.hours.retain(|hour, _| *hour >= kept_from);
-        let oldest_day = (newest / HOURS_OF_DAY).saturating_sub(DAYS - 1);
-        self.days.retain(|day, _| *day >= oldest_day);
+        keep(&mut self.hours, newest, HOURS);
+        keep(&mut self.days, newest / HOURS_OF_DAY, DAYS);
         has_changed
     }
 
-    /// Returns the days before the newest one whose hours are all kept.
-    fn ended(&self) -> Vec<(u64, Tally)> {
-        let Some((newest, _)) = self.hours.last_key_value() else { return Vec::new() };
+    /// Returns the days before that of the newest hour whose hours are all kept.
+    fn ended(&self, newest: u64) -> Vec<(u64, Tally)> {
         let today = newest / HOURS_OF_DAY;
         let mut days: BTreeMap<u64, Tally> = BTreeMap::new();
         for (hour, tally) in &self.hours {
@@ -86,7 +86,10 @@ impl Sums {
                 for (hour, tally) in &self.hours {
                     open.entry(hour / HOURS_OF_DAY).or_default().add(tally);
                 }
-                open.into_iter().for_each(|(day, tally)| _ = days.entry(day).or_insert(tally));
+                open.into_iter().for_each(|(day, tally)| match day < now {
+                    true => _ = days.entry(day).or_insert(tally),
+                    false => _ = days.insert(day, tally),
+                });
                 days
             }
         };
@@ -96,6 +99,16 @@ impl Sums {
     /// Whether nothing in it is as new as [`DAYS`] days.
     pub(crate) fn is_expired(&self, now_ms: u64) -> bool {
         self.last(Period::Day, DAYS, now_ms).is_empty()
+    }
+}
+
+/// Keeps the last `count` sums up to the newest, and as many after it.
+fn keep(sums: &mut BTreeMap<u64, Tally>, newest: u64, count: u64) {
+    while sums.range(..=newest).count() as u64 > count {
+        sums.pop_first();
+    }
+    while sums.range(newest + 1..).count() as u64 > count {
+        sums.pop_last();
     }
 }
 

@@ -43,6 +43,30 @@ fn what_was_spent_leaves_the_period() {
     check(0, Period::Day, &[], &[(0, true)]);
 }
 
+/// What was recorded by a clock that was ahead counts as spent when the clock is right again, and not for years.
+#[test]
+fn a_limit_survives_a_clock_that_was_ahead() {
+    let now = 1_800_000_000_000;
+    let ahead = now + 800 * 24 * 60 * MINUTE;
+    for (wrong, unset) in [(ahead, false), (ahead, true)] {
+        let mut window = Window::new(1_000, Period::Day, Default::default());
+        window.add(1_000, wrong);
+        if unset {
+            // A clock that starts in 1970 is not followed.
+            window.follow_clock(5 * MINUTE);
+            assert!(window.is_used_up(wrong));
+        }
+        window.follow_clock(now);
+        assert!(window.is_used_up(now) && !window.is_used_up(now + 25 * 60 * MINUTE));
+    }
+    // An hour ahead is within the period.
+    let mut window = Window::new(1_000, Period::Day, Default::default());
+    window.add(1_000, now + 60 * MINUTE);
+    let before = window.clone();
+    window.follow_clock(now);
+    assert_eq!(window, before);
+}
+
 #[test]
 fn a_used_up_limit_says_when_a_part_of_it_is_free() {
     let mut window = Window::new(1_000, Period::Hour, Default::default());

@@ -1,6 +1,7 @@
 //! The spending within the last hour or day, compared with a limit.
 //!
 //! Invariants: old spending leaves the period part by part; if the clock was set back, spending is added to the newest part.
+//! What was recorded by a clock that was more than a period ahead counts as spent now.
 
 use greenroom_kernel::cost::dollars;
 use serde::{Deserialize, Serialize};
@@ -9,6 +10,9 @@ use super::Period;
 
 /// The number of parts of a period.
 const PARTS: usize = 60;
+
+/// A clock before this time, the beginning of 2026 in Unix milliseconds, was not set yet, and is not followed.
+const CLOCK_SET_FROM_MS: u64 = 1_767_225_600_000;
 
 /// The spending within one period, in parts, in micro-dollars.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,6 +41,14 @@ impl Window {
     pub(crate) fn stored(&self) -> Spent {
         let Spent(newest, parts) = &self.spent;
         Spent(*newest, parts.iter().copied().skip_while(|part| *part == 0).collect())
+    }
+
+    /// Corrects the time of what was recorded by a clock that was ahead.
+    pub(crate) fn follow_clock(&mut self, now_ms: u64) {
+        let now = now_ms / self.part_ms();
+        if now_ms >= CLOCK_SET_FROM_MS && self.spent.0 > now + PARTS as u64 {
+            self.spent.0 = now;
+        }
     }
 
     pub(crate) fn add(&mut self, microdollars: u64, at_ms: u64) {

@@ -20,16 +20,38 @@ fn costs(sums: &Sums, period: Period, count: u64, now_ms: u64) -> Vec<(u64, u64)
 fn hours_and_days_are_summed_up() {
     let mut sums = Sums::default();
     for (hour, cost) in [(0, 1), (0, 2), (5, 4), (23, 8), (24, 16), (50, 32)] {
-        sums.add(&tally(cost), BEGIN + hour * HOUR + 1);
+        sums.add(&tally(cost), BEGIN + hour * HOUR + 1, BEGIN + hour * HOUR + 1);
     }
     let now = BEGIN + 50 * HOUR + 2;
     assert_eq!(costs(&sums, Period::Hour, 48, now), [(5, 4), (23, 8), (24, 16), (50, 32)]);
     assert_eq!(costs(&sums, Period::Hour, 1, now), [(50, 32)]);
     assert_eq!(costs(&sums, Period::Day, 3, now), [(0, 15), (1, 16), (2, 32)]);
     // What comes late counts for its own day.
-    assert!(sums.add(&tally(64), BEGIN + 24 * HOUR));
+    assert!(sums.add(&tally(64), BEGIN + 24 * HOUR, now));
     assert_eq!(costs(&sums, Period::Day, 2, now), [(1, 80), (2, 32)]);
     assert!(!sums.is_expired(now + 399 * DAY) && sums.is_expired(now + 401 * DAY));
+}
+
+/// A clock that is years ahead, or was not set, for one addition: what is counted before and after stays.
+#[test]
+fn a_wrong_clock_displaces_nothing() {
+    for wrong in [BEGIN + 800 * DAY, BEGIN + 10 * DAY, 0] {
+        let mut sums = Sums::default();
+        for day in 0..5 {
+            sums.add(&tally(1), BEGIN + day * DAY, BEGIN + day * DAY);
+        }
+        sums.add(&tally(100), wrong, wrong);
+        let now = BEGIN + 4 * DAY + HOUR;
+        for cost in [2, 4] {
+            sums.add(&tally(cost), now, now);
+            let (hours, days) = sums.stored();
+            sums = Sums::new(&hours, &days);
+        }
+        assert_eq!(costs(&sums, Period::Day, 9, now), [(0, 1), (1, 1), (2, 1), (3, 1), (4, 7)], "{wrong}");
+        let later = now + DAY;
+        sums.add(&tally(8), later, later);
+        assert_eq!(costs(&sums, Period::Day, 2, later), [(4, 7), (5, 8)], "{wrong}");
+    }
 }
 
 /// Random amounts at random times, up to two days late, with pauses of up to three weeks, and stored now and then.
@@ -53,7 +75,7 @@ fn random_amounts_are_counted_once() {
             let behind = if draw(4) == 0 { draw(36 * HOUR) } else { 0 };
             late += u64::from(behind > DAY);
             let (cost, at) = (draw(1_000), now - behind);
-            sums.add(&tally(cost), at);
+            sums.add(&tally(cost), at, now);
             all.push((at, cost));
             if draw(10) == 0 {
                 let (hours, days) = sums.stored();
