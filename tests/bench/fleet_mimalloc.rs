@@ -1,5 +1,5 @@
-//! The fleet with mimalloc, the allocator of the binary, for both sides: `fleet` has the allocator of the C library, as a
-//! program has that does not choose one.
+//! The fleet with mimalloc on both sides: `fleet` has the allocator of the C library, as a program has that does not
+//! choose one.
 
 #[path = "fleet.rs"]
 mod fleet;

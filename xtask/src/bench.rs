@@ -30,7 +30,7 @@ const BENCHES: &[(&str, &str)] = &[
     ("estimate", "estimating sizes"),
     ("files", "what file tools cost, and keeping what they replace"),
     ("fleet", "1,000 agents at work"),
-    ("fleet_mimalloc", "the same with the allocator of the binary"),
+    ("fleet_mimalloc", "the same with mimalloc"),
     ("host", "short commands and starts of a chat, with a host and without"),
     ("keys", "from a key to the screen of a chat, while an answer streams"),
     ("memory", "live and sleeping sessions in memory"),

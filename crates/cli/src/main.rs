@@ -37,11 +37,6 @@ use crate::config::overrides::STORE;
 use crate::config::surroundings::Surroundings;
 use crate::host::log::{self, Logger};
 
-/// With the allocator of the C library, threads wait for one another to free what another one allocated.
-#[cfg(feature = "mimalloc")]
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
-
 fn main() -> ExitCode {
     if let Some(code) = helper::run_if_requested() {
         return code;

@@ -219,8 +219,8 @@ Examples:
   greenroom compact fix-the-test
   greenroom compact fix-the-test --focus \"the failing test\" --keep-recent 8000
   greenroom compact fix-the-test --dry-run
-  greenroom compact session.jsonl --dry-run   for a file of Claude Code, Codex or pi
-  greenroom compact session.jsonl --dry-run --cut nearest --estimator char4   as other tools
+  greenroom compact session.jsonl --dry-run   for a file of another agent
+  greenroom compact session.jsonl --dry-run --cut nearest   as other tools cut
 
 Nothing is lost: the log keeps the replaced messages, and `greenroom show` prints them. The exit code is 0 even if \
 there is nothing to compact. Ctrl-C leaves the conversation unchanged.";
