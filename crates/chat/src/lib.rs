@@ -42,7 +42,9 @@ use tokio::sync::mpsc;
 pub use self::backend::{Backend, HowToCompact};
 pub use self::commands::INIT;
 pub use self::live::{Ended, Opened, open, talk};
-pub use self::program::{Chosen, Environment, OtherModel, Program, PromptPart, Reconnected, Silence, Skill};
+pub use self::program::{
+    Chosen, Environment, Origin, OtherModel, Program, PromptPart, Reconnected, Silence, Skill,
+};
 pub use self::told::Told;
 
 /// The message after the host has ended, by itself, stopped or killed.

@@ -36,6 +36,7 @@ use super::notice::Notices;
 use super::program::{Chosen, Environment, Program, Silence, Skill};
 use super::{Typed, figures};
 
+mod copies;
 mod does;
 mod going_back;
 mod local;

@@ -64,9 +64,16 @@ pub trait Program: Send + Sync + 'static {
     /// Keeps what the user chose for a session, so that it is resumed with it.
     fn keep(&self, session_id: &str, chosen: Chosen);
 
-    /// Returns a connection whose agent is the one that a session is resumed with; the chat continues there. A session
-    /// that `is_new` gets the agent of this chat.
-    fn session<'a>(&'a self, session_id: &'a str, is_new: bool) -> BoxFuture<'a, Result<Client, String>>;
+    /// Returns a connection with the agent of a session; the chat continues there. From now on the session is resumed
+    /// with this agent.
+    ///
+    /// # Errors
+    /// The connection failed; a copy has the name of a session that exists.
+    fn session<'a>(
+        &'a self,
+        session_id: &'a str,
+        origin: Origin<'a>,
+    ) -> BoxFuture<'a, Result<Client, String>>;
 
     /// Keeps the current configuration files if they are valid. They stay in effect if they become invalid
     /// later.
@@ -74,6 +81,17 @@ pub trait Program: Send + Sync + 'static {
 
     /// Returns a message for the user while a host does not respond.
     fn still_silent(&self) -> Option<String>;
+}
+
+/// Where a session that the chat turns to comes from, which decides about its agent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Origin<'a> {
+    /// It exists, and has the agent that it is resumed with.
+    Stored,
+    /// It begins now, with the agent of this chat.
+    New,
+    /// It will be a copy of this session, and has the agent of this chat with what the user chose for the original.
+    CopyOf(&'a str),
 }
 
 /// What the user chose for a session.

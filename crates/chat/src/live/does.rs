@@ -18,13 +18,13 @@ use greenroom_server::{ClientError, ProblemKind};
 use greenroom_terminal::row::{Look, Row};
 use greenroom_terminal::{compactions as texts, format, screen, time};
 
-use super::{Done, TerminalChat, going_back, open};
+use super::{Done, TerminalChat, copies, going_back, open};
 use crate::attached;
 use crate::backend::{Backend, HowToCompact};
 use crate::commands::{self, BranchStart, Branching, Command, Permitting};
 use crate::figures;
 use crate::picker::{Item, Picker, Purpose};
-use crate::program::{Chosen, Program, PromptPart};
+use crate::program::{Chosen, Origin, Program, PromptPart};
 
 /// The maximum number of sessions and prompts offered.
 const OFFERED_MAX: usize = 500;
@@ -123,9 +123,7 @@ impl TerminalChat {
                         Some(name) => name,
                         None => new_id(&*program).await?,
                     };
-                    backend.fork(id.clone(), None).await?;
-                    let client = program.session(&id, true).await?;
-                    let opened = open(client, &id).await?;
+                    let (opened, _) = copies::made(&backend, &*program, id, None).await?;
                     Ok(vec![Done::Opened(Box::new(opened))])
                 });
             }
@@ -134,9 +132,7 @@ impl TerminalChat {
                 self.model.note(Look::DIM, "summarising this session for a new one …");
                 self.spawn(async move {
                     let id = new_id(&*program).await?;
-                    let forked = backend.fork(id.clone(), Some(goal.clone())).await?;
-                    let client = program.session(&id, true).await?;
-                    let opened = open(client, &id).await?;
+                    let (opened, forked) = copies::made(&backend, &*program, id, Some(goal.clone())).await?;
                     let told = forked.compacted.map(|compacted| {
                         let look = if compacted.is_installed() { Look::DIM } else { Look::WARN };
                         Done::Note(look, format::continued(backend.id(), &compacted))
@@ -252,7 +248,7 @@ impl TerminalChat {
         let (backend, program) = (self.backend.clone(), Arc::clone(&self.program));
         self.spawn(async move {
             let id = resolve(&backend, id).await?;
-            let client = program.session(&id, false).await?;
+            let client = program.session(&id, Origin::Stored).await?;
             let opened = Done::Opened(Box::new(open(client, &id).await?));
             let differs = program.differs(&id).await.map(|text| Done::Note(Look::WARN, text));
             Ok([opened].into_iter().chain(differs).collect())
@@ -268,7 +264,7 @@ impl TerminalChat {
                 // The current session has no log yet, so its name still counts as free.
                 id.push_str("-b");
             }
-            let client = program.session(&id, true).await?;
+            let client = program.session(&id, Origin::New).await?;
             let opened = open(client, &id).await?;
             Ok(vec![Done::Opened(Box::new(opened))])
         });

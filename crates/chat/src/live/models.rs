@@ -10,7 +10,7 @@ use greenroom_terminal::format;
 use greenroom_terminal::row::Look;
 
 use super::does::{Outcome, Problem};
-use super::{Done, TerminalChat, open};
+use super::{Done, TerminalChat, copies};
 use crate::backend::Backend;
 use crate::picker::{Item, Picker, Purpose};
 use crate::program::OtherModel;
@@ -39,8 +39,9 @@ impl TerminalChat {
         let others = program.other_models();
         self.spawn(async move {
             let (name, warning) = meant(&backend, name, &others).await;
+            let permissions = backend.permissions().await?;
             let client = program.with_model(&name).await.map_err(Problem)?;
-            let opened = open(client, &id).await?;
+            let opened = copies::opened(client, &id, &permissions).await?;
             let warning = warning.map(|text| Done::Note(Look::WARN, text));
             Ok([Done::Changed(Box::new(opened), name)].into_iter().chain(warning).collect())
         });

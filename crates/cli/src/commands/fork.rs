@@ -45,6 +45,8 @@ async fn fork(
         let what = format!("summarising {id} for {to}");
         Progress::start(global.color, move || what.clone())
     });
+    // What another session is resumed with stays as it is.
+    link.check_free(&to).await?;
     kept::copy(global, &id, &to)?;
     let operation = ForkSession {
         session_id: id.clone(),

@@ -173,6 +173,18 @@ impl Link {
         }
     }
 
+    /// Checks that no session has this name, so that a copy can have it.
+    ///
+    /// # Errors
+    /// [`NotEmpty`](greenroom::Error::NotEmpty) if there is one.
+    pub(crate) async fn check_free(&self, session_id: &str) -> Result<()> {
+        match self.client.call(GetSession { session_id: session_id.to_owned() }).await {
+            Ok(_) => Err(greenroom::Error::NotEmpty { session: session_id.to_owned() }.into()),
+            Err(error) if error.kind() == Some(ProblemKind::NoSession) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
     /// Notes the folder in which a session was started, for searches, and whether it is a one-shot of `run` or a
     /// conversation; `None` leaves that as it is. Returns false if the session has no messages, and so no log.
     pub(crate) async fn note_folder(&self, session_id: &str, is_one_shot: Option<bool>) -> Result<bool> {

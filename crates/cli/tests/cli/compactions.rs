@@ -216,7 +216,11 @@ fn a_session_is_forked_and_continued_with_a_goal() {
         (&"write the tests".into(), &"mine".into())
     );
     let taken = fork(&["copy", "--compact", "again"]);
-    assert!(taken.code == Some(2) && taken.stderr.contains("session copy already has entries"), "{taken:?}");
+    assert!(
+        taken.code == Some(2)
+            && taken.stderr.contains("there is already a session copy; choose another name"),
+        "{taken:?}"
+    );
     let both = fork(&["x", "--at", "1", "--compact", "y"]);
     assert_eq!(both.code, Some(2), "{both:?}");
 }

@@ -1,6 +1,6 @@
 //! A session comes back as it was; one-shots stay out of the way; lists fit the terminal.
 
-use greenroom_simulator::{Answer, CallInfo, Echo, Function, SeenRequest};
+use greenroom_simulator::{Answer, CallInfo, Echo, Function, SeenRequest, Simulator};
 
 use super::screen::{Terminal, is_there};
 use super::support::{Model, Place};
@@ -21,6 +21,11 @@ fn leave(terminal: &Terminal) -> Vec<String> {
         .find_map(|line| line.strip_prefix("To continue: greenroom "))
         .unwrap_or_else(|| panic!("{all}"));
     hint.split_whitespace().map(str::to_owned).collect()
+}
+
+/// Returns the status line: the last line of the screen.
+fn status(screen: &str) -> &str {
+    screen.trim_end().lines().last().unwrap_or_default()
 }
 
 fn says(terminal: &Terminal, text: &str) {
@@ -108,10 +113,73 @@ fn what_is_chosen_in_the_chat_is_the_sessions_own() {
     terminal.says("/new");
     terminal.shows("New session");
     says(&terminal, "a new one");
+    assert_eq!(model.simulator.requests().last().unwrap().request.model, "other-model");
     let hint = leave(&terminal);
     let hint: Vec<&str> = hint.iter().map(String::as_str).collect();
     let terminal = Terminal::run(&place, SIZE, &hint);
     terminal.until("it is shown", |screen| screen.contains("· other-model"));
+}
+
+#[test]
+fn a_copy_made_in_the_chat_goes_on_as_the_session_was_at_that_moment() {
+    if !is_there() {
+        return;
+    }
+    let (place, model) = (Place::new(), model());
+    let url = model.url();
+    let chat = Terminal::run(&place, SIZE, &["chat", "--base-url", &url, "--session", "mine"]);
+    check_copies(&chat, &model.simulator, &|arguments| Terminal::run(&place, SIZE, arguments));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_copy_made_in_a_chat_with_a_host_goes_on_as_the_session_was() {
+    if !is_there() {
+        return;
+    }
+    let hosted = super::host::Hosted::of(Echo).await;
+    let run = |arguments: &[&str]| Terminal::of(&hosted.place, SIZE, &hosted.command(arguments));
+    let chat = run(&["chat", "--session", "mine", "--model", "own-model", "--window", "100000"]);
+    tokio::task::block_in_place(|| check_copies(&chat, &hosted.simulator, &run));
+}
+
+/// Copies a session whose settings were changed, in both ways: the copies have them too, also when they are resumed.
+fn check_copies(terminal: &Terminal, simulator: &Simulator, run: &dyn Fn(&[&str]) -> Terminal) {
+    terminal.shows("own-model");
+    says(terminal, "hello there");
+    terminal.says("/model other-model");
+    terminal.until("the model is another", |screen| status(screen).contains("other-model"));
+    terminal.says("/effort high");
+    terminal.shows("effort high");
+    terminal.says("/permissions deny bash(secret *)");
+    terminal.shows("for this session: deny");
+    terminal.says("/permissions read_only");
+    terminal.until("the mode is another", |screen| status(screen).contains("read only"));
+    let copies = [
+        ("/fork copied", "Resumed hello there", "in it"),
+        ("/continue-in do more", "continues copied", "in the next"),
+    ];
+    for (command, shown, said) in copies {
+        terminal.says(command);
+        terminal.shows(shown);
+        // The goal is in the editor, to be sent.
+        terminal.press("C-u");
+        says(terminal, said);
+        let screen = terminal.screen();
+        assert!(status(&screen).contains("read only"), "{command}: {screen}");
+        assert!(status(&screen).contains("other-model (high)"), "{command}: {screen}");
+        let requests = simulator.requests();
+        let last = &requests.last().unwrap().request;
+        assert_eq!((last.last_user_text().as_str(), last.model.as_str()), (said, "other-model"), "{command}");
+        terminal.says("/permissions");
+        let screen = terminal.shows("the agent reads, and changes nothing");
+        assert!(screen.contains("bash(secret *)"), "{command}: {screen}");
+        terminal.press("C-l");
+    }
+    let hint = leave(terminal);
+    let hint: Vec<&str> = hint.iter().map(String::as_str).collect();
+    let terminal = run(&hint);
+    let screen = terminal.until("the mode is back", |screen| status(screen).contains("read only"));
+    assert!(status(&screen).contains("other-model (high)"), "{screen}");
 }
 
 #[test]
@@ -136,6 +204,23 @@ fn another_session_of_the_chat_comes_back_with_its_own_model() {
     terminal.until("the other one is shown", |screen| screen.contains("· model-b"));
     terminal.says("who are you");
     terminal.until("it answers", |screen| screen.matches("model-b answers").count() >= 2);
+}
+
+/// A copy needs a name of its own, and a session whose name was taken stays as it is.
+#[test]
+fn what_a_session_is_resumed_with_survives_a_copy_onto_its_name() {
+    let (place, model) = (Place::new(), model());
+    let url = model.url();
+    for (id, model) in [("alpha", "model-a"), ("beta", "model-b")] {
+        let ran = place.run(&["run", "-p", "hello", "--session", id, "--model", model, "--base-url", &url]);
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+    }
+    let kept = || std::fs::read_to_string(place.store().join("resumed-with/beta.json")).unwrap();
+    let before = kept();
+    assert!(before.contains("model-b"), "{before}");
+    let ran = place.run(&["fork", "alpha", "beta"]);
+    assert!(ran.code == Some(2) && ran.stderr.contains("there is already a session beta"), "{ran:?}");
+    assert_eq!(kept(), before);
 }
 
 #[test]

@@ -50,7 +50,8 @@ fn set_prices_are_billed_listed_and_summed_up() {
     let row: Vec<&str> = ran.stdout.lines().nth(1).unwrap().split_whitespace().collect();
     assert_eq!((ran.code, row.len(), row[1], row[6]), (Some(0), 8, "all", "2"), "{ran:?}");
     let ran = place.run(&["usage", "tenant"]);
-    assert!(ran.code == Some(2) && ran.stderr.contains("not counted by the label \"tenant\""), "{ran:?}");
+    let said = "not counted by the label \"tenant\": name it in limits.spending_by of the configuration";
+    assert!(ran.code == Some(2) && ran.stderr.contains(said), "{ran:?}");
     let listed = place.json(&["models", "--base-url", &base_url, "--json", "simulated"]);
     let listed = &listed["models"][0];
     assert_eq!(

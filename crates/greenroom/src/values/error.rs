@@ -184,8 +184,8 @@ pub enum Error {
     /// This entry cannot be pinned.
     #[error("{0}")]
     Pin(PinError),
-    /// Only an empty session can import another one's entries.
-    #[error("session {session} already has entries; entries can be imported only into an empty session")]
+    /// There is a session with the id of a new one: of a copy, or of one that is imported.
+    #[error("there is already a session {session}; choose another name for the new one")]
     NotEmpty {
         /// The session's id.
         session: String,
@@ -592,7 +592,7 @@ impl Error {
 }
 
 fn not_counted(label: Option<&str>) -> String {
-    let how = "RuntimeBuilder::spending_by, or in limits.spending_by";
+    let how = "limits.spending_by of the configuration (in a program: RuntimeBuilder::spending_by)";
     match label {
         Some(label) => format!("spending is not counted by the label {label:?}: name it in {how}"),
         None => format!("spending is not counted: name the labels, if any, in {how}"),

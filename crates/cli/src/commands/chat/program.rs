@@ -11,7 +11,7 @@ use greenroom::futures_util::FutureExt as _;
 use greenroom::futures_util::future::BoxFuture;
 use greenroom::internal::Catalog;
 use greenroom::permissions::Mode;
-use greenroom_chat::{Chosen, Opened, OtherModel, Program, PromptPart, Reconnected};
+use greenroom_chat::{Chosen, Opened, Origin, OtherModel, Program, PromptPart, Reconnected};
 use greenroom_server::operations::{ClientKind, GetSession, SetPermissions, StartSession};
 use greenroom_server::{Client, ClientError};
 use parking_lot::Mutex;
@@ -34,14 +34,16 @@ pub(super) struct Around {
     flags: Mutex<(Global, ModelArgs)>,
     patience: Patience,
     link: Mutex<Arc<Link>>,
+    /// The connection with the agent of the present session, whose model may be another one than the link's.
+    client: Mutex<Client>,
     /// The last valid texts of the configuration files.
     last_valid: Mutex<Option<Texts>>,
 }
 
 impl Around {
     pub(super) fn new(global: &Global, args: &ModelArgs, patience: Patience, link: Link) -> Self {
-        let (flags, link) = (Mutex::new((global.clone(), args.clone())), Mutex::new(Arc::new(link)));
-        Self { flags, patience, link, last_valid: Mutex::default() }
+        let (flags, client) = (Mutex::new((global.clone(), args.clone())), Mutex::new(link.client.clone()));
+        Self { flags, patience, link: Mutex::new(Arc::new(link)), client, last_valid: Mutex::default() }
     }
 
     /// Returns the connection, unless work on it continues.
@@ -51,6 +53,16 @@ impl Around {
 
     fn link(&self) -> Arc<Link> {
         Arc::clone(&self.link.lock())
+    }
+
+    fn client(&self) -> Client {
+        self.client.lock().clone()
+    }
+
+    /// Uses this connection from now on.
+    fn turn_to(&self, link: Link) {
+        *self.client.lock() = link.client.clone();
+        *self.link.lock() = Arc::new(link);
     }
 
     fn flags(&self) -> (Global, ModelArgs) {
@@ -68,7 +80,7 @@ impl Around {
             match open_with(&link.client, session_id, mode).await {
                 Ok(opened) => {
                     let warnings = link.with.warnings.clone();
-                    *self.link.lock() = Arc::new(link);
+                    self.turn_to(link);
                     return Ok(Reconnected { opened, warnings });
                 }
                 Err(error) if attempt < ATTEMPTS && host::is_gone_client(&error) => attempt += 1,
@@ -103,7 +115,7 @@ impl Around {
     /// Returns a connection with the agent of another session.
     async fn connect_for(&self, session_id: &str) -> Result<Client> {
         let (global_now, now) = self.flags();
-        let Some(kept) = Kept::read(&global_now, session_id) else { return Ok(self.link().client.clone()) };
+        let Some(kept) = Kept::read(&global_now, session_id) else { return Ok(self.client()) };
         // What a session keeps is that of the present one.
         let mut global = Global { config: None, ..global_now.clone() };
         global.settings.retain(|setting| !kept::is_kept(setting));
@@ -120,13 +132,13 @@ impl Around {
         let has_same_files = global.config == global_now.config;
         let is_same = has_same_files && global.settings == global_now.settings && is_same_agent(&args, &now)?;
         let client = if is_same || !self.link().is_host() {
-            self.link().client.clone()
+            self.client()
         } else {
             let last_valid = self.last_valid.lock().clone().filter(|_| has_same_files);
             let link =
                 Link::open(&global, &args, ClientKind::Chat, &self.patience, last_valid.as_ref()).await?;
             let client = link.client.clone();
-            *self.link.lock() = Arc::new(link);
+            self.turn_to(link);
             *self.last_valid.lock() = last_valid;
             *self.flags.lock() = (global, args);
             client
@@ -154,11 +166,12 @@ impl Around {
         (folder.is_dir() && folder != here).then_some(folder)
     }
 
-    /// Begins to keep what a session of this chat is resumed with.
-    fn begin(&self, session_id: &str) -> Result<()> {
+    /// Begins to keep what a session of this chat is resumed with, with the choices that were kept for a session: for
+    /// itself, or for the one that it copies.
+    fn begin(&self, session_id: &str, choices_of: &str) -> Result<()> {
         let (global, args) = self.flags();
         let kept = Kept::of(&global, &args)?;
-        match Kept::read(&global, session_id) {
+        match Kept::read(&global, choices_of) {
             Some(before) => kept.with_choices_of(&before).write(&global, session_id),
             None => kept.write(&global, session_id),
         }
@@ -242,6 +255,7 @@ impl Program for Around {
             let client = link.with_model(&global, &args, model, &self.patience, last_valid.as_ref()).await?;
             args.model = Some(model.to_owned());
             self.flags.lock().1 = args;
+            *self.client.lock() = client.clone();
             Ok(client)
         };
         connecting.map(|client: Result<Client>| client.map_err(|error| error::line(&error))).boxed()
@@ -307,7 +321,7 @@ impl Program for Around {
         let global = self.flags().0;
         let kept = match chosen {
             // The server may be another one, too.
-            Chosen::Model(_) => self.begin(session_id),
+            Chosen::Model(_) => self.begin(session_id, session_id),
             Chosen::Effort(effort) => kept::change(&global, session_id, kept::Change::Effort(effort)),
             Chosen::Mode(mode) => kept::change(&global, session_id, kept::Change::Mode(mode)),
         };
@@ -317,13 +331,21 @@ impl Program for Around {
         }
     }
 
-    fn session<'a>(&'a self, session_id: &'a str, is_new: bool) -> BoxFuture<'a, Result<Client, String>> {
+    fn session<'a>(
+        &'a self,
+        session_id: &'a str,
+        origin: Origin<'a>,
+    ) -> BoxFuture<'a, Result<Client, String>> {
         let connecting = async move {
-            if is_new {
-                self.begin(session_id)?;
-                return Ok(self.link().client.clone());
+            match origin {
+                Origin::Stored => return self.connect_for(session_id).await,
+                Origin::New => self.begin(session_id, session_id)?,
+                Origin::CopyOf(original) => {
+                    self.link().check_free(session_id).await?;
+                    self.begin(session_id, original)?;
+                }
             }
-            self.connect_for(session_id).await
+            Ok(self.client())
         };
         connecting.map(|client: Result<Client>| client.map_err(|error| error::line(&error))).boxed()
     }
