@@ -47,7 +47,12 @@ impl Told {
                     None => "there is no prompt yet".to_owned(),
                 }
             }
-            Self::Unpin(entry) => figures::pins(&backend.pin(EntryId(entry), false).await?),
+            Self::Unpin(entry) => {
+                let entry = EntryId(entry);
+                let is_pinned = backend.pins().await?.iter().any(|pin| pin.entry_id == entry);
+                let pins = figures::pins(&backend.pin(entry, false).await?);
+                if is_pinned { pins } else { format!("entry {entry} is not pinned\n{pins}") }
+            }
             Self::Pins => figures::pins(&backend.pins().await?),
             Self::Cost => figures::cost(&backend.state().await?),
             Self::Withdraw => {

@@ -353,6 +353,8 @@ impl Model {
     }
 
     fn run_end(&mut self, outcome: &RunOutcome, context: ContextUsage) {
+        // An answer that is stored, also in part, has ended before its run.
+        let has_unstored_text = self.answer.as_ref().is_some_and(|(_, received)| !received.is_empty());
         if let Some((mut markdown, _)) = self.answer.take() {
             let rows = markdown.finish();
             self.put(Last::Answer, rows);
@@ -383,6 +385,11 @@ impl Model {
                 };
                 self.note(Look::BAD, &format!("Error: {failure}{way}"));
             }
+            RunOutcome::Interrupted if has_unstored_text => self.note(
+                Look::WARN,
+                "The run was interrupted when its process was killed. The unfinished answer above was not stored; \
+                 finished steps were. /continue to resume",
+            ),
             RunOutcome::Interrupted => self.note(
                 Look::WARN,
                 "The run was interrupted when its process ended. Partial answer kept; /continue to resume",

@@ -180,9 +180,13 @@ impl Model {
                 // An ambiguous prefix is not a command: Enter only inserts the marked one.
                 let is_clear =
                     completion.is_chosen || last == 0 || completion.bytes == name.len() + "/".len();
+                let usage = format!("/{name} {takes}");
                 self.accept();
                 if is_command && !needs && is_clear {
                     return Some(self.enter());
+                }
+                if is_command && needs && is_clear {
+                    self.hint(&usage);
                 }
             }
             _ => return None,

@@ -524,6 +524,34 @@ fn undo_and_enter_never_undo_a_compaction() {
 }
 
 #[test]
+fn a_command_that_needs_an_argument_says_so() {
+    let mut chat = Chat::new();
+    assert_eq!(chat.says("/unpin"), []);
+    assert!(chat.region().join("\n").contains("/unpin <entry>"), "{:?}", chat.region());
+    assert_eq!(chat.press(KeyCode::Enter), []);
+    let above = chat.above().join("\n");
+    assert!(above.contains("/unpin needs an entry; /pins lists the entries"), "{above}");
+}
+
+#[test]
+fn an_answer_that_its_process_did_not_store_is_told_apart_from_one_that_is_kept() {
+    for is_stored in [true, false] {
+        let mut chat = Chat::new();
+        chat.joins("hello", 0);
+        chat.hears(EventKind::MessageStart);
+        chat.streams("half an answer");
+        if is_stored {
+            let message = said(Role::Assistant, "half an answer");
+            chat.hears(EventKind::MessageEnd { entry_id: EntryId(1), message, queued: None });
+        }
+        chat.ends(RunOutcome::Interrupted);
+        let above = chat.above().join(" ");
+        assert_eq!(above.contains("Partial answer kept"), is_stored, "{above}");
+        assert_eq!(above.contains("was not stored"), !is_stored, "{above}");
+    }
+}
+
+#[test]
 fn a_list_that_is_left_leaves_nothing_above() {
     for command in ["/model", "/effort", "/resume", "/branch", "/undo", "/export"] {
         let mut chat = Chat::new();

@@ -236,7 +236,8 @@ Examples:
 nothing is lost, and `greenroom show --tree` shows both branches. The restored files are those that the session's \
 tools changed, as far as they were kept (`rewind` in the configuration). A file that somebody else changed since is \
 listed and left unchanged, unless you give --overwrite. `undo --to` with the last entry of the abandoned branch \
-reverses an undo. The exit code is 1 if a file could not be restored.";
+reverses an undo. Files that a command created are removed; folders and symbolic links that it created stay. The \
+exit code is 1 if a file could not be restored.";
 
 pub(super) const IMPORT_EXAMPLES: &str = "\
 Examples:

@@ -11,6 +11,7 @@ use greenroom::internal::call_cost;
 use greenroom::{Compacted, CompactionRecord, QuestionEnd};
 use greenroom_kernel::compactions;
 use greenroom_kernel::entry::{ChildStage, CompactionOutcome, Entry, EntryId, EntryKind};
+use greenroom_kernel::message::{Block, blocks_text};
 use greenroom_kernel::path::{ActivePath, path_to};
 use greenroom_kernel::size::Estimator;
 use greenroom_kernel::usage::{ContextUsage, Measured, Ratio, Reports, Window, WindowSource, measure};
@@ -215,8 +216,7 @@ fn conversation(screen: &mut Screen, stored: &Stored) -> Result<()> {
     }
     for entry in stored.waiting() {
         if let EntryKind::Inbox { content, .. } = &entry.kind {
-            let text = greenroom_kernel::message::blocks_text(content);
-            speech(screen, "you, waiting", Look::WARN, &text)?;
+            speech(screen, "you, waiting", Look::WARN, &with_images(content))?;
         }
     }
     if summary.has_open_run && summary.questions == 0 && !stored.used.goes_on() {
@@ -233,15 +233,13 @@ fn conversation(screen: &mut Screen, stored: &Stored) -> Result<()> {
 fn show_entry(screen: &mut Screen, entry: &Arc<Entry>, results: &HashMap<&str, &ToolResult>) -> Result<()> {
     match &entry.kind {
         EntryKind::Message { message, .. } => match &**message {
-            Message::User(_) => speech(screen, "you", Look::GOOD, &message.text()),
+            Message::User(content) => speech(screen, "you", Look::GOOD, &with_images(content)),
             Message::Assistant(assistant) => answer(screen, assistant, results),
             // Shown with its call.
             Message::ToolResult(_) => Ok(()),
         },
         EntryKind::Shell(shell) => speech(screen, "you ran", Look::GOOD, &shell.command),
-        EntryKind::Custom(custom) => {
-            speech(screen, &custom.kind, Look::GOOD, &greenroom_kernel::message::blocks_text(&custom.content))
-        }
+        EntryKind::Custom(custom) => speech(screen, &custom.kind, Look::GOOD, &with_images(&custom.content)),
         EntryKind::BranchSummary { summary, .. } => {
             speech(screen, "from the previous branch", Look::NOTE, summary)
         }
@@ -319,6 +317,20 @@ fn show_entry(screen: &mut Screen, entry: &Arc<Entry>, results: &HashMap<&str, &
     }
 }
 
+/// Returns the text, and below it a line for each image.
+fn with_images(content: &[Block]) -> String {
+    let images = content.iter().filter_map(|block| match block {
+        Block::Image(image) => {
+            // Base64 has four characters for three bytes.
+            let bytes = format::bytes(image.data.trim_end_matches('=').len() as u64 * 3 / 4);
+            Some(format!("[image: {}, {bytes}]", image.media_type))
+        }
+        Block::Text(_) | Block::Native(_) | _ => None,
+    });
+    let text = Some(blocks_text(content)).filter(|text| !text.is_empty());
+    text.into_iter().chain(images).collect::<Vec<_>>().join("\n")
+}
+
 fn speech(screen: &mut Screen, who: &str, look: Look, text: &str) -> Result<()> {
     screen.line("")?;
     let space = if text.is_empty() { "" } else { " " };
@@ -339,7 +351,7 @@ fn answer(
         let (sign, look, what) = match results.get(call.id.as_str()) {
             None => ("?", Look::WARN, "no result".to_owned()),
             Some(result) => {
-                let text = greenroom_kernel::message::blocks_text(&result.content);
+                let text = blocks_text(&result.content);
                 let lines = match text.lines().next() {
                     // A sentence instead of matches is not one of them.
                     Some("no line matches") => "no match".to_owned(),

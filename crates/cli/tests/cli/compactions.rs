@@ -169,13 +169,15 @@ fn a_session_is_shown_with_its_summary_and_with_what_the_model_sees() {
     assert_eq!(none.code, Some(1), "{none:?}");
     assert!(none.stderr.contains("session mine has 1 compaction, and no number 2"), "{none:?}");
     // Undone, it is still shown, and the model sees everything. Messages are pinned and released.
-    let orders = "/compactions\n/pin\n/pin 99999\n/pins\n/unpin 1\n/compactions 1\n/undo-compact 1\n/undo-compact 1\n/cost\n/quit\n";
+    let orders = "/compactions\n/pin\n/pin 99999\n/pins\n/unpin 9999\n/unpin\n/unpin 1\n/compactions 1\n/undo-compact 1\n/undo-compact 1\n/cost\n/quit\n";
     let ran = place.run_with(&[&["chat"], &at[..]].concat(), orders);
     assert_eq!(ran.code, Some(0), "{ran:?}");
     for said in [
         "  1  manual  compacted ",
         "/compactions N shows one",
         "you: Go on 3.",
+        "entry 9999 is not pinned",
+        "/unpin needs an entry",
         "compaction 1, entry",
         "The compaction was undone",
         "1 compaction; ",

@@ -255,6 +255,8 @@ fn an_output_that_cannot_be_written_is_an_error() {
     for arguments in [
         &["--help"][..],
         &["help", "run"],
+    let shown = place.run(&["show", &place.only_session()]).stdout;
+    assert!(shown.contains("you › what is it?\n[image: image/gif, 15 bytes]"), "{shown}");
         &["--version"],
         &["sessions"],
         &["show", "mine", "--json"],
