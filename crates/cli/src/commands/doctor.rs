@@ -1,11 +1,15 @@
 //! `greenroom doctor`: checks what a chat needs, and says how to repair what is broken.
 //!
-//! Invariants: nothing is changed, started or created, and no model is called; each problem comes with its remedy.
+//! Invariants: nothing is changed or started, nothing that is created stays, and no model is called; each problem comes
+//! with its remedy.
 
+use std::io::{self, ErrorKind, Write as _};
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Result;
 use greenroom::provider::Provider as _;
+use greenroom_files::private;
 use greenroom_kernel::FailureClass;
 use greenroom_server::operations::StoreLosses;
 use greenroom_terminal::screen::one_line;
@@ -27,6 +31,9 @@ mod cluster;
 
 /// How long the server may take to list its models.
 const LISTED_WITHIN: Duration = Duration::from_secs(5);
+
+/// The size of the file that is written to check the store's disk, in bytes: about what a step of a run writes.
+const WRITTEN_BYTES: usize = 64 * 1024;
 
 /// The result of one check.
 #[derive(Debug, Serialize)]
@@ -209,7 +216,12 @@ async fn store(global: &Global) -> Check {
     match looked {
         Ok(None) => Check::ok("store", format!("{shown} does not exist yet; the first session creates it")),
         Ok(Some(StoreLosses { notices, is_uncertain: false, .. })) if notices.is_empty() => {
-            Check::ok("store", shown.to_string())
+            match try_to_write(&dir) {
+                Ok(()) => Check::ok("store", shown.to_string()),
+                Err(error) => {
+                    Check::bad("store", format!("{shown} cannot be written: {error}"), remedy(&error))
+                }
+            }
         }
         Ok(Some(StoreLosses { notices, .. })) => Check::bad(
             "store",
@@ -217,6 +229,31 @@ async fn store(global: &Global) -> Check {
             "`greenroom store check` lists what is lost, `greenroom store accept-loss` lets its sessions continue",
         ),
         Err(error) => Check::bad("store", error::line(&error), "`greenroom store check` shows details"),
+    }
+}
+
+/// Writes a file beside those of the store, whoever has that open, and removes it.
+fn try_to_write(dir: &Path) -> io::Result<()> {
+    let path = dir.join(format!(".doctor-{}", std::process::id()));
+    let written = private::create_new(&path)
+        .and_then(|mut file| file.write_all(&[0; WRITTEN_BYTES]).and_then(|()| file.sync_all()));
+    match (written, std::fs::remove_file(&path)) {
+        (Err(error), _) | (Ok(()), Err(error)) => Err(error),
+        (Ok(()), Ok(())) => Ok(()),
+    }
+}
+
+/// Returns what to do if the store's directory cannot be written.
+fn remedy(error: &io::Error) -> &'static str {
+    let kind = error.kind();
+    if matches!(kind, ErrorKind::StorageFull | ErrorKind::QuotaExceeded) {
+        "free some space, or name a directory on another disk with --data-dir; `greenroom prune --dry-run` lists old sessions"
+    } else if kind == ErrorKind::ReadOnlyFilesystem {
+        "mount its file system for writing, or name another directory with --data-dir"
+    } else if kind == ErrorKind::PermissionDenied {
+        "make the directory yours with chown and chmod, or name another one with --data-dir"
+    } else {
+        "check its disk, or name another directory with --data-dir"
     }
 }
 

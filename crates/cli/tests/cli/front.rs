@@ -424,3 +424,24 @@ fn the_doctor_names_what_is_broken_and_the_remedy() {
         "{broken}"
     );
 }
+
+/// A store that can be read and not written is not well; the check leaves nothing behind.
+#[test]
+fn the_doctor_tries_to_write_beside_the_store() {
+    let place = Place::new();
+    let ran = place.run(&["run", "-p", "Hello.", "--simulate"]);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let shown = place.run(&["doctor"]).stdout;
+    assert!(shown.contains("✓ store: "), "{shown}");
+    let line = "ulimit -f 0; exec \"$0\" doctor";
+    let mut command = place.command_of("/bin/sh".into(), &["-c", line, env!("CARGO_BIN_EXE_greenroom")]);
+    let ran = super::support::ran(command.output().unwrap());
+    assert_eq!(ran.code, Some(2), "{ran:?}");
+    assert!(
+        ran.stdout.contains("✗ store: ") && ran.stdout.contains("cannot be written: File too large"),
+        "{ran:?}"
+    );
+    assert!(ran.stdout.contains("--data-dir"), "the remedy: {ran:?}");
+    let left = super::support::files(&place.store());
+    assert!(!left.iter().any(|file| file.to_string_lossy().contains("doctor")), "nothing is left: {left:?}");
+}
