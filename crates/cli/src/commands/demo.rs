@@ -158,7 +158,7 @@ async fn play(
         let prompt = PROMPTS[number.min(PROMPTS.len() - 1)];
         show.prompt(prompt)?;
         let (events, work) = (client.events_of(id), PromptSession::new(id, prompt));
-        let played = run_view::play(&client, events, work, None, interrupts, |item| {
+        let played = run_view::play(&client, events, work, None, interrupts, async {}, |item| {
             if let RunItem::Event(event) = item { show.event(event) } else { Ok(()) }
         });
         let played = played.await?;

@@ -202,7 +202,14 @@ async fn play(
     let prompt = PromptSession { session_id: id.to_owned(), ..prompt.clone() };
     let timeout = args.timeout.map(Duration::from_secs);
     let of_session = link.client.events_of(id);
-    let played = run_view::play(&link.client, of_session, prompt, timeout, interrupts, |item| {
+    let is_one_shot = (args.session.is_none() && !args.goes_on).then_some(true);
+    let noted = RefCell::new(Ok(true));
+    let noting = async {
+        if !args.no_session {
+            drop(noted.replace(link.note_folder(id, is_one_shot).await));
+        }
+    };
+    let played = run_view::play(&link.client, of_session, prompt, timeout, interrupts, noting, |item| {
         match events.as_deref_mut() {
             Some(events) => events.item(item),
             None if is_warning(item) && !is_watched => warn(global, item),
@@ -217,11 +224,7 @@ async fn play(
     if !played.is_accepted || played.reply.as_ref().is_err_and(is_left) {
         return Ok(played);
     }
-    if args.no_session {
-        return finish(global, args, link, id, &mut view, events, played).await;
-    }
-    let is_one_shot = (args.session.is_none() && !args.goes_on).then_some(true);
-    match link.note_folder(id, is_one_shot).await {
+    match noted.into_inner() {
         // The answer is durable anyway.
         Err(error) if host::is_gone(&error) => {}
         noted => drop(noted?),

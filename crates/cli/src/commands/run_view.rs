@@ -49,14 +49,16 @@ const SENT_WITHIN: Duration = Duration::from_secs(2);
 const NOT_TAKEN_ON: &str = "the prompt was still being sent, so the session may not have it";
 
 /// Runs a prompt or a continuation to its end, and passes on the items of its run. `events`
-/// are those of its session, from a moment before this call. If `on` fails, the run is aborted. If it is not
-/// accepted within `timeout`, the connection is closed.
+/// are those of its session, from a moment before this call. `recorded` begins when the work is accepted, and has
+/// ended when this returns. If `on` fails, the run is aborted. If it is not accepted within `timeout`, the connection
+/// is closed.
 pub(crate) async fn play<O>(
     client: &Client,
     mut events: Events,
     work: O,
     timeout: Option<Duration>,
     interrupts: &Interrupts,
+    recorded: impl Future<Output = ()>,
     mut on: impl FnMut(&RunItem) -> Result<()>,
 ) -> Result<Played>
 where
@@ -100,13 +102,18 @@ where
     }
     let mut own = OwnRun { entry: entry_id, run: None, is_over: false };
     let outcome = work.outcome();
-    tokio::pin!(outcome);
+    tokio::pin!(outcome, recorded);
+    let mut is_recorded = false;
     let reply = loop {
         let taken = tokio::select! {
             biased;
             () = interrupts.next() => {
                 is_interrupted = true;
                 abort().await;
+                Ok(())
+            }
+            () = &mut recorded, if !is_recorded => {
+                is_recorded = true;
                 Ok(())
             }
             Some(received) = events.next() => own.take(received, &mut on),
@@ -116,6 +123,9 @@ where
             // The reader has gone. The log should have the run's end.
             abort().await;
             let is_aborted = outcome.await.is_err();
+            if !is_recorded {
+                recorded.await;
+            }
             return Err(if is_aborted && error::is_closed_pipe(&error) {
                 Unread::new().into()
             } else {
@@ -125,6 +135,9 @@ where
     };
     while let Some(received) = events.try_next() {
         own.take(received, &mut on)?;
+    }
+    if !is_recorded {
+        recorded.await;
     }
     interrupts.settle().await;
     Ok(Played { reply, is_accepted: true, is_interrupted })

@@ -1,10 +1,15 @@
 //! Sessions are found again: by the beginning of an id, by the folder; looked at, gone on with, compacted.
 
-use greenroom_simulator::{Answer, ByPurpose, CallInfo, Function, SeenRequest, Summariser};
+use std::time::{Duration, Instant};
+
+use greenroom_simulator::{
+    Answer, ByPurpose, CallInfo, Function, Pace, Script, SeenRequest, Simulator, Summariser,
+};
+use rustix::process::Signal;
 use serde_json::json;
 
 use super::screen::{Terminal, is_there};
-use super::support::{Model, Place, Says};
+use super::support::{Model, Place, Running, Says};
 
 fn talker() -> Model {
     let runs = Function(|_: &SeenRequest, call: CallInfo| {
@@ -65,6 +70,64 @@ fn run_goes_on_with_the_newest_session_of_the_folder() {
     assert_eq!(place.json(&["sessions", "--here", "--json"]).as_array().unwrap().len(), 2);
     let elsewhere = place.command(&["sessions", "--here", "--json"]).current_dir(&other).output().unwrap();
     assert_eq!(String::from_utf8_lossy(&elsewhere.stdout).trim(), "[]");
+}
+
+/// A model that reads a file, and then says nothing for an hour.
+fn slow() -> impl Script {
+    Function(|request: &SeenRequest, _: CallInfo| match request.messages.last().map(|last| last.role()) {
+        Some("user") => Answer::call("read", &json!({ "path": "README.md" })),
+        _ => Answer::text("done").with_pace(Pace { chunks: 1, first_ms: 3_600_000, between_ms: 0 }),
+    })
+}
+
+/// Waits until the first run is under way, and kills this process.
+fn kill_in_the_run(mut running: Running, simulator: &Simulator, kill: impl FnOnce(&Running)) {
+    let deadline = Instant::now() + Duration::from_secs(40);
+    while simulator.calls() < 2 {
+        assert!(Instant::now() < deadline && !running.has_ended(), "the model is never asked");
+        std::thread::park_timeout(Duration::from_millis(5));
+    }
+    kill(&running);
+    running.end();
+}
+
+/// Whoever prompts first, the folder is recorded with the prompt.
+#[test]
+fn a_session_whose_first_run_was_killed_is_found_by_its_folder() {
+    for surface in ["run", "chat", "rpc"] {
+        let (place, model) = (Place::new(), Model::new(slow(), |_| {}));
+        let url = model.url();
+        let at = ["--base-url", &url, "--no-host"];
+        let mut running = match surface {
+            "run" => place.start(&[&["run", "-p", "Count."], &at[..]].concat()),
+            _ => place.start(&[&[surface], &at[..]].concat()),
+        };
+        let prompt = json!({ "session_id": "mine", "text": "Count." });
+        match surface {
+            "chat" => running.say("Count."),
+            "rpc" => running.say(
+                &json!({ "jsonrpc": "2.0", "id": 1, "method": "session/prompt", "params": prompt })
+                    .to_string(),
+            ),
+            _ => {}
+        }
+        kill_in_the_run(running, &model.simulator, |running| running.signal(Signal::KILL));
+        let sessions = place.json(&["sessions", "--here", "--json"]);
+        assert_eq!(sessions.as_array().map(Vec::len), Some(1), "{surface}: {sessions}");
+        let sessions = place.json(&["sessions", "--here", "--no-runs", "--json"]);
+        let conversations = if surface == "run" { 0 } else { 1 };
+        assert_eq!(sessions.as_array().map(Vec::len), Some(conversations), "{surface}: {sessions}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_one_shot_whose_host_was_killed_is_no_conversation() {
+    let hosted = super::host::Hosted::of(slow()).await;
+    let running = hosted.place.start_command(hosted.command(&["run", "-p", "Count.", "--window", "100000"]));
+    tokio::task::block_in_place(|| kill_in_the_run(running, &hosted.simulator, |_| hosted.kill_host()));
+    let listed = |more: &[&str]| hosted.run(&[&["sessions", "--here", "--json"], more].concat()).stdout;
+    assert!(listed(&[]).contains("run-"), "{}", listed(&[]));
+    assert!(!listed(&["--no-runs"]).contains("run-"), "{}", listed(&["--no-runs"]));
 }
 
 #[test]
@@ -192,6 +255,8 @@ fn a_run_takes_images_and_has_limits() {
         format!("{:?}", model.simulator.requests()[0].request.messages).matches("image/gif").count(),
         1
     );
+    let shown = place.run(&["show", &place.only_session()]).stdout;
+    assert!(shown.contains("you › what is it?\n[image: image/gif, 15 bytes]"), "{shown}");
     std::fs::write(place.work().join("a.pdf"), b"%PDF-1.7").unwrap();
     for (flag, value, reason) in [
         ("--image", "a.pdf", "a.pdf: "),
@@ -255,8 +320,6 @@ fn an_output_that_cannot_be_written_is_an_error() {
     for arguments in [
         &["--help"][..],
         &["help", "run"],
-    let shown = place.run(&["show", &place.only_session()]).stdout;
-    assert!(shown.contains("you › what is it?\n[image: image/gif, 15 bytes]"), "{shown}");
         &["--version"],
         &["sessions"],
         &["show", "mine", "--json"],

@@ -343,7 +343,12 @@ impl Chat {
             let line = format!("  compacting {} …; waiting for it", format::short(tokens));
             view.note(Look::DIM, &line)?;
         }
-        let played = run_view::play(&self.link.client, events, work, None, &self.interrupts, |item| {
+        let (link, id) = (&self.link, self.backend.id());
+        let noting = async {
+            // It is noted again when the chat ends.
+            let _ = link.note_folder(id, Some(false)).await;
+        };
+        let played = run_view::play(&link.client, events, work, None, &self.interrupts, noting, |item| {
             let is_told = matches!(&item, RunItem::Event(event) if !between.is_new(event));
             if is_told { Ok(()) } else { view.item(item) }
         });

@@ -18,8 +18,9 @@ async fn play_silent(timeout: Option<Duration>, interrupts: &Interrupts) -> (Pla
     let client = Client::new(input, output);
     let begun = Instant::now();
     let prompt = PromptSession::new("a", "long ".repeat(1_000));
+    let events = client.events_of("a");
     let played =
-        super::play(&client, client.events_of("a"), prompt, timeout, interrupts, |_| Ok(())).await.unwrap();
+        super::play(&client, events, prompt, timeout, interrupts, async {}, |_| Ok(())).await.unwrap();
     // The connection has ended: nothing else waits for the unsent data.
     client.closed().await;
     (played, begun.elapsed())
