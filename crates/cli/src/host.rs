@@ -22,6 +22,7 @@ use greenroom::Runtime;
 use greenroom_server::Host;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 use self::agents::Agents;
 use self::peer::Stranger;
@@ -154,6 +155,12 @@ impl Answering {
     pub(crate) async fn end(self, runtime: Runtime, beside: impl Future<Output = ()>) -> Result<()> {
         self.is_ending.store(true, Ordering::Relaxed);
         own::end(runtime, beside).await
+    }
+
+    /// Like [`Self::end`], by this moment.
+    pub(crate) async fn end_by(self, runtime: Runtime, until: Instant) -> Result<()> {
+        self.is_ending.store(true, Ordering::Relaxed);
+        own::end_by(runtime, until, async {}).await
     }
 }
 

@@ -2,11 +2,13 @@
 //!
 //! Invariants: only the protocol is written to standard output, in complete lines; if a host has the store,
 //! requests are passed to it, and to the next one if it ends, or handled here if there is none; requests that
-//! a host left open are answered anyway; a silent host is named on standard error, and awaited; when the
-//! command ends, runs in progress are interrupted cleanly.
+//! a host left open are answered anyway; a silent host is named on standard error, and awaited; when the input ends
+//! or the command is interrupted, runs in progress are interrupted cleanly, and open requests get their answers and
+//! outcomes, after an interruption within [`END_MAX`]; a second interruption ends the process.
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Result;
 use greenroom::{Delivery, EventType, Filter};
@@ -18,14 +20,20 @@ use tokio::io::{
     AsyncBufRead, AsyncBufReadExt as _, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, BufReader,
 };
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 
 use crate::agent::choice;
 use crate::agent::{self, Stay};
 use crate::args::{Global, RpcArgs};
+use crate::host::own::END_MAX;
 use crate::host::{self, Answering, Patience, RawConnection, Setup, Who};
 
 /// How many bytes may be on their way to the runtime in this process.
 const PIPE_BYTES: usize = 1 << 16;
+/// How long the outcomes of open requests are awaited after an interruption, so that there is time left to end.
+const OUTCOMES_MAX: Duration = END_MAX.saturating_sub(Duration::from_secs(2));
+/// How long the program may take to read the answers that a host did not give.
+const READ_MAX: Duration = Duration::from_secs(1);
 /// The message to the program when its host has ended.
 const NEXT_HOST: &str = "the host has ended; further requests go to the next one, and sessions must be started again \
     before their events are sent";
@@ -79,13 +87,7 @@ pub(crate) async fn run(global: &Global, args: &RpcArgs) -> Result<u8> {
             return serve(global, args, &interrupts, said).await;
         };
         warnings.iter().try_for_each(|warning| agent::warn(global, warning))?;
-        let is_over = tokio::select! {
-            biased;
-            // The end of the connection aborts its runs.
-            () = interrupts.next() => return Ok(0),
-            is_over = hand_on(input, output, &mut said) => is_over?,
-        };
-        if is_over {
+        if hand_on(input, output, &mut said, &interrupts).await? {
             return Ok(0);
         }
     }
@@ -133,29 +135,41 @@ async fn say(text: &str) -> Result<()> {
     Ok(out.flush().await?)
 }
 
-/// Passes input to a host, and its output to standard output. Returns whether everything is done; otherwise
-/// the host has ended, and the callers were told.
+/// Passes input to a host until that ends or this command is interrupted, and the host's output to standard output.
+/// Returns whether everything is done; otherwise the host has ended, and the callers were told.
 async fn hand_on(
     mut input: impl AsyncBufRead + Unpin,
     mut output: impl AsyncWrite + Unpin,
     said: &mut mpsc::Receiver<Piece>,
+    interrupts: &Interrupts,
 ) -> Result<bool> {
     let (unanswered, is_over) = (RefCell::new(Unanswered::default()), Cell::new(false));
     let asking = async {
-        while let Some(Piece { bytes, part }) = said.recv().await {
-            match part {
-                Part::Whole => unanswered.borrow_mut().asks(&bytes),
-                Part::Beginning => unanswered.borrow_mut().asks_too_much(&bytes),
-                Part::Rest => {}
+        let passing = async {
+            while let Some(Piece { bytes, part }) = said.recv().await {
+                match part {
+                    Part::Whole => unanswered.borrow_mut().asks(&bytes),
+                    Part::Beginning => unanswered.borrow_mut().asks_too_much(&bytes),
+                    Part::Rest => {}
+                }
+                if output.write_all(&bytes).await.is_err() {
+                    // The task that reads from the host detects its end.
+                    std::future::pending::<()>().await;
+                }
             }
-            if output.write_all(&bytes).await.is_err() {
-                // The task that reads from the host detects its end.
-                std::future::pending::<()>().await;
-            }
-        }
+        };
+        let is_interrupted = tokio::select! {
+            biased;
+            () = interrupts.next() => true,
+            () = passing => false,
+        };
         is_over.set(true);
+        // The host aborts the runs of this connection, and sends their outcomes before it closes it.
         let _ = output.shutdown().await;
-        std::future::pending::<()>().await;
+        if !is_interrupted {
+            std::future::pending::<()>().await;
+        }
+        tokio::time::sleep(OUTCOMES_MAX).await;
     };
     let hearing = async {
         let mut out = tokio::io::stdout();
@@ -175,10 +189,18 @@ async fn hand_on(
         () = asking => {}
         heard = hearing => heard?,
     }
-    for line in unanswered.into_inner().host_ended() {
-        say(&format!("{line}\n")).await?;
+    let telling = async {
+        for line in unanswered.into_inner().host_ended() {
+            say(&format!("{line}\n")).await?;
+        }
+        anyhow::Ok(())
+    };
+    if is_over.get() {
+        tokio::time::timeout(READ_MAX, telling).await.unwrap_or(Ok(()))?;
+        return Ok(true);
     }
-    Ok(is_over.get())
+    telling.await?;
+    Ok(false)
 }
 
 /// Holds the store in this process, and serves other commands too. The program is served directly, and not as a
@@ -193,32 +215,48 @@ async fn serve(
     let answering = Answering::begin(global, &setup.runtime)?.part_of("greenroom rpc");
     let agent = Arc::new(setup.agent.clone());
     let (mut near, far) = tokio::io::duplex(PIPE_BYTES);
-    tokio::spawn(async move {
-        // The receiver may be gone; the end of this task ends its input.
+    // The end of this task ends the input.
+    let feeding = tokio::spawn(async move {
         while let Some(piece) = said.recv().await {
             if near.write_all(&piece.bytes).await.is_err() {
                 return;
             }
         }
     });
-    let served = greenroom_server::serve(&setup.runtime, agent, far, tokio::io::stdout());
+    let runtime = setup.runtime.clone();
+    let served = greenroom_server::serve(&runtime, agent, far, tokio::io::stdout());
+    tokio::pin!(served);
     let mut begun = setup.runtime.subscribe(Filter::all().kinds([EventType::RunStart]));
     let noting = async {
         while let Some(delivery) = begun.next().await {
             note(&setup, delivery).await;
         }
     };
+    let must_end = async {
+        tokio::select! {
+            () = interrupts.next() => {}
+            () = answering.must_end() => {}
+        }
+    };
     let result = tokio::select! {
         biased;
-        () = interrupts.next() => Ok(()),
-        () = answering.must_end() => Ok(()),
-        result = served => result,
-        () = noting => Ok(()),
+        () = must_end => None,
+        result = &mut served => Some(result),
+        () = noting => None,
+    };
+    let asked = Instant::now();
+    let result = match result {
+        Some(result) => result,
+        None => {
+            feeding.abort();
+            // Whoever does not read the outcomes in time misses them.
+            tokio::time::timeout_at(asked + OUTCOMES_MAX, served).await.unwrap_or(Ok(()))
+        }
     };
     while let Some(delivery) = begun.try_next() {
         note(&setup, delivery).await;
     }
-    answering.end(setup.runtime, async {}).await?;
+    answering.end_by(setup.runtime, asked + END_MAX).await?;
     result?;
     Ok(0)
 }

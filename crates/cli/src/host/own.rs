@@ -144,8 +144,13 @@ pub(crate) const END_MAX: Duration = Duration::from_secs(10);
 
 /// Ends a runtime, and the server `beside` it, within [`END_MAX`].
 pub(crate) async fn end(runtime: Runtime, beside: impl Future<Output = ()>) -> Result<()> {
+    end_by(runtime, Instant::now() + END_MAX, beside).await
+}
+
+/// Like [`end`], by this moment: [`END_MAX`] after the request to end.
+pub(super) async fn end_by(runtime: Runtime, until: Instant, beside: impl Future<Output = ()>) -> Result<()> {
     let ending = async { tokio::join!(runtime.shutdown(), beside).0 };
-    match tokio::time::timeout(END_MAX, ending).await {
+    match tokio::time::timeout_at(until, ending).await {
         Ok(ended) => Ok(ended?),
         Err(_) => Err(anyhow::anyhow!(
             "some work did not end within {END_MAX:?}; everything acknowledged is kept, and the rest is closed at \

@@ -61,6 +61,59 @@ fn rpc_ends_in_order_when_it_is_asked_to() {
     check_ends("rpc", &place, &model, rpc);
 }
 
+/// Asked to end, `rpc` answers all that is open: each prompt is accepted, and has its outcome.
+#[test]
+fn rpc_tells_the_outcomes_of_its_open_prompts_when_it_is_asked_to_end() {
+    let (place, model) = (Place::new(), slow());
+    let rpc = place.start(&["rpc", "--base-url", &model.url()]);
+    check_outcomes(rpc, &|| model.simulator.calls(), Signal::TERM);
+    let rpc = place.start(&["rpc", "--base-url", &model.url()]);
+    check_outcomes(rpc, &|| model.simulator.calls() - SESSIONS, Signal::INT);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rpc_with_a_host_tells_the_outcomes_of_its_open_prompts_when_it_is_asked_to_end() {
+    let hosted = super::host::Hosted::new(2_000, 1_000).await;
+    hosted.start_host();
+    let rpc = hosted.place.start_command(hosted.command(&["rpc", "--window", "100000"]));
+    tokio::task::block_in_place(|| check_outcomes(rpc, &|| hosted.simulator.calls(), Signal::TERM));
+}
+
+/// In how many sessions [`check_outcomes`] prompts: the last one has two prompts.
+const SESSIONS: u64 = 4;
+
+fn check_outcomes(mut rpc: Running, calls: &dyn Fn() -> u64, signal: Signal) {
+    let ids: Vec<u64> = (0..=SESSIONS).collect();
+    for id in &ids {
+        let session = format!("{}-{}", signal.as_raw(), id.min(&(SESSIONS - 1)));
+        let prompt = serde_json::json!({ "session_id": session, "text": "Count." });
+        rpc.say(&request(u32::try_from(*id).unwrap(), "session/prompt", &prompt));
+    }
+    let deadline = Instant::now() + DRAIN;
+    while calls() < SESSIONS {
+        assert!(Instant::now() < deadline, "the model is never asked");
+        std::thread::park_timeout(Duration::from_millis(5));
+    }
+    let asked = Instant::now();
+    rpc.signal(signal);
+    // Its input is still open.
+    let ran = rpc.end();
+    assert!(asked.elapsed() < DRAIN, "it took {:?}", asked.elapsed());
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let lines: Vec<serde_json::Value> =
+        ran.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let of = |found: &dyn Fn(&serde_json::Value) -> Option<u64>| {
+        let mut of: Vec<u64> = lines.iter().filter_map(found).collect();
+        of.sort_unstable();
+        of
+    };
+    assert_eq!(of(&|line| line["id"].as_u64()), ids, "each request has its answer: {lines:?}");
+    let outcome = |line: &serde_json::Value| {
+        (line["method"] == "session/prompt_result").then(|| line["params"]["request_id"].as_u64().unwrap())
+    };
+    assert_eq!(of(&outcome), ids, "each prompt has its outcome: {lines:?}");
+}
+
 /// One request of JSON-RPC.
 fn request(id: u32, method: &str, parameters: &serde_json::Value) -> String {
     serde_json::json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": parameters }).to_string()
