@@ -1,7 +1,6 @@
 //! What begins a command, and how one is completed and done.
 
 use super::*;
-use crate::told::Told;
 
 #[test]
 fn a_line_that_ends_with_a_backslash_goes_on_and_a_path_is_no_command() {
