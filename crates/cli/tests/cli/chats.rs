@@ -633,7 +633,7 @@ async fn two_terminals_share_a_session_and_live_through_the_death_of_their_host(
     // The host dies in the middle of it.
     hosted.kill_host();
     for terminal in [&one, &two] {
-        let screen = terminal.shows("The run was interrupted when its process ended");
+        let screen = terminal.shows("The run was interrupted when its process was killed");
         // One row says it.
         assert_eq!(screen.matches("was interrupted when").count(), 1, "{screen}");
         assert!(!screen.contains("host") && screen.matches("Resumed").count() <= 1, "{screen}");
