@@ -95,20 +95,6 @@ const GOALS: &[Goal] = &[
         ValueMax(45.0),
     ),
     Goal::new(
-        "with mimalloc on both sides, log on disk: runs/s",
-        BARE,
-        "fleet_mimalloc/disk_64/rate",
-        RatioMin(0.6),
-    ),
-    Goal::new("… CPU a run", BARE, "fleet_mimalloc/disk_64/cpu", RatioMax(2.2)),
-    Goal::new(
-        "with mimalloc on both sides, log in memory: runs/s",
-        BARE,
-        "fleet_mimalloc/memory_64/rate",
-        RatioMin(0.75),
-    ),
-    Goal::new("… CPU a run", BARE, "fleet_mimalloc/memory_64/cpu", RatioMax(1.7)),
-    Goal::new(
         "1,000 in flight, log on disk: runs/s",
         "64 in flight",
         "fleet/disk_1000/rate_against_64",
