@@ -295,7 +295,7 @@ impl Draft {
     }
 
     /// Adds an `interrupted` result for each of these calls.
-    pub fn close_calls(&mut self, calls: &[ToolCall]) {
+    pub(super) fn close_calls(&mut self, calls: &[ToolCall]) {
         self.results(calls.iter().map(ToolResult::interrupted));
     }
 
