@@ -391,9 +391,10 @@ async fn calls_beside_the_one_that_asks_are_not_run_again() {
         let (outcomes, statuses) = world.told().await;
         assert_eq!(outcomes, [RunOutcome::Completed], "{cut:?}");
         let count = |status| statuses.iter().filter(|found| **found == status).count();
-        // `later` runs alone, and cannot have begun.
+        // `later` runs alone, and cannot have begun: a crash leaves that to the log, and an orderly end to the run.
+        let not_run = usize::from(!matches!(cut, Cut::Shutdown | Cut::Closed));
         let of = [ToolStatus::Ok, ToolStatus::Interrupted, ToolStatus::Error].map(count);
-        assert_eq!(of, [2, 1, 1], "{cut:?}");
+        assert_eq!(of, [2, 2 - not_run, not_run], "{cut:?}");
         model.assert_clean();
     }
 }
