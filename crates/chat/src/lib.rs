@@ -9,9 +9,9 @@
 //! chat ends.
 //!
 //! Reading order: `program` ([`Program`]), `backend` (requests), `model` (what is shown, and what a key does), `live`
-//! (the effects), `follow` (the order of events), `commands` (the slash commands) and `told` (those that are answered with text); then the parts of the model: `editor`,
-//! `history` (earlier prompts), `attached` (files in prompts), `ask`, `picker`, `calls`, `viewer`, `markdown`, `highlight`,
-//! `status`, `figures`, `notice`; before a chat: `choose`.
+//! (the effects), `follow` (the order of events), `commands` (the slash commands) and `told` (those that are answered
+//! with text); then the parts of the model: `editor`, `history` (earlier prompts), `attached` (files in prompts),
+//! `ask`, `picker`, `calls`, `viewer`, `markdown`, `highlight`, `status`, `figures`, `notice`; before a chat: `choose`.
 
 mod ask;
 mod attached;

@@ -3,13 +3,14 @@
 //! May use `host`, `agent`, `config`, `args` and `error`. No other room knows a command.
 //!
 //! - Conversations: `chat`, `run`, `demo`, `questions`; `run_view` and `view` show a run, `confirm` asks the user.
-//! - Stored sessions: `sessions`, `show` (with `tree`), `compact` (with `plan`), `undo`, `fork`, `recall`, `export`, `import`, `prune`, `usage`.
+//! - Stored sessions: `sessions`, `show` (with `tree`), `compact` (with `plan`), `undo`, `fork`, `recall`, `export`,
+//!   `import`, `prune`, `usage`.
 //! - Services: `serve`, `rpc`, `host`, `simulate`, `top`.
 //! - Set-up: `config`, `login`, `models`, `doctor`, `store`, `completions`; `eval` measures summaries.
 //!
 //! Invariants: a command reads its flags, uses a runtime or a store through `host`, and prints through a
-//! `Screen`. Completion reads the store directly, because it must not start or wait for anything, and so does `store`, which
-//! is about its files.
+//! `Screen`. Completion reads the store directly, because it must not start or wait for anything, and so does `store`,
+//! which is about its files.
 
 pub(crate) mod chat;
 pub(crate) mod compact;

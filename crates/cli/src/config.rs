@@ -3,8 +3,10 @@
 //! May use `error` only.
 //!
 //! - Sections: `model`, `limits`, `permissions`, `sandbox`, `redact`, `retention`, `rewind`, `looks`, `telemetry`.
-//! - Sources: `layers` (files), `overrides` (environment and `--set`), `surroundings`, `kept_keys`, `trusted` (a project's files).
-//! - Reading and writing: `keys` (settings by name), `place` and `parser_messages` (errors), `folder`, `reload`, `stamp`, `digest`.
+//! - Sources: `layers` (files), `overrides` (environment and `--set`), `surroundings`, `kept_keys`, `trusted` (a
+//!   project's files).
+//! - Reading and writing: `keys` (settings by name), `place` and `parser_messages` (errors), `folder`, `reload`,
+//!   `stamp`, `digest`.
 //!
 //! Invariants: an unknown key or an invalid value is an error that names the file, the line and the key; a
 //! provider's address is parsed when its file is read, and only the parsed one is used; an address's query is

@@ -21,8 +21,9 @@
 //! Reading order: `record` (what is stored), `journal` (its layout), `writer` (how it is written), `index`
 //! and `indexer` (the content of sled), `reader`, `recovery` (how a store is opened), `reclaim`, `backup`,
 //! `memory`, `read_only` and `overlay` (how a store is opened read-only). All journal files are accessed through
-//! [`files`], and `faults` (with the feature `testing`) makes those fail in tests. Beside them: `engine` (the interface to sessions), `disk` (a store in a
-//! directory), `parts` and `bytes` (frames), `loss`, `page`, `heads`, `copy`, `lock`, `error`, and `cluster` (nodes in memory).
+//! [`files`], and `faults` (with the feature `testing`) makes those fail in tests. Beside them: `engine` (the interface
+//! to sessions), `disk` (a store in a directory), `parts` and `bytes` (frames), `loss`, `page`, `heads`, `copy`,
+//! `lock`, `error`, and `cluster` (nodes in memory).
 
 #[cfg(any(test, feature = "testing"))]
 pub mod faults;
