@@ -268,12 +268,12 @@ async fn measured(way: &str, in_flight: usize, agents: usize, messages: usize) -
         Some(way) => (way, false),
         None => (way, true),
     };
-    let asked = Asked { in_flight, agents, messages, streams };
+    let workload = Workload { in_flight, agents, messages, streams };
     let (clock, rss_mib, disk) = match way {
-        "bare" => bare_fleet(&server, asked, Keeps::Structs).await,
-        "values" => bare_fleet(&server, asked, Keeps::Values).await,
-        "text" => bare_fleet(&server, asked, Keeps::Text).await,
-        _ => fleet(&server, asked, way == "disk").await,
+        "bare" => bare_fleet(&server, workload, Keeps::Structs).await,
+        "values" => bare_fleet(&server, workload, Keeps::Values).await,
+        "text" => bare_fleet(&server, workload, Keeps::Text).await,
+        _ => fleet(&server, workload, way == "disk").await,
     };
     let (took, cpu) = clock;
     #[expect(clippy::cast_precision_loss, reason = "a few thousand")]
@@ -283,7 +283,7 @@ async fn measured(way: &str, in_flight: usize, agents: usize, messages: usize) -
 
 /// What a fleet does.
 #[derive(Clone, Copy)]
-struct Asked {
+struct Workload {
     in_flight: usize,
     agents: usize,
     /// The number of messages in each conversation at the beginning; 0 for none.
@@ -295,8 +295,8 @@ struct Asked {
 type Clock = (f64, f64);
 
 /// Runs the fleet through the runtime; returns the memory with all sessions alive, and the bytes on disk.
-async fn fleet(server: &MockServer, asked: Asked, on_disk: bool) -> (Clock, f64, f64) {
-    let Asked { in_flight, agents, messages, streams } = asked;
+async fn fleet(server: &MockServer, workload: Workload, on_disk: bool) -> (Clock, f64, f64) {
+    let Workload { in_flight, agents, messages, streams } = workload;
     let dir = tempfile::tempdir().expect("a folder");
     let options = ServerOptions {
         base_url: server.base_url.parse().expect("a URL"),
@@ -361,8 +361,8 @@ fn size_of_folder(dir: &std::path::Path) -> f64 {
 }
 
 /// Makes the same calls without a runtime; returns the memory at the end.
-async fn bare_fleet(server: &MockServer, asked: Asked, keeps: Keeps) -> (Clock, f64, f64) {
-    let Asked { in_flight, agents, messages, streams } = asked;
+async fn bare_fleet(server: &MockServer, workload: Workload, keeps: Keeps) -> (Clock, f64, f64) {
+    let Workload { in_flight, agents, messages, streams } = workload;
     let bare = Bare {
         client: bare::client(in_flight, &server.base_url),
         places: Semaphore::new(in_flight),

@@ -24,7 +24,7 @@ const CHOICES_SHOWN: usize = 8;
 
 /// The effect of a key.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Asked {
+pub(crate) enum AskOutcome {
     /// No answer yet.
     Waits,
     /// The answer.
@@ -135,30 +135,30 @@ impl Ask {
     }
 
     /// Handles a key.
-    pub(crate) fn key(&mut self, key: KeyEvent, now_ms: u64) -> Asked {
+    pub(crate) fn key(&mut self, key: KeyEvent, now_ms: u64) -> AskOutcome {
         let is_new = now_ms.saturating_sub(self.since_ms) < NEW_MS;
         self.problem = None;
         if key.code == KeyCode::Esc {
-            return Asked::Later;
+            return AskOutcome::Later;
         }
         if key.modifiers.contains(KeyModifiers::CONTROL) && matches!(key.code, KeyCode::Char('c' | 'd' | 'z'))
         {
-            return Asked::NotMine;
+            return AskOutcome::NotMine;
         }
         match &mut self.form {
             Form::Text(editor) | Form::Json(editor) if key.code != KeyCode::Enter => {
                 edit(editor, key);
-                Asked::Waits
+                AskOutcome::Waits
             }
             Form::Text(editor) => match editor.text() {
-                text if text.trim().is_empty() => Asked::Waits,
-                text => Asked::Answered(Value::from(text)),
+                text if text.trim().is_empty() => AskOutcome::Waits,
+                text => AskOutcome::Answered(Value::from(text)),
             },
             Form::Json(editor) => match serde_json::from_str(&editor.text()) {
-                Ok(value) => Asked::Answered(value),
+                Ok(value) => AskOutcome::Answered(value),
                 Err(error) => {
                     self.problem = Some(format!("not valid JSON: {error}"));
-                    Asked::Waits
+                    AskOutcome::Waits
                 }
             },
             Form::Choice { choices, several, at, chosen } => match choose(choices, *several, at, chosen, key)
@@ -166,18 +166,18 @@ impl Ask {
                 Some(asked) => asked,
                 None => {
                     self.problem = Some("a number or ↑ ↓ chooses; Esc for something else".to_owned());
-                    Asked::Waits
+                    AskOutcome::Waits
                 }
             },
             Form::Approval(form) => form.key(key, is_new).unwrap_or_else(|problem| {
                 self.problem = Some(problem);
-                Asked::Waits
+                AskOutcome::Waits
             }),
             Form::Fields { fields, at } => match fill(fields, at, key) {
                 Ok(asked) => asked,
                 Err(problem) => {
                     self.problem = Some(problem);
-                    Asked::Waits
+                    AskOutcome::Waits
                 }
             },
         }
@@ -330,7 +330,7 @@ fn choose(
     at: &mut Option<usize>,
     chosen: &mut [bool],
     key: KeyEvent,
-) -> Option<Asked> {
+) -> Option<AskOutcome> {
     let last = choices.len().saturating_sub(1);
     match (key.code, *at) {
         (KeyCode::Up | KeyCode::BackTab, now) => {
@@ -356,16 +356,16 @@ fn choose(
         (KeyCode::Enter, _) if several => {
             let values = choices.iter().zip(chosen.iter()).filter(|(_, is_chosen)| **is_chosen);
             let values: Vec<Value> = values.map(|(choice, _)| Value::from(choice.as_str())).collect();
-            return (!values.is_empty()).then(|| Asked::Answered(Value::from(values)));
+            return (!values.is_empty()).then(|| AskOutcome::Answered(Value::from(values)));
         }
         (KeyCode::Enter, now) => {
             let choice = choices.get(now?)?;
-            return Some(Asked::Answered(Value::from(choice.as_str())));
+            return Some(AskOutcome::Answered(Value::from(choice.as_str())));
         }
         (KeyCode::Char(_), _) => return None,
         _ => {}
     }
-    Some(Asked::Waits)
+    Some(AskOutcome::Waits)
 }
 
 fn toggle(chosen: &mut [bool], place: usize) {
@@ -375,15 +375,15 @@ fn toggle(chosen: &mut [bool], place: usize) {
 }
 
 #[expect(clippy::wildcard_enum_match_arm, reason = "most keys mean nothing here")]
-fn fill(fields: &mut [Field], at: &mut usize, key: KeyEvent) -> Result<Asked, String> {
+fn fill(fields: &mut [Field], at: &mut usize, key: KeyEvent) -> Result<AskOutcome, String> {
     match key.code {
         KeyCode::Up | KeyCode::BackTab => *at = at.saturating_sub(1),
         KeyCode::Enter | KeyCode::Tab => {
-            let Some(field) = fields.get(*at) else { return Ok(Asked::Waits) };
+            let Some(field) = fields.get(*at) else { return Ok(AskOutcome::Waits) };
             value_of(field)?;
             if *at + 1 < fields.len() {
                 *at += 1;
-                return Ok(Asked::Waits);
+                return Ok(AskOutcome::Waits);
             }
             let mut object = Map::new();
             for field in fields.iter() {
@@ -391,7 +391,7 @@ fn fill(fields: &mut [Field], at: &mut usize, key: KeyEvent) -> Result<Asked, St
                     object.insert(field.name.clone(), value);
                 }
             }
-            return Ok(Asked::Answered(Value::Object(object)));
+            return Ok(AskOutcome::Answered(Value::Object(object)));
         }
         _ => {
             if let Some(field) = fields.get_mut(*at) {
@@ -399,7 +399,7 @@ fn fill(fields: &mut [Field], at: &mut usize, key: KeyEvent) -> Result<Asked, St
             }
         }
     }
-    Ok(Asked::Waits)
+    Ok(AskOutcome::Waits)
 }
 
 /// Converts the text of a field into the field's type.

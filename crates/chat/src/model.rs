@@ -12,7 +12,7 @@ use greenroom_terminal::input::{KeyCode, KeyEvent, KeyModifiers};
 use greenroom_terminal::row::{Look, Row};
 use serde_json::Value;
 
-use super::ask::{Ask, Asked};
+use super::ask::{Ask, AskOutcome};
 use super::calls::{Calls, wheel};
 use super::commands::{self, Branching, COMMANDS, Command, Custom, GoingBack, SHEET};
 use super::editor::{Edit, Editor};

@@ -139,7 +139,7 @@ pub enum Input {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AbortCause {
     /// The user or the program.
-    Asked,
+    Requested,
     /// The clock.
     OutOfTime {
         /// The time limit, in milliseconds.
@@ -150,7 +150,7 @@ pub enum AbortCause {
 impl AbortCause {
     fn outcome(self) -> RunOutcome {
         match self {
-            Self::Asked => RunOutcome::Aborted,
+            Self::Requested => RunOutcome::Aborted,
             Self::OutOfTime { limit_ms } => {
                 let reason = format!("the run reached its time limit of {} s", limit_ms.div_ceil(1_000));
                 RunOutcome::Stopped { reason }

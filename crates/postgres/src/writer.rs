@@ -74,10 +74,10 @@ impl<J: Job> Queue<J> {
             number
         };
         self.news.notify_one();
-        let mut asked = Asked { queue: self, number, is_answered: false };
+        let mut guard = JobGuard { queue: self, number, is_answered: false };
         let ended = || Err(Fault::Unsent("the engine was closed".to_owned()));
         if let Ok(answer) = tokio::time::timeout_at(until.into(), &mut answer).await {
-            asked.is_answered = true;
+            guard.is_answered = true;
             return answer.unwrap_or_else(|_| ended());
         }
         if self.withdraw(number) {
@@ -177,14 +177,14 @@ impl<J: Job> Queue<J> {
     }
 }
 
-/// A job, as its caller sees it.
-struct Asked<'a, J: Job> {
+/// Withdraws a job whose caller stops waiting.
+struct JobGuard<'a, J: Job> {
     queue: &'a Queue<J>,
     number: u64,
     is_answered: bool,
 }
 
-impl<J: Job> Drop for Asked<'_, J> {
+impl<J: Job> Drop for JobGuard<'_, J> {
     fn drop(&mut self) {
         if !self.is_answered {
             self.queue.withdraw(self.number);

@@ -180,7 +180,7 @@ pub(crate) enum Progress {
 
 /// The call that an answer belongs to.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Asked<'a> {
+pub(crate) struct CallContext<'a> {
     /// The provider's name in the model catalogue.
     pub(crate) provider: &'a str,
     /// The model's name in the request.
@@ -216,7 +216,7 @@ pub(crate) trait Decoder: Send {
     /// The answer's end is a failure.
     fn finish(
         self: Box<Self>,
-        asked: &Asked<'_>,
+        context: &CallContext<'_>,
         events: &mut VecDeque<ReplyEvent>,
     ) -> Result<AssistantMessage, ProviderError>;
 }

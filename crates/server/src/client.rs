@@ -152,14 +152,14 @@ struct Pending {
     /// The reason why the server was given up, if it was.
     given_up: Option<ClientError>,
     /// The pending answers.
-    answers: HashMap<u64, Asked>,
+    answers: HashMap<u64, PendingRequest>,
     /// The pending outcomes of work.
     outcomes: HashMap<u64, Waiter>,
     listeners: events::Listeners,
 }
 
 /// A request without an answer.
-struct Asked {
+struct PendingRequest {
     method: &'static str,
     waiter: Waiter,
     /// How long the server was alive without answering this request; `None` if the answer may take its time.
@@ -359,7 +359,7 @@ impl Client {
             return Err(ClientError::TooLong { bytes: line.len() as u64 + 1, bytes_max });
         }
         let unanswered = (!has_outcome && !O::TAKES_TIME).then_some(Duration::ZERO);
-        pending.answers.insert(id, Asked { method: O::METHOD, waiter: answer, unanswered });
+        pending.answers.insert(id, PendingRequest { method: O::METHOD, waiter: answer, unanswered });
         if has_outcome {
             pending.outcomes.insert(id, outcome);
         }
@@ -380,7 +380,7 @@ impl Pending {
 
     /// Resolves all pending calls with this reason.
     fn give_up(&mut self, reason: ClientError) {
-        let answers = self.answers.drain().map(|(_, asked)| asked.waiter);
+        let answers = self.answers.drain().map(|(_, request)| request.waiter);
         for waiter in answers.chain(self.outcomes.drain().map(|(_, waiter)| waiter)) {
             // The caller may have gone away.
             let _ = waiter.send(Err(reason.clone()));
@@ -391,13 +391,13 @@ impl Pending {
 
     /// See [`Client::is_alive`].
     fn is_alive(&mut self, time: Duration, most: Duration, reason: impl Fn(&str) -> String) {
-        let is_overdue = |_: &u64, asked: &mut Asked| {
-            asked.unanswered = asked.unanswered.map(|before| before + time);
-            asked.unanswered.is_some_and(|unanswered| unanswered >= most)
+        let is_overdue = |_: &u64, request: &mut PendingRequest| {
+            request.unanswered = request.unanswered.map(|before| before + time);
+            request.unanswered.is_some_and(|unanswered| unanswered >= most)
         };
-        for (_, asked) in self.answers.extract_if(is_overdue) {
+        for (_, request) in self.answers.extract_if(is_overdue) {
             // The caller may have gone away.
-            let _ = asked.waiter.send(Err(ClientError::Silent(reason(asked.method))));
+            let _ = request.waiter.send(Err(ClientError::Silent(reason(request.method))));
         }
     }
 
@@ -408,21 +408,21 @@ impl Pending {
 
     /// The server could not read a request, and does not say which one: no pending call gets its answer.
     fn unread(&mut self, error: &ClientError) {
-        for (id, asked) in self.answers.drain() {
+        for (id, request) in self.answers.drain() {
             self.outcomes.remove(&id);
             // The caller may have gone away.
-            let _ = asked.waiter.send(Err(error.clone()));
+            let _ = request.waiter.send(Err(error.clone()));
         }
     }
 
     /// An answer arrived that is too long, and begins like this. Returns whether its request is known.
     fn too_long(&mut self, beginning: &[u8], bytes_max: u64) -> bool {
         let id = id_of(beginning).as_u64();
-        let Some(asked) = id.and_then(|id| self.answers.remove(&id)) else { return false };
+        let Some(request) = id.and_then(|id| self.answers.remove(&id)) else { return false };
         self.outcomes.retain(|outcome, _| Some(*outcome) != id);
         let reason = format!("it has more than {bytes_max} bytes, the most that a line may have");
         // The caller may have gone away.
-        let _ = asked.waiter.send(Err(ClientError::Malformed(reason)));
+        let _ = request.waiter.send(Err(ClientError::Malformed(reason)));
         true
     }
 
@@ -442,9 +442,9 @@ impl Pending {
             if result.is_err() {
                 self.outcomes.remove(&id);
             }
-            if let Some(asked) = self.answers.remove(&id) {
+            if let Some(request) = self.answers.remove(&id) {
                 // The caller may have gone away.
-                let _ = asked.waiter.send(result);
+                let _ = request.waiter.send(result);
             }
             return;
         };

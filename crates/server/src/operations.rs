@@ -135,7 +135,7 @@ impl From<Error> for Refused {
 
 /// The runtime and the client of a call.
 #[derive(Clone)]
-pub struct Asked {
+pub struct CallScope {
     /// The runtime.
     pub runtime: Runtime,
     /// The agent with which sessions are opened.
@@ -163,7 +163,7 @@ pub struct Choice {
     pub is_permitted: bool,
 }
 
-impl Asked {
+impl CallScope {
     /// The session that an operation works on.
     fn session(&self) -> Result<&SessionHandle, Refused> {
         self.session.as_ref().ok_or_else(|| Refused::Parameters("`session_id` is missing".to_owned()))
@@ -274,7 +274,7 @@ pub trait Operation: Serialize + DeserializeOwned + JsonSchema + Send + Sync + S
     }
 
     /// Executes the operation.
-    fn perform(self, asked: Asked) -> impl Future<Output = Performed<Self>> + Send;
+    fn perform(self, scope: CallScope) -> impl Future<Output = Performed<Self>> + Send;
 }
 
 /// The outcome of an operation.
@@ -293,7 +293,7 @@ pub trait Call: Send + Sync {
     /// As [`Operation::DELETES`].
     fn deletes(&self) -> bool;
     /// Executes the operation.
-    fn perform(self: Box<Self>, asked: Asked) -> Task<Result<Answer<Value, Value>, Refused>>;
+    fn perform(self: Box<Self>, scope: CallScope) -> Task<Result<Answer<Value, Value>, Refused>>;
 }
 
 struct CallOf<O>(O);
@@ -319,9 +319,9 @@ impl<O: Operation> Call for CallOf<O> {
         O::DELETES
     }
 
-    fn perform(self: Box<Self>, asked: Asked) -> Task<Result<Answer<Value, Value>, Refused>> {
+    fn perform(self: Box<Self>, scope: CallScope) -> Task<Result<Answer<Value, Value>, Refused>> {
         Box::pin(async move {
-            Ok(match self.0.perform(asked).await? {
+            Ok(match self.0.perform(scope).await? {
                 Answer::Now(output) => Answer::Now(json!(output)),
                 Answer::Later(task) => Answer::Later(Box::pin(async move { Ok(json!(task.await?)) })),
                 Answer::Work(Work { accepted, outcome, abort }) => Answer::Work(Work {

@@ -30,7 +30,7 @@ pub use self::wire::LINE_BYTES_MAX;
 use self::wire::{Call, Incoming, Line, Message, Refusal};
 use crate::host::{NO_HELLO, Seat};
 use crate::operations::{
-    self, Access, Answer, Asked, ClientKind, CompactSession, Ended, OpenConsumers, Operation as _, Runs,
+    self, Access, Answer, CallScope, ClientKind, CompactSession, Ended, OpenConsumers, Operation as _, Runs,
     Task, Work, is_first,
 };
 use crate::problem::Problem;
@@ -343,7 +343,7 @@ impl Server {
             }
             Some(_) | None => None,
         };
-        let asked = Asked {
+        let scope = CallScope {
             runtime: self.runtime.clone(),
             agent,
             has_agent,
@@ -354,7 +354,7 @@ impl Server {
             choice: None,
         };
         let is_deletion = call.deletes();
-        let answer = call.perform(asked).await?;
+        let answer = call.perform(scope).await?;
         if is_deletion && let Some(id) = &session_id {
             // A new session with this name has a new teller.
             let of_started = self.sessions.remove(id).map(|started| started.telling);

@@ -11,7 +11,7 @@ use greenroom_terminal::input::{KeyCode, KeyEvent};
 use greenroom_terminal::row::{Look, Row};
 use serde_json::{Value, json};
 
-use super::{Asked, edit};
+use super::{AskOutcome, edit};
 use crate::editor::Editor;
 
 #[cfg(test)]
@@ -116,7 +116,7 @@ impl Form {
     /// # Errors
     /// Why the key does nothing, for the user.
     #[expect(clippy::wildcard_enum_match_arm, reason = "most keys mean nothing here")]
-    pub(super) fn key(&mut self, key: KeyEvent, is_new: bool) -> Result<Asked, String> {
+    pub(super) fn key(&mut self, key: KeyEvent, is_new: bool) -> Result<AskOutcome, String> {
         const MEANINGLESS: &str = "a number, y or n answers; Esc for something else";
         const NEW: &str = "the question has just appeared; press the key again";
         let last = self.choices.len() - 1;
@@ -144,7 +144,7 @@ impl Form {
             KeyCode::BackTab if self.edits() => {
                 self.mark(Choice::Yes);
                 return Ok(match self.answer()? {
-                    Asked::Answered(value) => Asked::AnsweredForEdits(value),
+                    AskOutcome::Answered(value) => AskOutcome::AnsweredForEdits(value),
                     asked => asked,
                 });
             }
@@ -164,11 +164,11 @@ impl Form {
             }
             _ => return Err(MEANINGLESS.to_owned()),
         }
-        Ok(Asked::Waits)
+        Ok(AskOutcome::Waits)
     }
 
     /// Returns the marked answer, unless it approves what was not shown to its end.
-    fn answer(&self) -> Result<Asked, String> {
+    fn answer(&self) -> Result<AskOutcome, String> {
         let words = self.words.text();
         let value = match self.marked() {
             Some(Choice::Yes | Choice::Always) if !self.shown.is_read() => {
@@ -182,12 +182,12 @@ impl Form {
             }
             Some(Choice::Yes) => Value::from("yes"),
             Some(Choice::Always) => Value::from("always"),
-            Some(Choice::No) => return Ok(Asked::Refused(Value::from("no"))),
-            Some(Choice::Words) if words.trim().is_empty() => return Ok(Asked::Waits),
+            Some(Choice::No) => return Ok(AskOutcome::Refused(Value::from("no"))),
+            Some(Choice::Words) if words.trim().is_empty() => return Ok(AskOutcome::Waits),
             Some(Choice::Words) => json!({ "no": words }),
-            None => return Ok(Asked::Waits),
+            None => return Ok(AskOutcome::Waits),
         };
-        Ok(Asked::Answered(value))
+        Ok(AskOutcome::Answered(value))
     }
 
     /// Handles a paste.

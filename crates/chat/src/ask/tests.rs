@@ -13,8 +13,8 @@ const LATER: u64 = 10_000;
 /// The room of a question.
 const ROOM: usize = 200;
 
-fn press(ask: &mut Ask, keys: &[KeyCode]) -> Asked {
-    let mut last = Asked::Waits;
+fn press(ask: &mut Ask, keys: &[KeyCode]) -> AskOutcome {
+    let mut last = AskOutcome::Waits;
     for code in keys {
         last = ask.key(KeyEvent::from(*code), LATER);
     }
@@ -32,13 +32,13 @@ fn a_choice_is_made_by_number_or_arrows() {
     let kind =
         QuestionKind::Choice { choices: ["yes", "no", "later"].map(str::to_owned).to_vec(), several: false };
     use KeyCode::*;
-    assert_eq!(press(&mut ask(&kind), &[Down, Enter]), Asked::Answered(json!("yes")));
-    assert_eq!(press(&mut ask(&kind), &[Down, Down, Down, Down, Enter]), Asked::Answered(json!("yes")));
-    assert_eq!(press(&mut ask(&kind), &[Char('2'), Enter]), Asked::Answered(json!("no")));
-    assert_eq!(press(&mut ask(&kind), &[Char('2')]), Asked::Waits, "a number alone answers nothing");
-    assert_eq!(press(&mut ask(&kind), &[Up, Enter]), Asked::Answered(json!("later")));
-    assert_eq!(press(&mut ask(&kind), &[Char('9'), Enter]), Asked::Waits);
-    assert_eq!(press(&mut ask(&kind), &[Esc]), Asked::Later);
+    assert_eq!(press(&mut ask(&kind), &[Down, Enter]), AskOutcome::Answered(json!("yes")));
+    assert_eq!(press(&mut ask(&kind), &[Down, Down, Down, Down, Enter]), AskOutcome::Answered(json!("yes")));
+    assert_eq!(press(&mut ask(&kind), &[Char('2'), Enter]), AskOutcome::Answered(json!("no")));
+    assert_eq!(press(&mut ask(&kind), &[Char('2')]), AskOutcome::Waits, "a number alone answers nothing");
+    assert_eq!(press(&mut ask(&kind), &[Up, Enter]), AskOutcome::Answered(json!("later")));
+    assert_eq!(press(&mut ask(&kind), &[Char('9'), Enter]), AskOutcome::Waits);
+    assert_eq!(press(&mut ask(&kind), &[Esc]), AskOutcome::Later);
 }
 
 #[test]
@@ -51,10 +51,10 @@ fn a_number_of_several_digits_is_one_number() {
     {
         let keys: Vec<KeyCode> = keys.iter().map(|key| Char(*key)).chain([Enter]).collect();
         let answer = press(&mut ask(&kind(false)), &keys);
-        assert_eq!(answer, Asked::Answered(json!(format!("choice {wanted}"))), "{keys:?}");
+        assert_eq!(answer, AskOutcome::Answered(json!(format!("choice {wanted}"))), "{keys:?}");
     }
     let answer = press(&mut ask(&kind(true)), &[Char('4'), Char('2'), Char(' '), Enter]);
-    assert_eq!(answer, Asked::Answered(json!(["choice 42"])));
+    assert_eq!(answer, AskOutcome::Answered(json!(["choice 42"])));
 }
 
 #[test]
@@ -62,7 +62,7 @@ fn who_types_something_else_chooses_nothing() {
     let kind = QuestionKind::Choice { choices: ["yes", "no"].map(str::to_owned).to_vec(), several: false };
     let mut ask = ask(&kind);
     type_in(&mut ask, "no, never");
-    assert_eq!(press(&mut ask, &[KeyCode::Enter]), Asked::Waits);
+    assert_eq!(press(&mut ask, &[KeyCode::Enter]), AskOutcome::Waits);
     let (rows, _) = ask.layout(60, ROOM);
     let shown = rows.iter().map(Row::text).collect::<Vec<_>>().join("\n");
     assert!(shown.contains("a number or ↑ ↓ chooses") && !shown.contains('❯'), "{shown}");
@@ -73,20 +73,20 @@ fn several_choices_are_ticked() {
     let kind = QuestionKind::Choice { choices: ["a", "b", "c"].map(str::to_owned).to_vec(), several: true };
     let mut ask = ask(&kind);
     use KeyCode::*;
-    assert_eq!(press(&mut ask, &[Enter]), Asked::Waits, "nothing is chosen yet");
+    assert_eq!(press(&mut ask, &[Enter]), AskOutcome::Waits, "nothing is chosen yet");
     let answer = press(&mut ask, &[Char('1'), Down, Down, Char(' '), Char('2'), Char('2'), Enter]);
-    assert_eq!(answer, Asked::Answered(json!(["a", "c"])));
+    assert_eq!(answer, AskOutcome::Answered(json!(["a", "c"])));
 }
 
 #[test]
 fn a_text_is_typed_or_pasted() {
     let mut ask = ask(&QuestionKind::Text);
-    assert_eq!(press(&mut ask, &[KeyCode::Enter]), Asked::Waits);
+    assert_eq!(press(&mut ask, &[KeyCode::Enter]), AskOutcome::Waits);
     type_in(&mut ask, "well ");
     ask.paste("of\ntwo lines");
-    assert_eq!(press(&mut ask, &[KeyCode::Enter]), Asked::Answered(json!("well of\ntwo lines")));
+    assert_eq!(press(&mut ask, &[KeyCode::Enter]), AskOutcome::Answered(json!("well of\ntwo lines")));
     let control_c = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
-    assert_eq!(ask.key(control_c, LATER), Asked::NotMine, "an interrupt is no answer");
+    assert_eq!(ask.key(control_c, LATER), AskOutcome::NotMine, "an interrupt is no answer");
 }
 
 #[test]
@@ -102,7 +102,7 @@ fn a_form_is_filled_in_field_by_field_with_the_right_types() {
         "required": ["name", "euros", "by"],
     });
     let mut ask = ask(&QuestionKind::Form { schema });
-    assert_eq!(press(&mut ask, &[KeyCode::Enter]), Asked::Waits);
+    assert_eq!(press(&mut ask, &[KeyCode::Enter]), AskOutcome::Waits);
     assert_eq!(ask.problem.as_deref(), Some("name is required"));
     type_in(&mut ask, "Ada");
     press(&mut ask, &[KeyCode::Enter]);
@@ -118,7 +118,7 @@ fn a_form_is_filled_in_field_by_field_with_the_right_types() {
     ask.key(KeyEvent::new(KeyCode::Char('u'), KeyModifiers::CONTROL), LATER);
     type_in(&mut ask, "Card");
     let answer = press(&mut ask, &[KeyCode::Enter]);
-    assert_eq!(answer, Asked::Answered(json!({ "name": "Ada", "euros": 120, "by": "card" })));
+    assert_eq!(answer, AskOutcome::Answered(json!({ "name": "Ada", "euros": 120, "by": "card" })));
 }
 
 #[test]
@@ -147,26 +147,26 @@ fn an_approval_is_answered_by_number_arrows_or_words() {
     use KeyCode::*;
     let with = QuestionKind::Approval { approval: Box::new(approval(&["write(src/**)"])) };
     let without = QuestionKind::Approval { approval: Box::new(approval(&[])) };
-    let rows: &[(&QuestionKind, &[KeyCode], Asked)] = &[
-        (&with, &[Char('3')], Asked::Refused(json!("no"))),
-        (&with, &[Down, Enter], Asked::Answered(json!("always"))),
-        (&with, &[Char('4'), Char('1'), Char('b'), Enter], Asked::Answered(json!({ "no": "1b" }))),
-        (&with, &[Char('4'), Char('b'), Up, Enter], Asked::Refused(json!("no"))),
-        (&with, &[Char('4'), Enter], Asked::Waits),
-        (&with, &[Enter], Asked::Answered(json!("yes"))),
-        (&with, &[Char('1')], Asked::Answered(json!("yes"))),
-        (&with, &[Char('2')], Asked::Answered(json!("always"))),
-        (&with, &[Char('y')], Asked::Answered(json!("yes"))),
-        (&with, &[Char('n')], Asked::Refused(json!("no"))),
-        (&with, &[BackTab], Asked::AnsweredForEdits(json!("yes"))),
-        (&with, &[Char('a')], Asked::Waits),
-        (&with, &[Char('9')], Asked::Waits),
-        (&with, &[Char('4'), Char('y'), Enter], Asked::Answered(json!({ "no": "y" }))),
-        (&with, &[Esc], Asked::Later),
+    let rows: &[(&QuestionKind, &[KeyCode], AskOutcome)] = &[
+        (&with, &[Char('3')], AskOutcome::Refused(json!("no"))),
+        (&with, &[Down, Enter], AskOutcome::Answered(json!("always"))),
+        (&with, &[Char('4'), Char('1'), Char('b'), Enter], AskOutcome::Answered(json!({ "no": "1b" }))),
+        (&with, &[Char('4'), Char('b'), Up, Enter], AskOutcome::Refused(json!("no"))),
+        (&with, &[Char('4'), Enter], AskOutcome::Waits),
+        (&with, &[Enter], AskOutcome::Answered(json!("yes"))),
+        (&with, &[Char('1')], AskOutcome::Answered(json!("yes"))),
+        (&with, &[Char('2')], AskOutcome::Answered(json!("always"))),
+        (&with, &[Char('y')], AskOutcome::Answered(json!("yes"))),
+        (&with, &[Char('n')], AskOutcome::Refused(json!("no"))),
+        (&with, &[BackTab], AskOutcome::AnsweredForEdits(json!("yes"))),
+        (&with, &[Char('a')], AskOutcome::Waits),
+        (&with, &[Char('9')], AskOutcome::Waits),
+        (&with, &[Char('4'), Char('y'), Enter], AskOutcome::Answered(json!({ "no": "y" }))),
+        (&with, &[Esc], AskOutcome::Later),
         // The numbers are the same without "always".
-        (&without, &[Char('2')], Asked::Waits),
-        (&without, &[Char('3')], Asked::Refused(json!("no"))),
-        (&without, &[Up, Char('x'), Enter], Asked::Answered(json!({ "no": "x" }))),
+        (&without, &[Char('2')], AskOutcome::Waits),
+        (&without, &[Char('3')], AskOutcome::Refused(json!("no"))),
+        (&without, &[Up, Char('x'), Enter], AskOutcome::Answered(json!({ "no": "x" }))),
     ];
     for (kind, keys, expected) in rows {
         let mut ask = ask(kind);
@@ -176,7 +176,7 @@ fn an_approval_is_answered_by_number_arrows_or_words() {
     let mut pasted = ask(&with);
     press(&mut pasted, &[Char('4')]);
     pasted.paste("use git mv");
-    assert_eq!(press(&mut pasted, &[Enter]), Asked::Answered(json!({ "no": "use git mv" })));
+    assert_eq!(press(&mut pasted, &[Enter]), AskOutcome::Answered(json!({ "no": "use git mv" })));
 }
 
 #[test]
@@ -223,14 +223,14 @@ fn in_its_first_moment_no_letter_and_no_enter_approves() {
         ask.appears(1_000);
         ask.layout(60, ROOM);
         let asked = ask.key(KeyEvent::from(code), 1_499);
-        assert_eq!(asked != Asked::Waits, is_answer, "{code:?}: {asked:?}");
+        assert_eq!(asked != AskOutcome::Waits, is_answer, "{code:?}: {asked:?}");
         if !is_answer {
-            assert_ne!(ask.key(KeyEvent::from(code), 1_500), Asked::Waits, "{code:?}");
+            assert_ne!(ask.key(KeyEvent::from(code), 1_500), AskOutcome::Waits, "{code:?}");
         }
     }
     let mut ask = ask(&kind);
     ask.appears(1_000);
     ask.layout(60, ROOM);
     ask.key(KeyEvent::from(KeyCode::Down), 1_100);
-    assert_eq!(ask.key(KeyEvent::from(KeyCode::Enter), 1_200), Asked::Refused(json!("no")));
+    assert_eq!(ask.key(KeyEvent::from(KeyCode::Enter), 1_200), AskOutcome::Refused(json!("no")));
 }

@@ -6,7 +6,7 @@ use greenroom::permissions::Mode;
 use greenroom_terminal::screen::one_line;
 
 use super::{
-    Asked, Branching, COMMANDS, Command, Completion, Edit, Effect, GoingBack, KeyCode, KeyEvent,
+    AskOutcome, Branching, COMMANDS, Command, Completion, Edit, Effect, GoingBack, KeyCode, KeyEvent,
     KeyModifiers, Kind, Look, Model, Pending, Picked, Picker, Purpose, commands,
 };
 use crate::commands::{BranchStart, Permitting};
@@ -53,21 +53,21 @@ impl Model {
             && let Some(ask) = self.asks.first_mut()
         {
             match ask.key(key, self.now_ms) {
-                Asked::Waits => return Vec::new(),
-                Asked::Refused(value) => {
+                AskOutcome::Waits => return Vec::new(),
+                AskOutcome::Refused(value) => {
                     self.has_refused = true;
                     return vec![Effect::Refuse { id: ask.id, value }];
                 }
-                Asked::AnsweredForEdits(value) => {
+                AskOutcome::AnsweredForEdits(value) => {
                     let edits = Command::Permissions(Permitting::Next(Mode::AcceptEdits));
                     return vec![Effect::Answer { id: ask.id, value }, Effect::Command(edits)];
                 }
-                Asked::Answered(value) => return vec![Effect::Answer { id: ask.id, value }],
-                Asked::Later => {
+                AskOutcome::Answered(value) => return vec![Effect::Answer { id: ask.id, value }],
+                AskOutcome::Later => {
                     self.is_asked_later = true;
                     return Vec::new();
                 }
-                Asked::NotMine => {}
+                AskOutcome::NotMine => {}
             }
         }
         if let Some(effects) = self.completion_key(key) {

@@ -248,7 +248,7 @@ impl AgentState {
         }
         if self.current(stamp).is_some_and(|running| running.begin.cancel.is_cancelled()) {
             // The run was aborted before it started, so nothing is done.
-            self.abort(myself, stamp, AbortCause::Asked);
+            self.abort(myself, stamp, AbortCause::Requested);
         } else if !is_held {
             self.input(myself, stamp, Input::Begin);
         }
@@ -617,7 +617,7 @@ impl Watch {
         };
         let cause = tokio::select! {
             biased;
-            () = cancel.cancelled() => AbortCause::Asked,
+            () = cancel.cancelled() => AbortCause::Requested,
             () = over.cancelled() => return,
             () = time_is_up => {
                 let limit_ms = time_limit.unwrap_or_default().as_millis();

@@ -101,8 +101,9 @@ impl ToolHooks<'_> {
         questions: &Questions,
     ) -> Option<ToolOutput> {
         let permissions = self.agent.permissions.as_ref()?;
-        let asked = permission::Asked { session: &self.shared.id, tool, name: &call.name, arguments };
-        let (refused, warning) = match permission::permit(permissions, &asked, questions).await {
+        let proposed =
+            permission::ProposedCall { session: &self.shared.id, tool, name: &call.name, arguments };
+        let (refused, warning) = match permission::permit(permissions, &proposed, questions).await {
             Permitted::Yes => return None,
             Permitted::Approved { warning } => (None, warning),
             Permitted::No(reason) => (Some(reason), None),

@@ -85,7 +85,7 @@ fn falls_back(left: u32) -> Fallbacks {
 }
 
 fn abort() -> Input {
-    Input::Abort { partial: None, cause: AbortCause::Asked }
+    Input::Abort { partial: None, cause: AbortCause::Requested }
 }
 
 /// Effects as words: `measure`, `compact overflow window 1`, `ask out=512 newest`, `ask bare`, `record (c=x) none`, `run x,y`,
@@ -1154,7 +1154,7 @@ fn an_abort_ends_the_turn_in_any_phase() {
         (Input::Waited, ""),
     ]);
     // The part of an answer that has arrived is kept, without incomplete calls.
-    let partial = |answer| Input::Abort { partial: Some(Box::new(answer)), cause: AbortCause::Asked };
+    let partial = |answer| Input::Abort { partial: Some(Box::new(answer)), cause: AbortCause::Requested };
     check_asked(vec![(partial(says("half")), "cancel; end aborted (a)")]);
     check_asked(vec![(partial(calls(&["x"])), aborted)]);
     check_asked(vec![(partial(assistant(vec![Part::Reasoning("hm".into())])), aborted)]);
@@ -1281,7 +1281,10 @@ fn any_input(random: &mut Random) -> Input {
         _ if random.one_in(20) => {
             let partial = random.one_in(2).then(|| Box::new(any_answer(random)));
             let out_of_time = AbortCause::OutOfTime { limit_ms: 1_000 };
-            Input::Abort { partial, cause: if random.one_in(3) { out_of_time } else { AbortCause::Asked } }
+            Input::Abort {
+                partial,
+                cause: if random.one_in(3) { out_of_time } else { AbortCause::Requested },
+            }
         }
         _ => Input::Recorded { delivered: u32::from(random.one_in(4)) },
     }
@@ -1903,7 +1906,7 @@ fn an_abort_of_a_run_that_was_taken_up_leaves_no_call_open() {
     let call = ToolCall { id: "a".to_owned(), name: "t".to_owned(), arguments: "{}".to_owned() };
     let mut run = Run::new(RunLimits::default(), true, None).with_pending(vec![call], 1);
     run.on(Input::Begin);
-    let ended = run.on(Input::Abort { partial: None, cause: AbortCause::Asked });
+    let ended = run.on(Input::Abort { partial: None, cause: AbortCause::Requested });
     let closes = |effect: &Effect| matches!(effect, Effect::End { messages, .. } if messages.len() == 1);
     assert!(ended.iter().any(closes) && run.is_over(), "{ended:?}");
 }

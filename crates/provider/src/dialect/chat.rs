@@ -18,7 +18,7 @@ use http::HeaderMap;
 use self::assemble::Assembler;
 use self::chunk::Chunk;
 use self::pattern::Pattern;
-use super::{Asked, Decoder, Dialect, Encoded, History, Progress, Taken, error_in_stream, is_openai};
+use super::{CallContext, Decoder, Dialect, Encoded, History, Progress, Taken, error_in_stream, is_openai};
 use crate::transport::{Endpoint, MaxTokensField, ServerOptions};
 use crate::{ModelSettings, ProviderError, ReplyEvent, Request, ResentReasoning};
 
@@ -129,13 +129,13 @@ impl Decoder for ChatDecoder {
 
     fn finish(
         self: Box<Self>,
-        asked: &Asked<'_>,
+        context: &CallContext<'_>,
         events: &mut VecDeque<ReplyEvent>,
     ) -> Result<AssistantMessage, ProviderError> {
         let assembler = self.assembler;
         let stop_raw = assembler.finish_reason().map(str::to_owned);
         let stop = stop_reason(stop_raw.as_deref().unwrap_or_default(), assembler.has_output())?;
-        let answer = assembler.finish(stop, asked.provider, asked.model, asked.messages, events);
+        let answer = assembler.finish(stop, context.provider, context.model, context.messages, events);
         Ok(AssistantMessage { stop_raw, ..answer })
     }
 }

@@ -19,7 +19,7 @@ use super::body::{Body, Interruption, more_than};
 use super::send::{TransportError, root_cause};
 use super::{Server, ServerOptions, limits};
 use crate::classify::{classify, one_line};
-use crate::dialect::{Asked, Decoder, Progress, Taken, error_in_stream};
+use crate::dialect::{CallContext, Decoder, Progress, Taken, error_in_stream};
 use crate::retry_after::retry_after_ms;
 use crate::settings::refuses_stream;
 use crate::{Api, ModelSettings, ProviderError, Purpose, ReplyEvent, ReplyStream, Request};
@@ -234,8 +234,8 @@ impl Reader {
     fn finish(&mut self) -> Result<AssistantMessage, ProviderError> {
         let decoder = std::mem::replace(&mut self.decoder, self.server.dialect.decoder());
         let Call { model, messages, purpose } = &self.call;
-        let asked = Asked { provider: &self.server.options.name, model, purpose: *purpose, messages };
-        let mut answer = decoder.finish(&asked, &mut self.events)?;
+        let context = CallContext { provider: &self.server.options.name, model, purpose: *purpose, messages };
+        let mut answer = decoder.finish(&context, &mut self.events)?;
         answer.content.iter_mut().for_each(shrink);
         // Text with replaced bytes can still be read, but a tool must not act on such arguments.
         let is_damaged = |call: &ToolCall| call.arguments.contains(char::REPLACEMENT_CHARACTER);

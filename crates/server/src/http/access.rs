@@ -11,7 +11,7 @@ use greenroom::{Agent, Error, Runtime};
 
 use super::Shared;
 use super::answers::Refusal;
-use crate::operations::{AGENT, Access, Asked, Call, Choice, Label, Reach, Right, Route};
+use crate::operations::{AGENT, Access, Call, CallScope, Choice, Label, Reach, Right, Route};
 
 /// The shortest token, in characters: 128 bits, if it is hexadecimal.
 pub const TOKEN_CHARS_MIN: usize = 32;
@@ -158,7 +158,7 @@ impl Shared {
         call: &dyn Call,
         route: &Route,
         bearer: &Bearer,
-    ) -> Result<Asked, Refusal> {
+    ) -> Result<CallScope, Refusal> {
         let id = call.session_id();
         if let Some(label) = &bearer.within {
             match id {
@@ -168,7 +168,7 @@ impl Shared {
                 None => {}
             }
         }
-        let mut asked = Asked {
+        let mut scope = CallScope {
             runtime: self.runtime.clone(),
             agent: self.agent_of(id, call.access()).await?,
             has_agent: true,
@@ -182,9 +182,9 @@ impl Shared {
             }),
         };
         if let Some(id) = id {
-            asked.open(call.access(), id).await?;
+            scope.open(call.access(), id).await?;
         }
-        Ok(asked)
+        Ok(scope)
     }
 
     /// The agent that works on a session.

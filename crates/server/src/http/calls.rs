@@ -23,7 +23,7 @@ use super::access::{Bearer, label_new};
 use super::answers::{Refusal, answer};
 use super::connections::Connection;
 use super::events::{self, Beginning};
-use crate::operations::{self, Answer, Asked, Call, Method, Pairs, Refused, Route, Runs, Verb, Work};
+use crate::operations::{self, Answer, Call, CallScope, Method, Pairs, Refused, Route, Runs, Verb, Work};
 
 /// The header with an idempotency key.
 pub(super) const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
@@ -262,15 +262,15 @@ async fn perform(
     session: String,
     beginning: Option<Beginning>,
 ) -> Result<Done, Refusal> {
-    let asked: Asked = shared.admit(&*call, route, bearer).await?;
-    let follow = match (&asked.session, beginning) {
+    let scope: CallScope = shared.admit(&*call, route, bearer).await?;
+    let follow = match (&scope.session, beginning) {
         (Some(session), Some(beginning)) => Some(Box::new(beginning.follow(session).await?)),
         _ => None,
     };
     let created =
         call.creates().filter(|created| *created != session || call.access() != operations::Access::Create);
     let created = created.map(str::to_owned).zip(bearer.within.clone());
-    let value = match call.perform(asked).await? {
+    let value = match call.perform(scope).await? {
         Answer::Now(value) => value,
         Answer::Later(task) => task.await?,
         Answer::Work(work) => {

@@ -7,7 +7,7 @@ use greenroom_kernel::path::entry_message;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Access, Answer, Asked, Nothing, Operation, Performed, Refused, Route, Verb};
+use super::{Access, Answer, CallScope, Nothing, Operation, Performed, Refused, Route, Verb};
 
 /// The maximum amount of text of a pinned message in a list, in characters.
 const PIN_CHARS_MAX: usize = 200;
@@ -37,8 +37,8 @@ impl Operation for ListCompactions {
         Some(&self.session_id)
     }
 
-    async fn perform(self, asked: Asked) -> Performed<Self> {
-        let compactions = asked.runtime.compaction_records(&self.session_id).await?;
+    async fn perform(self, scope: CallScope) -> Performed<Self> {
+        let compactions = scope.runtime.compaction_records(&self.session_id).await?;
         Ok(Answer::Now(CompactionsListed { compactions }))
     }
 }
@@ -64,10 +64,10 @@ impl Operation for ShowCompaction {
         Some(&self.session_id)
     }
 
-    async fn perform(self, asked: Asked) -> Performed<Self> {
+    async fn perform(self, scope: CallScope) -> Performed<Self> {
         let Self { session_id, number } = self;
-        let count = asked.runtime.compaction_records(&session_id).await?.len() as u64;
-        let details = asked.runtime.compaction_details(&session_id, number.unwrap_or(count)).await?;
+        let count = scope.runtime.compaction_records(&session_id).await?.len() as u64;
+        let details = scope.runtime.compaction_details(&session_id, number.unwrap_or(count)).await?;
         details.map(Answer::Now).ok_or_else(|| {
             Refused::Parameters(match (count, number) {
                 (0, _) | (_, None) => format!("session {session_id} has no compactions"),
@@ -110,8 +110,8 @@ impl Operation for PinEntry {
         Some(&self.session_id)
     }
 
-    async fn perform(self, asked: Asked) -> Performed<Self> {
-        let session = asked.session()?;
+    async fn perform(self, scope: CallScope) -> Performed<Self> {
+        let session = scope.session()?;
         match self.pinned {
             true => session.pin(self.entry_id).await?,
             false => session.unpin(self.entry_id).await?,
@@ -170,8 +170,8 @@ impl Operation for ListPins {
         Some(&self.session_id)
     }
 
-    async fn perform(self, asked: Asked) -> Performed<Self> {
-        let pins = asked.runtime.session(&self.session_id).await?.pins().await?;
+    async fn perform(self, scope: CallScope) -> Performed<Self> {
+        let pins = scope.runtime.session(&self.session_id).await?.pins().await?;
         Ok(Answer::Now(PinsListed::of(pins)))
     }
 }

@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{Asked, Nothing, Operation, Performed, Refused, Route};
+use super::{CallScope, Nothing, Operation, Performed, Refused, Route};
 
 /// The protocol's version number. It changes with each change that an older client or host would misunderstand.
 pub const PROTOCOL: u32 = 1;
@@ -73,7 +73,7 @@ macro_rules! of_host {
         type Output = $output;
         type Outcome = Nothing;
 
-        async fn perform(self, _asked: Asked) -> Performed<Self> {
+        async fn perform(self, _scope: CallScope) -> Performed<Self> {
             Err(Refused::Parameters(concat!($method, " is for a host's socket").to_owned()))
         }
     };

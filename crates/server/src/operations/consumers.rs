@@ -16,7 +16,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-use super::{Answer, Asked, Label, Nothing, Operation, Performed, Reach, Refused, Right, Route, Verb};
+use super::{Answer, CallScope, Label, Nothing, Operation, Performed, Reach, Refused, Right, Route, Verb};
 
 /// How long a consumer stays open without a read.
 const OPEN_FOR: Duration = Duration::from_secs(60);
@@ -130,7 +130,7 @@ impl Operation for ReadConsumer {
     type Output = ConsumerEvents;
     type Outcome = Nothing;
 
-    async fn perform(self, asked: Asked) -> Performed<Self> {
+    async fn perform(self, scope: CallScope) -> Performed<Self> {
         if !(1..=EVENTS_MAX).contains(&self.max) || self.wait_ms > WAIT_MS_MAX {
             let reason = format!("`max` must be 1 to {EVENTS_MAX}, and `wait_ms` at most {WAIT_MS_MAX}");
             return Err(Refused::Parameters(reason));
@@ -144,29 +144,29 @@ impl Operation for ReadConsumer {
             Position::parse(text).ok_or_else(wrong)
         });
         let commit = commit.transpose()?;
-        Ok(Answer::Later(Box::pin(read(self, commit, asked))))
+        Ok(Answer::Later(Box::pin(read(self, commit, scope))))
     }
 }
 
 async fn read(
     wanted: ReadConsumer,
     commit: Option<Position>,
-    asked: Asked,
+    scope: CallScope,
 ) -> Result<ConsumerEvents, Refused> {
-    let name = asked.consumer_name(&wanted.name);
+    let name = scope.consumer_name(&wanted.name);
     let mut labels = wanted.labels;
-    if let Some(Label { name, value }) = asked.within.as_deref()
+    if let Some(Label { name, value }) = scope.within.as_deref()
         && labels.insert(name.clone(), value.clone()).is_some_and(|given| given != *value)
     {
         return Err(Refused::Parameters(format!("the client is confined to the label {name}={value}")));
     }
-    let slot = asked.consumers.slot(&name);
+    let slot = scope.consumers.slot(&name);
     slot.reads.send_modify(|reads| *reads += 1);
     let mut newer = slot.reads.subscribe();
     let mut held = slot.held.lock().await;
     let mut consumer = match held.take().filter(|held| held.labels == labels) {
         Some(held) => held.consumer,
-        None => begin(&asked.runtime, &name, &labels).await?,
+        None => begin(&scope.runtime, &name, &labels).await?,
     };
     if let Some(commit) = commit {
         consumer.commit_to(&commit).await?;
@@ -174,7 +174,7 @@ async fn read(
     if !consumer.is_committed() {
         // What was returned and not committed comes again; what was committed elsewhere does not come.
         drop(consumer);
-        consumer = begin(&asked.runtime, &name, &labels).await?;
+        consumer = begin(&scope.runtime, &name, &labels).await?;
     }
     let until = Instant::now() + Duration::from_millis(wanted.wait_ms);
     let (mut events, mut position, mut bytes, mut has_waited) = (Vec::new(), Position::default(), 0, false);
@@ -196,7 +196,7 @@ async fn read(
                         Ok(Err(error)) => return Err(error.into()),
                         Ok(Ok(None)) | Err(_) => break,
                     },
-                    () = asked.consumers.stop.cancelled() => break,
+                    () = scope.consumers.stop.cancelled() => break,
                     _ = newer.changed() => break,
                 }
             }
@@ -210,7 +210,7 @@ async fn read(
         }
     }
     let position = (!events.is_empty()).then(|| position.to_string());
-    if !asked.consumers.stop.is_cancelled() {
+    if !scope.consumers.stop.is_cancelled() {
         *held = Some(Held { consumer, labels, used: Instant::now() });
     }
     Ok(ConsumerEvents { events, position })
@@ -224,7 +224,7 @@ async fn begin(runtime: &Runtime, name: &str, labels: &BTreeMap<String, String>)
     Ok(consumer)
 }
 
-impl Asked {
+impl CallScope {
     /// The name under which the runtime knows a client's consumer.
     fn consumer_name(&self, name: &str) -> String {
         match &self.within {
@@ -257,9 +257,9 @@ impl Operation for ListConsumers {
     type Output = ConsumersListed;
     type Outcome = Nothing;
 
-    async fn perform(self, asked: Asked) -> Performed<Self> {
-        let mut consumers = asked.runtime.consumers().await?;
-        if let Some(label) = &asked.within {
+    async fn perform(self, scope: CallScope) -> Performed<Self> {
+        let mut consumers = scope.runtime.consumers().await?;
+        if let Some(label) = &scope.within {
             let own = own(label);
             consumers.retain_mut(|consumer| match consumer.name.strip_prefix(&own) {
                 Some(name) => {
@@ -300,9 +300,9 @@ impl Operation for DeleteConsumer {
     type Output = ConsumerDeleted;
     type Outcome = Nothing;
 
-    async fn perform(self, asked: Asked) -> Performed<Self> {
-        let name = asked.consumer_name(&self.name);
-        *asked.consumers.slot(&name).held.lock().await = None;
-        Ok(Answer::Now(ConsumerDeleted { was_known: asked.runtime.delete_consumer(&name).await? }))
+    async fn perform(self, scope: CallScope) -> Performed<Self> {
+        let name = scope.consumer_name(&self.name);
+        *scope.consumers.slot(&name).held.lock().await = None;
+        Ok(Answer::Now(ConsumerDeleted { was_known: scope.runtime.delete_consumer(&name).await? }))
     }
 }

@@ -14,7 +14,7 @@ use greenroom_store::{Engine, LogPage, Notice, StoreError};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Answer, Asked, ImageData, Nothing, Operation, Performed, Route};
+use super::{Answer, CallScope, ImageData, Nothing, Operation, Performed, Route};
 
 mod conversion;
 
@@ -75,7 +75,7 @@ pub struct StoreLosses {
 
 impl StoreLosses {
     /// Those of a runtime's store.
-    pub(super) fn of(asked: &Asked) -> Self {
+    pub(super) fn of(scope: &CallScope) -> Self {
         let still_holds = |notice: &&Notice| match notice {
             Notice::TailLost { .. } | Notice::Damaged { .. } | Notice::IndexInMemory { .. } => true,
             Notice::TailCut { .. }
@@ -87,10 +87,10 @@ impl StoreLosses {
             | _ => false,
         };
         // They name sessions, and a confined client's are not told apart from others.
-        let told = if asked.within.is_none() { asked.runtime.notices() } else { &[] };
+        let told = if scope.within.is_none() { scope.runtime.notices() } else { &[] };
         let notices = told.iter().filter(still_holds).map(ToString::to_string).collect();
         Self {
-            is_uncertain: asked.runtime.store().is_some_and(|store| !store.unknown_losses().is_empty()),
+            is_uncertain: scope.runtime.store().is_some_and(|store| !store.unknown_losses().is_empty()),
             notices,
         }
     }
@@ -228,7 +228,7 @@ pub enum LoggedKind {
         question: Question,
         expires_at_ms: Option<u64>,
     },
-    /// A question was answered, or is no longer asked.
+    /// A question was answered, or is no longer scope.
     QuestionEnded { question: EntryId, end: QuestionEnd },
 }
 
@@ -393,18 +393,18 @@ impl Operation for ReadEntries {
         Some(&self.session_id)
     }
 
-    async fn perform(self, asked: Asked) -> Performed<Self> {
+    async fn perform(self, scope: CallScope) -> Performed<Self> {
         Ok(Answer::Later(Box::pin(async move {
             let Self { session_id: id, from, limit } = self;
             let limit = limit.unwrap_or(LIMIT_MAX).clamp(1, LIMIT_MAX);
-            let live = asked.runtime.session(&id).await?;
+            let live = scope.runtime.session(&id).await?;
             let is_live = live.is_live();
             let state = if is_live { live.state().await.ok() } else { None };
-            let read = EntryPage::read(&**asked.runtime.engine(), &id, from, limit).await;
+            let read = EntryPage::read(&**scope.runtime.engine(), &id, from, limit).await;
             let page = read.map_err(greenroom::Error::from)?;
             let page = page.ok_or(greenroom::Error::NoSession { session: id })?;
             let status = state.and_then(|state| status_of(&state, page.session.entries));
-            Ok(EntryPage { is_live, status, losses: StoreLosses::of(&asked), ..page })
+            Ok(EntryPage { is_live, status, losses: StoreLosses::of(&scope), ..page })
         })))
     }
 }

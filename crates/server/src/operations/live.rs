@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::session::SessionNamed;
-use super::{Access, Answer, Asked, Nothing, Operation, Performed, Reach, Route};
+use super::{Access, Answer, CallScope, Nothing, Operation, Performed, Reach, Route};
 
 /// The sessions that are live, or that sleep in the middle of a run.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
@@ -27,10 +27,10 @@ impl Operation for ListLive {
     type Output = LiveListed;
     type Outcome = Nothing;
 
-    async fn perform(self, asked: Asked) -> Performed<Self> {
+    async fn perform(self, scope: CallScope) -> Performed<Self> {
         Ok(Answer::Later(Box::pin(async move {
-            let sessions = asked.runtime.live_sessions().await?;
-            Ok(LiveListed { sessions: asked.seen(sessions, |session| &session.state.id).await? })
+            let sessions = scope.runtime.live_sessions().await?;
+            Ok(LiveListed { sessions: scope.seen(sessions, |session| &session.state.id).await? })
         })))
     }
 }
@@ -55,8 +55,8 @@ impl Operation for WatchSession {
         Some(&self.session_id)
     }
 
-    async fn perform(self, asked: Asked) -> Performed<Self> {
-        asked.runtime.session(&self.session_id).await?;
+    async fn perform(self, scope: CallScope) -> Performed<Self> {
+        scope.runtime.session(&self.session_id).await?;
         Ok(Answer::Now(SessionNamed { session_id: self.session_id }))
     }
 }
@@ -79,7 +79,7 @@ impl Operation for SessionInProgress {
         Some(&self.session_id)
     }
 
-    async fn perform(self, asked: Asked) -> Performed<Self> {
-        Ok(Answer::Now(asked.runtime.session(&self.session_id).await?.in_progress().await?))
+    async fn perform(self, scope: CallScope) -> Performed<Self> {
+        Ok(Answer::Now(scope.runtime.session(&self.session_id).await?.in_progress().await?))
     }
 }

@@ -10,7 +10,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{Answer, Asked, Nothing, Operation, Performed, Reach, Route};
+use super::{Answer, CallScope, Nothing, Operation, Performed, Reach, Route};
 
 /// The parts of a session's context window.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
@@ -92,10 +92,10 @@ impl Operation for SessionContext {
         Some(&self.session_id)
     }
 
-    async fn perform(self, asked: Asked) -> Performed<Self> {
-        let session = asked.runtime.session(&self.session_id).await?;
+    async fn perform(self, scope: CallScope) -> Performed<Self> {
+        let session = scope.runtime.session(&self.session_id).await?;
         let (context, messages) = (session.state().await?.context, session.context().await?);
-        let tools = asked.agent.tool_specs();
+        let tools = scope.agent.tool_specs();
         let tool_tokens = tools
             .iter()
             .map(|tool| {
@@ -241,8 +241,8 @@ impl Operation for ListTools {
     type Output = ToolsListed;
     type Outcome = Nothing;
 
-    async fn perform(self, asked: Asked) -> Performed<Self> {
-        let specs = asked.agent.tool_specs();
+    async fn perform(self, scope: CallScope) -> Performed<Self> {
+        let specs = scope.agent.tool_specs();
         let tools = specs.iter().map(|tool| ToolSummary {
             name: tool.name.clone(),
             description: tool.description.clone(),

@@ -7,7 +7,7 @@ use greenroom::permissions::{Effect, Mode, Permissions};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Access, Answer, Asked, Nothing, Operation, Performed, Refused, Route, Verb};
+use super::{Access, Answer, CallScope, Nothing, Operation, Performed, Refused, Route, Verb};
 
 /// Returns the permissions of a session: its mode and its rules.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
@@ -75,8 +75,8 @@ impl Operation for ReadPermissions {
         Some(&self.session_id)
     }
 
-    async fn perform(self, asked: Asked) -> Performed<Self> {
-        let permissions = asked.session()?.permissions();
+    async fn perform(self, scope: CallScope) -> Performed<Self> {
+        let permissions = scope.session()?.permissions();
         Ok(Answer::Now(SessionPermissions::of(permissions.as_ref(), &self.session_id)))
     }
 }
@@ -137,8 +137,8 @@ impl Operation for SetPermissions {
         Some(&self.session_id)
     }
 
-    async fn perform(self, asked: Asked) -> Performed<Self> {
-        let set = self.apply(asked.session()?)?;
+    async fn perform(self, scope: CallScope) -> Performed<Self> {
+        let set = self.apply(scope.session()?)?;
         Ok(Answer::Now(set))
     }
 }

@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{Answer, Asked, Nothing, Operation, Performed, Reach, Route, Verb};
+use super::{Answer, CallScope, Nothing, Operation, Performed, Reach, Route, Verb};
 
 /// The questions that wait for a person.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
@@ -34,10 +34,10 @@ impl Operation for ListQuestions {
         self.session_id.as_deref()
     }
 
-    async fn perform(self, asked: Asked) -> Performed<Self> {
+    async fn perform(self, scope: CallScope) -> Performed<Self> {
         let questions = match &self.session_id {
-            Some(id) => asked.runtime.session(id).await?.questions().await?,
-            None => asked.seen(asked.runtime.questions().await?, |question| &question.session).await?,
+            Some(id) => scope.runtime.session(id).await?.questions().await?,
+            None => scope.seen(scope.runtime.questions().await?, |question| &question.session).await?,
         };
         Ok(Answer::Now(QuestionsListed { questions }))
     }
@@ -79,10 +79,10 @@ impl Operation for AnswerQuestion {
         Some(&self.session_id)
     }
 
-    async fn perform(self, asked: Asked) -> Performed<Self> {
+    async fn perform(self, scope: CallScope) -> Performed<Self> {
         let mut answer = GivenAnswer::from(self.value);
         answer.by = self.by;
-        asked.runtime.session(&self.session_id).await?.answer(self.question_id, answer).await?;
+        scope.runtime.session(&self.session_id).await?.answer(self.question_id, answer).await?;
         Ok(Answer::Now(Answered { session_id: self.session_id, question_id: self.question_id }))
     }
 }

@@ -18,7 +18,7 @@ use crate::markdown::markdown;
 
 use super::query::{self, take_labels};
 use super::{
-    Answer, Asked, Nothing, Operation, Pairs, Performed, Reach, Refused, Route, Said, SessionNamed,
+    Answer, CallScope, Nothing, Operation, Pairs, Performed, Reach, Refused, Route, Said, SessionNamed,
     StoreLosses, Verb,
 };
 
@@ -83,8 +83,8 @@ impl Operation for ListSessions {
         Ok(Self { labels, ..query::read(&pairs)? })
     }
 
-    async fn perform(self, asked: Asked) -> Performed<Self> {
-        let runtime = &asked.runtime;
+    async fn perform(self, scope: CallScope) -> Performed<Self> {
+        let runtime = &scope.runtime;
         let mut query = if self.unfinished { runtime.unfinished() } else { runtime.sessions() };
         for (name, value) in self.labels {
             query = query.label(name, value);
@@ -98,9 +98,9 @@ impl Operation for ListSessions {
         if self.trees {
             query = query.with_trees();
         }
-        match (self.tree, &asked.within) {
+        match (self.tree, &scope.within) {
             (Some(above), _) => {
-                if !asked.sees(&above).await? {
+                if !scope.sees(&above).await? {
                     return Err(greenroom::Error::NoSession { session: above }.into());
                 }
                 query = query.tree(above);
@@ -123,10 +123,10 @@ impl Operation for ListSessions {
             query = query.limit(limit);
         }
         // The counts include sessions that a confined client may not see.
-        let counts_wanted = self.counts && asked.within.is_none();
+        let counts_wanted = self.counts && scope.within.is_none();
         let SessionsFound { sessions, next, counts } = query.found(counts_wanted).await?;
         let counts = counts_wanted.then_some(counts);
-        let (next, losses) = (next.map(|next| next.to_string()), StoreLosses::of(&asked));
+        let (next, losses) = (next.map(|next| next.to_string()), StoreLosses::of(&scope));
         Ok(Answer::Now(SessionPage { sessions, next, counts, losses }))
     }
 }
@@ -151,8 +151,8 @@ impl Operation for GetState {
         Some(&self.session_id)
     }
 
-    async fn perform(self, asked: Asked) -> Performed<Self> {
-        Ok(Answer::Now(asked.runtime.session(&self.session_id).await?.state().await?))
+    async fn perform(self, scope: CallScope) -> Performed<Self> {
+        Ok(Answer::Now(scope.runtime.session(&self.session_id).await?.state().await?))
     }
 }
 
@@ -181,10 +181,10 @@ impl Operation for GetSession {
         Some(&self.session_id)
     }
 
-    async fn perform(self, asked: Asked) -> Performed<Self> {
+    async fn perform(self, scope: CallScope) -> Performed<Self> {
         let id = self.session_id;
         let missing = || greenroom::Error::NoSession { session: id.clone() };
-        let session = asked.runtime.summary(&id).await?.ok_or_else(missing)?;
+        let session = scope.runtime.summary(&id).await?.ok_or_else(missing)?;
         Ok(Answer::Now(SessionFound { session }))
     }
 }
@@ -203,23 +203,23 @@ impl Operation for FindSession {
     type Output = SessionNamed;
     type Outcome = Nothing;
 
-    async fn perform(self, asked: Asked) -> Performed<Self> {
+    async fn perform(self, scope: CallScope) -> Performed<Self> {
         let prefix = self.prefix;
         if prefix.is_empty() {
             return Err(Refused::Parameters(
                 "a session's id, or its beginning, must not be empty".to_owned(),
             ));
         }
-        let is_whole = asked.runtime.summary(&prefix).await?.is_some();
-        if is_whole && asked.sees(&prefix).await? {
+        let is_whole = scope.runtime.summary(&prefix).await?.is_some();
+        if is_whole && scope.sees(&prefix).await? {
             return Ok(Answer::Now(SessionNamed { session_id: prefix }));
         }
-        let mut ids = match &asked.within {
+        let mut ids = match &scope.within {
             Some(label) => {
-                let sessions = asked.runtime.sessions_within(&label.alone()).await?;
+                let sessions = scope.runtime.sessions_within(&label.alone()).await?;
                 sessions.into_iter().map(|session| session.id).filter(|id| id.starts_with(&prefix)).collect()
             }
-            None => following(&asked, &prefix).await?,
+            None => following(&scope, &prefix).await?,
         };
         match ids.len() {
             0 => Err(greenroom::Error::NoSession { session: prefix }.into()),
@@ -235,8 +235,8 @@ impl Operation for FindSession {
 }
 
 /// The first sessions whose ids begin like this: one more than are named.
-async fn following(asked: &Asked, prefix: &str) -> Result<Vec<String>, Refused> {
-    let page = asked.runtime.engine().page(Some(prefix), NAMED_MAX + 1).await;
+async fn following(scope: &CallScope, prefix: &str) -> Result<Vec<String>, Refused> {
+    let page = scope.runtime.engine().page(Some(prefix), NAMED_MAX + 1).await;
     let page = page.map_err(greenroom::Error::from)?;
     Ok(page.into_iter().map(|(id, _)| id).take_while(|id| id.starts_with(prefix)).collect())
 }
@@ -262,10 +262,13 @@ pub struct Shown {
 }
 
 /// A stored session with all its entries.
-pub(super) async fn stored(asked: &Asked, id: &str) -> Result<(SessionSummary, Vec<Arc<Entry>>), Refused> {
+pub(super) async fn stored(
+    scope: &CallScope,
+    id: &str,
+) -> Result<(SessionSummary, Vec<Arc<Entry>>), Refused> {
     let missing = || greenroom::Error::NoSession { session: id.to_owned() };
-    let summary = asked.runtime.summary(id).await?.ok_or_else(missing)?;
-    let entries = asked.runtime.entries(id, EntryId(0)).await?;
+    let summary = scope.runtime.summary(id).await?.ok_or_else(missing)?;
+    let entries = scope.runtime.entries(id, EntryId(0)).await?;
     Ok((summary, entries.into_iter().map(Arc::new).collect()))
 }
 
@@ -279,9 +282,9 @@ impl Operation for ShowSession {
         Some(&self.session_id)
     }
 
-    async fn perform(self, asked: Asked) -> Performed<Self> {
+    async fn perform(self, scope: CallScope) -> Performed<Self> {
         Ok(Answer::Later(Box::pin(async move {
-            let (session, entries) = stored(&asked, &self.session_id).await?;
+            let (session, entries) = stored(&scope, &self.session_id).await?;
             let path = path_to(&entries, session.leaf).unwrap_or(entries);
             let new = path.iter().filter(|entry| self.after.is_none_or(|after| entry.id > after));
             let conversation = new.filter_map(|entry| Said::of(entry)).collect();
@@ -326,16 +329,16 @@ impl Operation for RecallEntries {
         self.session_id.as_deref()
     }
 
-    async fn perform(self, asked: Asked) -> Performed<Self> {
+    async fn perform(self, scope: CallScope) -> Performed<Self> {
         Ok(Answer::Later(Box::pin(async move {
             let limit = self.limit.unwrap_or(FOUND).min(FOUND_MAX);
-            let found = match (&self.session_id, &asked.within) {
-                (Some(id), _) => asked.runtime.session(id).await?.recall(&self.query, limit).await?,
-                (None, None) => asked.runtime.recall(&self.query, limit).await?,
+            let found = match (&self.session_id, &scope.within) {
+                (Some(id), _) => scope.runtime.session(id).await?.recall(&self.query, limit).await?,
+                (None, None) => scope.runtime.recall(&self.query, limit).await?,
                 (None, Some(label)) => {
                     let mut found = Vec::new();
-                    for session in asked.runtime.sessions_within(&label.alone()).await? {
-                        let session = asked.runtime.session(&session.id).await?;
+                    for session in scope.runtime.sessions_within(&label.alone()).await? {
+                        let session = scope.runtime.session(&session.id).await?;
                         found.extend(session.recall(&self.query, limit).await?);
                     }
                     found.sort_by(|a, b| b.score.total_cmp(&a.score));
@@ -389,9 +392,9 @@ impl Operation for ExportSession {
         Some(&self.session_id)
     }
 
-    async fn perform(self, asked: Asked) -> Performed<Self> {
+    async fn perform(self, scope: CallScope) -> Performed<Self> {
         Ok(Answer::Later(Box::pin(async move {
-            let (session, entries) = stored(&asked, &self.session_id).await?;
+            let (session, entries) = stored(&scope, &self.session_id).await?;
             let text = match self.format {
                 ExportFormat::Pi => {
                     let folder = session.labels.get("folder").map_or("", String::as_str);
@@ -404,7 +407,7 @@ impl Operation for ExportSession {
                     markdown(&session, &conversation)
                 }
             };
-            let text = asked.runtime.redactor().all(&text).into_owned();
+            let text = scope.runtime.redactor().all(&text).into_owned();
             Ok(Exported { format: self.format, text })
         })))
     }
@@ -446,10 +449,10 @@ impl Operation for ListWaiting {
         Some(&self.session_id)
     }
 
-    async fn perform(self, asked: Asked) -> Performed<Self> {
+    async fn perform(self, scope: CallScope) -> Performed<Self> {
         Ok(Answer::Later(Box::pin(async move {
             let id = self.session_id;
-            let store = asked.runtime.engine();
+            let store = scope.runtime.engine();
             let head = store.head(&id).await.map_err(greenroom::Error::from)?;
             let Some(head) = head else { return Err(greenroom::Error::NoSession { session: id }.into()) };
             let entries = store.get(&id, &head.inbox).await.map_err(greenroom::Error::from)?;
@@ -501,13 +504,13 @@ impl Operation for Replay {
         Some(&self.session_id)
     }
 
-    async fn perform(self, asked: Asked) -> Performed<Self> {
+    async fn perform(self, scope: CallScope) -> Performed<Self> {
         if self.limit == 0 {
             return Err(Refused::Parameters("`limit` must be at least 1".to_owned()));
         }
         Ok(Answer::Later(Box::pin(async move {
-            asked.runtime.session(&self.session_id).await?;
-            let mut events = asked.runtime.replay(&self.session_id, self.from_seq).await?;
+            scope.runtime.session(&self.session_id).await?;
+            let mut events = scope.runtime.replay(&self.session_id, self.from_seq).await?;
             let next = events.get(self.limit).map(|event| event.seq);
             events.truncate(self.limit);
             Ok(Replayed { events, next })
@@ -560,12 +563,12 @@ impl Operation for ListModels {
     type Output = ModelsListed;
     type Outcome = Nothing;
 
-    async fn perform(self, asked: Asked) -> Performed<Self> {
-        if !asked.has_agent {
+    async fn perform(self, scope: CallScope) -> Performed<Self> {
+        if !scope.has_agent {
             return Err(Refused::Parameters(crate::rpc::NO_DEFINITION.to_owned()));
         }
         Ok(Answer::Later(Box::pin(async move {
-            let known = asked.runtime.models(&asked.agent).await?;
+            let known = scope.runtime.models(&scope.agent).await?;
             let models = known.models.into_iter().map(|model| ModelSummary {
                 id: model.id,
                 window: model.window.tokens,
@@ -607,8 +610,8 @@ impl Operation for ForgetLimit {
     type Output = Forgotten;
     type Outcome = Nothing;
 
-    async fn perform(self, asked: Asked) -> Performed<Self> {
-        let was_known = asked.runtime.forget_limit(&asked.agent, &self.model).await?;
+    async fn perform(self, scope: CallScope) -> Performed<Self> {
+        let was_known = scope.runtime.forget_limit(&scope.agent, &self.model).await?;
         Ok(Answer::Now(Forgotten { was_known }))
     }
 }

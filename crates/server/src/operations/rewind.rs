@@ -6,7 +6,7 @@ use greenroom_kernel::EntryId;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Access, Answer, Asked, Nothing, Operation, Performed, Refused, Route, Verb};
+use super::{Access, Answer, CallScope, Nothing, Operation, Performed, Refused, Route, Verb};
 
 /// Takes back the newest turn, or goes back to an entry: the conversation, the files that the session's tools
 /// have changed since, or both. Only while the session is idle, unless `abort` is set. Files that cannot be brought back are left as
@@ -155,8 +155,8 @@ impl Operation for RewindSession {
         Some(&self.session_id)
     }
 
-    async fn perform(self, asked: Asked) -> Performed<Self> {
-        let session = asked.session()?.clone();
+    async fn perform(self, scope: CallScope) -> Performed<Self> {
+        let session = scope.session()?.clone();
         let mode = session.permissions().map(|permissions| permissions.of_session(&self.session_id).mode());
         if mode == Some(Mode::ReadOnly) && self.scope != RewindScope::Conversation && !self.dry_run {
             let planned = session.rewind(self.wanted().dry_run()).await.map_err(Refused::from)?;

@@ -55,7 +55,7 @@ impl Right {
 /// The sessions that an operation without a `session_id` concerns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reach {
-    /// Those of the token's label: the operation keeps to [`Asked::within`](super::Asked::within).
+    /// Those of the token's label: the operation keeps to [`CallScope::within`](super::CallScope::within).
     Label,
     /// None: it tells only of the agent.
     Agent,

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::problem::{Problem, ProblemKind};
 
-use super::{Access, Answer, Asked, Nothing, Operation, Performed, Refused, Route, Verb, begun};
+use super::{Access, Answer, CallScope, Nothing, Operation, Performed, Refused, Route, Verb, begun};
 
 /// The session.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
@@ -45,7 +45,7 @@ impl Operation for StartSession {
     of_session!("session/start", Create, SessionNamed);
     const ROUTE: Option<Route> = Route::prompt(Verb::Post, "/sessions");
 
-    async fn perform(self, _asked: Asked) -> Performed<Self> {
+    async fn perform(self, _scope: CallScope) -> Performed<Self> {
         Ok(Answer::Now(SessionNamed { session_id: self.session_id }))
     }
 }
@@ -72,12 +72,12 @@ impl Operation for Abort {
     of_session!("agent/abort", Read, SessionNamed);
     const ROUTE: Option<Route> = Route::prompt(Verb::Post, "/sessions/{session_id}/abort");
 
-    async fn perform(self, asked: Asked) -> Performed<Self> {
-        let session = asked.runtime.session(&self.session_id).await?;
+    async fn perform(self, scope: CallScope) -> Performed<Self> {
+        let session = scope.runtime.session(&self.session_id).await?;
         match self.entry_id {
             None => session.abort(),
             // A run that has ended needs no abort.
-            Some(entry) => asked.runs.abort(&self.session_id, entry),
+            Some(entry) => scope.runs.abort(&self.session_id, entry),
         }
         Ok(Answer::Now(SessionNamed { session_id: self.session_id }))
     }
@@ -105,8 +105,8 @@ impl Operation for ClearInbox {
     of_session!("session/clear_inbox", Modify, Withdrawn);
     const ROUTE: Option<Route> = Route::prompt(Verb::Delete, "/sessions/{session_id}/inbox");
 
-    async fn perform(self, asked: Asked) -> Performed<Self> {
-        let session = asked.runtime.session(&self.session_id).await?;
+    async fn perform(self, scope: CallScope) -> Performed<Self> {
+        let session = scope.runtime.session(&self.session_id).await?;
         let withdrawn = match self.entry_id {
             None => session.clear_inbox().await?,
             Some(entry) => usize::from(session.withdraw(entry).await?),
@@ -135,9 +135,9 @@ impl Operation for BranchSession {
     of_session!("session/branch", Open, SessionNamed);
     const ROUTE: Option<Route> = Route::prompt(Verb::Post, "/sessions/{session_id}/branch");
 
-    async fn perform(self, asked: Asked) -> Performed<Self> {
+    async fn perform(self, scope: CallScope) -> Performed<Self> {
         let Self { session_id, entry_id, summary } = self;
-        let session = asked.session()?.clone();
+        let session = scope.session()?.clone();
         if !summary {
             session.branch(entry_id).await?;
             return Ok(Answer::Now(SessionNamed { session_id }));
@@ -187,10 +187,10 @@ impl Operation for ForkSession {
         Some(&self.to)
     }
 
-    async fn perform(self, asked: Asked) -> Performed<Self> {
+    async fn perform(self, scope: CallScope) -> Performed<Self> {
         let Self { session_id, to, entry_id, goal } = self;
         // The next request may name the session that this one creates.
-        let Asked { agent, runtime, .. } = asked;
+        let CallScope { agent, runtime, .. } = scope;
         match (entry_id, goal) {
             (Some(_), Some(_)) => {
                 return Err(Refused::Parameters("`entry_id` and `goal` exclude each other".to_owned()));
@@ -234,11 +234,11 @@ impl Operation for DeleteSession {
     const TAKES_TIME: bool = true;
     const DELETES: bool = true;
 
-    async fn perform(self, asked: Asked) -> Performed<Self> {
-        asked.runtime.delete(&self.session_id).await?;
+    async fn perform(self, scope: CallScope) -> Performed<Self> {
+        scope.runtime.delete(&self.session_id).await?;
         Ok(Answer::Later(Box::pin(async move {
             // The session is gone even if its bytes are not: it cannot be deleted again.
-            let reason = match asked.runtime.store() {
+            let reason = match scope.runtime.store() {
                 Some(store) => store.reclaim().await.err().map(|error| error.to_string()),
                 None => None,
             };
@@ -261,8 +261,8 @@ impl Operation for SetTitle {
     of_session!("session/set_title", Modify, SessionNamed);
     const ROUTE: Option<Route> = Route::prompt(Verb::Put, "/sessions/{session_id}/title");
 
-    async fn perform(self, asked: Asked) -> Performed<Self> {
-        asked.runtime.session(&self.session_id).await?.set_title(self.title).await?;
+    async fn perform(self, scope: CallScope) -> Performed<Self> {
+        scope.runtime.session(&self.session_id).await?.set_title(self.title).await?;
         Ok(Answer::Now(SessionNamed { session_id: self.session_id }))
     }
 }
@@ -284,13 +284,13 @@ pub const AGENT: &str = "agent";
 
 impl SetLabel {
     /// Refuses labels that say more than others: the one of the client's token, and the one of the session's agent.
-    fn check(&self, asked: &Asked) -> Result<(), Refused> {
+    fn check(&self, scope: &CallScope) -> Result<(), Refused> {
         let forbid =
             |problem: String| Err(Refused::Problem(Box::new(Problem::new(ProblemKind::Forbidden, problem))));
-        if asked.within.as_ref().is_some_and(|label| label.name == self.name) {
+        if scope.within.as_ref().is_some_and(|label| label.name == self.name) {
             return forbid(format!("the label {} belongs to your token, and stays as it is", self.name));
         }
-        match (&asked.choice, &self.value) {
+        match (&scope.choice, &self.value) {
             (Some(choice), _) if self.name == AGENT && !choice.is_permitted => forbid(
                 "the label agent chooses the session's agent, which needs the right `administer`".to_owned(),
             ),
@@ -310,9 +310,9 @@ impl Operation for SetLabel {
     of_session!("session/set_label", Modify, SessionNamed);
     const ROUTE: Option<Route> = Route::prompt(Verb::Put, "/sessions/{session_id}/labels/{name}");
 
-    async fn perform(self, asked: Asked) -> Performed<Self> {
-        self.check(&asked)?;
-        let session = asked.runtime.session(&self.session_id).await?;
+    async fn perform(self, scope: CallScope) -> Performed<Self> {
+        self.check(&scope)?;
+        let session = scope.runtime.session(&self.session_id).await?;
         match self.value {
             Some(value) => session.set_label(self.name, value).await?,
             None => session.remove_label(self.name).await?,
@@ -358,12 +358,12 @@ impl Operation for ImportSession {
 
     const TAKES_TIME: bool = true;
 
-    async fn perform(self, asked: Asked) -> Performed<Self> {
+    async fn perform(self, scope: CallScope) -> Performed<Self> {
         let Self { session_id, text } = self;
         Ok(Answer::Later(Box::pin(async move {
             let imported = import(&text, ImportOptions::default())
                 .map_err(|error| Refused::Parameters(format!("text: {error}")))?;
-            if asked.runtime.summary(&session_id).await?.is_some() {
+            if scope.runtime.summary(&session_id).await?.is_some() {
                 return Err(Refused::Parameters(format!(
                     "session {session_id} already exists; choose another id"
                 )));
@@ -376,8 +376,8 @@ impl Operation for ImportSession {
                 Message::User(_) | Message::ToolResult(_) => None,
             });
             let model = model.into_iter().next().unwrap_or_else(|| "imported".to_owned());
-            let agent = if asked.has_agent { asked.agent } else { Arc::new(Agent::new(model)) };
-            let session = asked.runtime.join(&session_id, agent).await?;
+            let agent = if scope.has_agent { scope.agent } else { Arc::new(Agent::new(model)) };
+            let session = scope.runtime.join(&session_id, agent).await?;
             session.import(imported.entries.clone(), imported.leaf).await?;
             Ok(Imported {
                 session_id,

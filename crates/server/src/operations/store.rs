@@ -11,7 +11,7 @@ use greenroom::{DeletionReason, DueSession, Retention, RetentionRule};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Access, Answer, Asked, Nothing, Operation, Performed, Refused, Route, Verb};
+use super::{Access, Answer, CallScope, Nothing, Operation, Performed, Refused, Route, Verb};
 
 /// Backs up the store to a directory of the server's machine, while it is used. The answer comes when the backup is
 /// whole.
@@ -45,13 +45,13 @@ impl Operation for BackUpStore {
     type Output = BackedUp;
     type Outcome = Nothing;
 
-    async fn perform(self, asked: Asked) -> Performed<Self> {
+    async fn perform(self, scope: CallScope) -> Performed<Self> {
         let dir = self.dir;
         if !dir.is_absolute() {
             return Err(Refused::Parameters(format!("`dir` is {dir:?}; it must be an absolute path")));
         }
         Ok(Answer::Later(Box::pin(async move {
-            let info = asked.runtime.backup(&dir, &Arc::default()).await?;
+            let info = scope.runtime.backup(&dir, &Arc::default()).await?;
             let (made_at_ms, sessions) = (info.made_at_ms, info.sessions);
             Ok(BackedUp { dir, made_at_ms, sessions, entries: info.entries, bytes: info.bytes })
         })))
@@ -164,15 +164,15 @@ impl Operation for PruneSessions {
     type Output = PrunedSessions;
     type Outcome = Nothing;
 
-    async fn perform(self, asked: Asked) -> Performed<Self> {
-        let policy = self.policy().unwrap_or_else(|| asked.runtime.retention().clone());
+    async fn perform(self, scope: CallScope) -> Performed<Self> {
+        let policy = self.policy().unwrap_or_else(|| scope.runtime.retention().clone());
         if policy == Retention::default() {
             let none =
                 "there is no limit: give `age_max_s`, `sessions_max` or `rules`, or configure a retention";
             return Err(Refused::Parameters(none.to_owned()));
         }
         Ok(Answer::Later(Box::pin(async move {
-            let (dry_run, runtime) = (self.dry_run, asked.runtime);
+            let (dry_run, runtime) = (self.dry_run, scope.runtime);
             let (sessions, used_again, reason) = if dry_run {
                 (runtime.due_for_deletion(&policy).await?, 0, None)
             } else {

@@ -15,7 +15,7 @@ use greenroom_store::faults::MemoryFiles;
 use greenroom_store::{Batch, Store, StoreOptions};
 use serde_json::{Value, json};
 
-use super::{Access, Answer, Asked, OpenConsumers, Refused, Runs, call, methods, schema};
+use super::{Access, Answer, CallScope, OpenConsumers, Refused, Runs, call, methods, schema};
 
 struct Client {
     runtime: Runtime,
@@ -52,7 +52,7 @@ impl Client {
     /// The answer to a call, and the outcome of its work.
     async fn ask(&self, method: &str, params: Value) -> Result<(Value, Option<Value>), Refused> {
         let call = call(method, params)?;
-        let mut asked = Asked {
+        let mut scope = CallScope {
             runtime: self.runtime.clone(),
             agent: Arc::clone(&self.agent),
             has_agent: true,
@@ -63,9 +63,9 @@ impl Client {
             choice: None,
         };
         if let Some(id) = call.session_id() {
-            asked.open(call.access(), id).await?;
+            scope.open(call.access(), id).await?;
         }
-        Ok(match call.perform(asked).await? {
+        Ok(match call.perform(scope).await? {
             Answer::Now(answer) => (answer, None),
             Answer::Later(task) => (task.await?, None),
             Answer::Work(work) => {
@@ -182,7 +182,7 @@ async fn every_operation_does_what_it_says() {
             };
             assert_eq!(value.pointer(pointer), Some(&wanted), "{method}: {value}");
         }
-        // What was sent on has to end before the next thing is asked.
+        // What was sent on has to end before the next thing is scope.
         while client.runtime.session("a").await.is_ok_and(|session| session.is_live())
             && client.runtime.session("a").await.unwrap().state().await.unwrap().status
                 != greenroom::Status::Idle

@@ -12,7 +12,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::read::stored;
-use super::{Answer, Asked, Nothing, Operation, Performed, Route};
+use super::{Answer, CallScope, Nothing, Operation, Performed, Route};
 
 /// The branches of a session.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
@@ -62,9 +62,9 @@ impl Operation for SessionTree {
         Some(&self.session_id)
     }
 
-    async fn perform(self, asked: Asked) -> Performed<Self> {
+    async fn perform(self, scope: CallScope) -> Performed<Self> {
         Ok(Answer::Later(Box::pin(async move {
-            let (session, entries) = stored(&asked, &self.session_id).await?;
+            let (session, entries) = stored(&scope, &self.session_id).await?;
             Ok(Tree { leaf: session.leaf, branches: branches(&entries, session.leaf) })
         })))
     }

@@ -6,7 +6,7 @@ use greenroom::{Error, Period, Spending};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Answer, Asked, Label, Nothing, Operation, Performed, Reach, Refused, Route};
+use super::{Answer, CallScope, Label, Nothing, Operation, Performed, Reach, Refused, Route};
 use crate::problem::{Problem, ProblemKind};
 
 /// Reports what was spent by hour or day: by all sessions together, or by the values of a label. What a deleted session spent
@@ -72,11 +72,11 @@ impl Operation for ReportUsage {
     type Output = UsageReported;
     type Outcome = Nothing;
 
-    async fn perform(self, asked: Asked) -> Performed<Self> {
-        let query = match self.label_for(asked.within.as_deref())? {
-            (None, _) => asked.runtime.spending(),
-            (Some(label), None) => asked.runtime.spending().by(label),
-            (Some(label), Some(value)) => asked.runtime.spending().of(label, value),
+    async fn perform(self, scope: CallScope) -> Performed<Self> {
+        let query = match self.label_for(scope.within.as_deref())? {
+            (None, _) => scope.runtime.spending(),
+            (Some(label), None) => scope.runtime.spending().by(label),
+            (Some(label), Some(value)) => scope.runtime.spending().of(label, value),
         };
         let query = query.per(self.per).last(self.last);
         Ok(Answer::Later(Box::pin(async move {

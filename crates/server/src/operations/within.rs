@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Asked, Label, Refused};
+use super::{CallScope, Label, Refused};
 
 impl Label {
     /// The label as a set of one.
@@ -14,7 +14,7 @@ impl Label {
     }
 }
 
-impl Asked {
+impl CallScope {
     /// Whether this session exists for the client.
     ///
     /// # Errors

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::{
-    Access, Answer, Asked, Ended, Nothing, Operation, Performed, Refused, Route, Task, Verb, Work, begun,
+    Access, Answer, CallScope, Ended, Nothing, Operation, Performed, Refused, Route, Task, Verb, Work, begun,
 };
 
 /// The work was accepted.
@@ -125,11 +125,11 @@ impl Operation for PromptSession {
         Some(&self.session_id)
     }
 
-    async fn perform(self, asked: Asked) -> Performed<Self> {
+    async fn perform(self, scope: CallScope) -> Performed<Self> {
         let Self { session_id, text, key, images, settings, output_schema, cost_limit_usd, timeout_s } = self;
         let prompt = prompt(text, &images)?;
         settings.check().map_err(Error::from)?;
-        let mut request = asked.session()?.prompt(prompt).settings(settings);
+        let mut request = scope.session()?.prompt(prompt).settings(settings);
         if let Some(key) = key {
             request = request.once(key);
         }
@@ -169,9 +169,9 @@ impl Operation for ResumeSession {
         Some(&self.session_id)
     }
 
-    async fn perform(self, asked: Asked) -> Performed<Self> {
+    async fn perform(self, scope: CallScope) -> Performed<Self> {
         self.settings.check().map_err(Error::from)?;
-        let request = asked.session()?.resume().settings(self.settings);
+        let request = scope.session()?.resume().settings(self.settings);
         run(self.session_id, request, self.output_schema).await
     }
 }
@@ -263,9 +263,9 @@ impl Operation for Steer {
         Some(&self.session_id)
     }
 
-    async fn perform(self, asked: Asked) -> Performed<Self> {
+    async fn perform(self, scope: CallScope) -> Performed<Self> {
         let prompt = prompt(self.text, &self.images)?;
-        Ok(Answer::Now(Sent::of(&asked.session()?.steer(prompt).await?)))
+        Ok(Answer::Now(Sent::of(&scope.session()?.steer(prompt).await?)))
     }
 }
 
@@ -301,9 +301,9 @@ impl Operation for FollowUp {
         Some(&self.session_id)
     }
 
-    async fn perform(self, asked: Asked) -> Performed<Self> {
+    async fn perform(self, scope: CallScope) -> Performed<Self> {
         let prompt = prompt(self.text, &self.images)?;
-        Ok(Answer::Now(Sent::of(&asked.session()?.follow_up(prompt).await?)))
+        Ok(Answer::Now(Sent::of(&scope.session()?.follow_up(prompt).await?)))
     }
 }
 
@@ -347,9 +347,9 @@ impl Operation for CompactSession {
         Some(&self.session_id)
     }
 
-    async fn perform(self, asked: Asked) -> Performed<Self> {
+    async fn perform(self, scope: CallScope) -> Performed<Self> {
         let Self { session_id, keep_recent, focus, force } = self;
-        let session = asked.session()?.clone();
+        let session = scope.session()?.clone();
         if session.state().await?.status != Status::Idle {
             return Err(Error::NotIdle { session: session_id, what: "compact it" }.into());
         }
@@ -411,8 +411,8 @@ impl Operation for PlanSession {
         Some(&self.session_id)
     }
 
-    async fn perform(self, asked: Asked) -> Performed<Self> {
-        let session = asked.session()?;
+    async fn perform(self, scope: CallScope) -> Performed<Self> {
+        let session = scope.session()?;
         let options = CompactOptions { keep_recent: self.keep_recent, ..CompactOptions::default() };
         let planned = session.plan(options).await;
         // That there is nothing to compact is an answer here, and not an error.
@@ -477,8 +477,8 @@ impl Operation for UndoCompaction {
         Some(&self.session_id)
     }
 
-    async fn perform(self, asked: Asked) -> Performed<Self> {
-        let session = asked.session()?;
+    async fn perform(self, scope: CallScope) -> Performed<Self> {
+        let session = scope.session()?;
         let context = match self.back_to {
             None => session.undo_compaction().await?,
             Some(entry) => session.undo_compactions_to(entry).await?,

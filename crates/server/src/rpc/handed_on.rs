@@ -23,12 +23,13 @@ const CUT_OFF: &str = "the host ended before the work was complete; finished ste
 #[derive(Debug, Default)]
 pub struct Unanswered {
     /// The requests of each message: several if it was a batch.
-    asked: Vec<Asked>,
+    messages: Vec<IncomingMessage>,
     work: Vec<Taken>,
 }
 
+/// A message for the host.
 #[derive(Debug)]
-struct Asked {
+struct IncomingMessage {
     requests: Vec<Request>,
     is_batch: bool,
 }
@@ -57,7 +58,7 @@ impl Unanswered {
         let is_batch = message.is_array();
         let requests: Vec<Request> = each(&message).filter_map(Request::of).collect();
         if !requests.is_empty() {
-            self.asked.push(Asked { requests, is_batch });
+            self.messages.push(IncomingMessage { requests, is_batch });
         }
     }
 
@@ -66,7 +67,7 @@ impl Unanswered {
         let id = wire::id_of(beginning);
         if !id.is_null() {
             let requests = vec![Request { id, outcome: "", session_id: Value::Null }];
-            self.asked.push(Asked { requests, is_batch: false });
+            self.messages.push(IncomingMessage { requests, is_batch: false });
         }
     }
 
@@ -90,12 +91,14 @@ impl Unanswered {
 
     fn answered(&mut self, answer: &Value) {
         let Some(id) = answer.get("id") else { return };
-        for place in 0..self.asked.len() {
-            let Some(asked) = self.asked.get_mut(place) else { return };
-            let Some(request) = asked.requests.iter().position(|request| request.id == *id) else { continue };
-            let request = asked.requests.remove(request);
-            if asked.requests.is_empty() {
-                self.asked.remove(place);
+        for place in 0..self.messages.len() {
+            let Some(message) = self.messages.get_mut(place) else { return };
+            let Some(request) = message.requests.iter().position(|request| request.id == *id) else {
+                continue;
+            };
+            let request = message.requests.remove(request);
+            if message.requests.is_empty() {
+                self.messages.remove(place);
             }
             if !request.outcome.is_empty() && answer.get("result").is_some() {
                 let entry_id = answer.pointer("/result/entry_id").cloned();
@@ -109,7 +112,7 @@ impl Unanswered {
     /// cut off.
     pub fn host_ended(&mut self) -> Vec<String> {
         let mut lines = Vec::new();
-        for Asked { requests, is_batch } in self.asked.drain(..) {
+        for IncomingMessage { requests, is_batch } in self.messages.drain(..) {
             let problem = Problem::new(ProblemKind::Closed, NOT_ANSWERED);
             let refuse = |request: &Request| {
                 let refused = operations::Refused::Problem(Box::new(problem.clone()));

@@ -13,7 +13,7 @@ use autoagents::llm::backends::openai::{OpenAI, OpenAIApiMode};
 use autoagents::llm::builder::LLMBuilder;
 use autoagents_derive::{AgentHooks, AgentOutput, ToolInput, agent, tool};
 use futures_util::StreamExt;
-use peers_fleet::{Asked, measured};
+use peers_fleet::{Workload, measured};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -54,14 +54,14 @@ type Handle = DirectAgentHandle<ReActAgent<LookAgent>>;
 
 #[tokio::main]
 async fn main() {
-    let asked = Asked::of_command_line();
-    let streams = asked.streams;
+    let workload = Workload::of_command_line();
+    let streams = workload.streams;
     // It joins paths to the URL, which therefore ends with a slash.
     let builder = LLMBuilder::<OpenAI>::new().api_key("any").model("simulated");
-    let builder = builder.base_url(format!("{}/", asked.url)).api_mode(OpenAIApiMode::ChatCompletions);
+    let builder = builder.base_url(format!("{}/", workload.url)).api_mode(OpenAIApiMode::ChatCompletions);
     let llm: Arc<OpenAI> = builder.build().expect("a client");
     // All messages of all runs are kept.
-    let window = asked.runs * 4 + 1;
+    let window = workload.runs * 4 + 1;
     let make = || {
         let llm: Arc<dyn LLMProvider> = llm.clone();
         async move {
@@ -73,7 +73,7 @@ async fn main() {
             handle
         }
     };
-    measured(&asked, make, move |handle: Handle| async move {
+    measured(&workload, make, move |handle: Handle| async move {
         let task = Task::new("Where is the word?");
         if streams {
             let mut stream = handle.agent.run_stream(task).await.expect("a stream");

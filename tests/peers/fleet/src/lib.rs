@@ -10,7 +10,7 @@ use tokio::sync::Semaphore;
 
 /// What the benchmark asks for, as `name=value`.
 #[derive(Debug, Clone)]
-pub struct Asked {
+pub struct Workload {
     /// The URL of the model's API.
     pub url: String,
     pub agents: usize,
@@ -22,7 +22,7 @@ pub struct Asked {
     pub streams: bool,
 }
 
-impl Asked {
+impl Workload {
     /// Reads the command line.
     ///
     /// # Panics
@@ -45,17 +45,17 @@ impl Asked {
 
 /// Lets all agents work at the same time, each with one run after the other, and says what it took. `agent` makes an agent,
 /// and `run` is one run of it; the agent with its conversation comes back, so that all are alive at the end.
-pub async fn measured<A, M, R>(asked: &Asked, agent: impl Fn() -> M, run: impl Fn(A) -> R + Clone + Send + 'static)
+pub async fn measured<A, M, R>(workload: &Workload, agent: impl Fn() -> M, run: impl Fn(A) -> R + Clone + Send + 'static)
 where
     A: Send + 'static,
     M: Future<Output = A> + Send + 'static,
     R: Future<Output = A> + Send,
 {
     let (began, cpu, rss) = (Instant::now(), cpu_s(), rss_mib());
-    let places = Arc::new(Semaphore::new(asked.in_flight));
+    let places = Arc::new(Semaphore::new(workload.in_flight));
     let mut fleet = Vec::new();
-    for _ in 0..asked.agents {
-        let (making, run, places, runs) = (agent(), run.clone(), Arc::clone(&places), asked.runs);
+    for _ in 0..workload.agents {
+        let (making, run, places, runs) = (agent(), run.clone(), Arc::clone(&places), workload.runs);
         fleet.push(tokio::spawn(async move {
             let mut agent = making.await;
             for _ in 0..runs {
@@ -69,9 +69,9 @@ where
     for agent in fleet {
         alive.push(agent.await.expect("no agent panics"));
     }
-    let (all, rss_now) = ((asked.agents * asked.runs) as f64, rss_mib());
+    let (all, rss_now) = ((workload.agents * workload.runs) as f64, rss_mib());
     let rate = all / began.elapsed().as_secs_f64();
-    let each = (rss_now - rss) * 1024.0 / asked.agents as f64;
+    let each = (rss_now - rss) * 1024.0 / workload.agents as f64;
     println!("{rate} {} {rss_now} {each}", (cpu_s() - cpu) * 1e6 / all);
     drop(alive);
 }

@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 
 use futures_util::StreamExt;
-use peers_fleet::{Asked, measured};
+use peers_fleet::{Workload, measured};
 use rig::AgentBuilder;
 use rig::agent::MultiTurnStreamItem;
 use rig::completion::Message;
@@ -43,16 +43,16 @@ impl Tool for Look {
 
 #[tokio::main]
 async fn main() {
-    let asked = Asked::of_command_line();
-    let streams = asked.streams;
+    let workload = Workload::of_command_line();
+    let streams = workload.streams;
     let mut config = OpenAIConfig::new("any");
-    config.base_url.clone_from(&asked.url);
+    config.base_url.clone_from(&workload.url);
     let model = config.client().chat("simulated");
     let make = || {
         let agent = AgentBuilder::new(model.clone()).preamble("Look things up.").tool(Look).build();
         async move { (Arc::new(agent), Vec::<Message>::new()) }
     };
-    measured(&asked, make, move |(agent, mut history): (Arc<Agent>, Vec<Message>)| async move {
+    measured(&workload, make, move |(agent, mut history): (Arc<Agent>, Vec<Message>)| async move {
         let prompt = "Where is the word?";
         if streams {
             let runner = agent.prompt(prompt).history(history.clone()).max_turns(3);

@@ -103,12 +103,12 @@ fn cases() -> Vec<Case> {
     cases
 }
 
-fn press(form: &mut Form, code: KeyCode) -> Result<Asked, String> {
+fn press(form: &mut Form, code: KeyCode) -> Result<AskOutcome, String> {
     form.key(KeyEvent::from(code), false)
 }
 
 /// Tries to approve, as a hasty user would.
-fn approves(form: &mut Form) -> Result<Asked, String> {
+fn approves(form: &mut Form) -> Result<AskOutcome, String> {
     press(form, KeyCode::Char('1'))
 }
 
@@ -197,7 +197,7 @@ fn check(case: &Case, (columns, rows): (usize, usize)) -> usize {
         let is_shown = quoted.contains(part) || all.contains(part) || text.contains(part);
         assert!(is_shown, "{}: {part:.200?} is not in {quoted:.3000?}", at());
     }
-    assert_eq!(approves(&mut form), Ok(Asked::Answered(json!("yes"))), "{}", at());
+    assert_eq!(approves(&mut form), Ok(AskOutcome::Answered(json!("yes"))), "{}", at());
     pages
 }
 
@@ -223,7 +223,7 @@ fn the_end_may_be_read_first_and_what_was_passed_over_is_counted() {
     let (drawn, _) = form.layout(79, 20, foot(79));
     let screen = drawn.iter().map(Row::text).collect::<Vec<_>>().join("\n");
     assert!(screen.contains("rm -rf ~") && screen.contains("rows before were not seen"), "{screen}");
-    assert_eq!(approves(&mut form), Ok(Asked::Answered(json!("yes"))));
+    assert_eq!(approves(&mut form), Ok(AskOutcome::Answered(json!("yes"))));
     // In another width it is another text, which was not read.
     form.layout(60, 20, foot(60));
     assert!(approves(&mut form).is_err());
@@ -236,12 +236,12 @@ fn the_end_may_be_read_first_and_what_was_passed_over_is_counted() {
 fn no_needs_no_reading() {
     let case = &cases()[0];
     let mut form = Form::new(case.text, &case.approval);
-    assert_eq!(press(&mut form, KeyCode::Char('3')), Ok(Asked::Refused(json!("no"))));
+    assert_eq!(press(&mut form, KeyCode::Char('3')), Ok(AskOutcome::Refused(json!("no"))));
     press(&mut form, KeyCode::Char('4')).unwrap();
     for c in "use git clean".chars() {
         press(&mut form, KeyCode::Char(c)).unwrap();
     }
-    assert_eq!(press(&mut form, KeyCode::Enter), Ok(Asked::Answered(json!({ "no": "use git clean" }))));
+    assert_eq!(press(&mut form, KeyCode::Enter), Ok(AskOutcome::Answered(json!({ "no": "use git clean" }))));
 }
 
 #[test]

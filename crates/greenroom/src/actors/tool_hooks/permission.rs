@@ -31,7 +31,7 @@ pub(super) enum Permitted {
 }
 
 /// A call to decide about.
-pub(super) struct Asked<'a> {
+pub(super) struct ProposedCall<'a> {
     pub(super) session: &'a str,
     pub(super) tool: &'a dyn Tool,
     pub(super) name: &'a str,
@@ -39,8 +39,12 @@ pub(super) struct Asked<'a> {
 }
 
 /// Decides whether a call runs.
-pub(super) async fn permit(permissions: &Permissions, asked: &Asked<'_>, questions: &Questions) -> Permitted {
-    let Asked { session, tool, name, arguments } = *asked;
+pub(super) async fn permit(
+    permissions: &Permissions,
+    proposed: &ProposedCall<'_>,
+    questions: &Questions,
+) -> Permitted {
+    let ProposedCall { session, tool, name, arguments } = *proposed;
     let call = Call::new(name, arguments).read_only(tool.is_read_only());
     refresh(permissions).await;
     let workspace = permissions.policy();

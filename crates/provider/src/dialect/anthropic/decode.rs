@@ -13,7 +13,7 @@ use serde_json::value::RawValue;
 use super::DIALECT;
 use crate::classify::one_line;
 use crate::dialect::fields::Fields;
-use crate::dialect::{Asked, Decoder, Ids, Progress, Taken, error_in_stream, with_calls};
+use crate::dialect::{CallContext, Decoder, Ids, Progress, Taken, error_in_stream, with_calls};
 use crate::{ProviderError, Purpose, ReplyEvent};
 
 /// The decoder of one answer.
@@ -436,7 +436,7 @@ impl Decoder for AnthropicDecoder {
 
     fn finish(
         self: Box<Self>,
-        asked: &Asked<'_>,
+        context: &CallContext<'_>,
         events: &mut VecDeque<ReplyEvent>,
     ) -> Result<AssistantMessage, ProviderError> {
         let mut dropped = BTreeMap::<String, usize>::new();
@@ -449,7 +449,7 @@ impl Decoder for AnthropicDecoder {
         let stop = match reason {
             "max_tokens" => StopReason::Length,
             "tool_use" => StopReason::ToolCalls,
-            "compaction" if asked.purpose == Purpose::Compaction => StopReason::Stop,
+            "compaction" if context.purpose == Purpose::Compaction => StopReason::Stop,
             "pause_turn" | "compaction" => StopReason::Paused,
             "refusal" => StopReason::ContentFilter,
             "model_context_window_exceeded" if self.has_output() => StopReason::Length,
@@ -461,8 +461,8 @@ impl Decoder for AnthropicDecoder {
             // `end_turn`, `stop_sequence`, and reasons that are unknown today.
             _ => StopReason::Stop,
         };
-        let mut ids = Ids::new(asked.messages);
-        let is_compaction = asked.purpose == Purpose::Compaction;
+        let mut ids = Ids::new(context.messages);
+        let is_compaction = context.purpose == Purpose::Compaction;
         let parts = |block: Block| {
             // What the user reads is also in the block.
             let summary = block.fields.text("content").filter(|_| is_compaction && block.has_ended);
@@ -474,8 +474,8 @@ impl Decoder for AnthropicDecoder {
         Ok(AssistantMessage {
             stop: with_calls(stop, &content),
             content,
-            provider: asked.provider.to_owned(),
-            model: asked.model.to_owned(),
+            provider: context.provider.to_owned(),
+            model: context.model.to_owned(),
             usage,
             stop_raw: self.stop_raw,
             error: None,

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::classify::classify;
-use crate::dialect::{Asked, Progress, Taken};
+use crate::dialect::{CallContext, Progress, Taken};
 use crate::{ModelSettings, OutputSchema, Purpose, ReasoningEffort, ReplyEvent, ToolChoice};
 
 fn request(messages: Vec<Message>) -> Request {
@@ -103,8 +103,8 @@ fn decode_for(
         assert!(matches!(taken, Taken::Progress | Taken::Nothing), "{event}: {taken:?}");
     }
     let progress = decoder.progress();
-    let asked = Asked { provider: "anthropic", model: "m", purpose, messages: &[] };
-    (decoder.finish(&asked, &mut shown), shown.into(), progress)
+    let context = CallContext { provider: "anthropic", model: "m", purpose, messages: &[] };
+    (decoder.finish(&context, &mut shown), shown.into(), progress)
 }
 
 /// Decodes the events of a step.

@@ -12,7 +12,7 @@ use serde_json::value::RawValue;
 use super::{DIALECT, is_thought, opaque_reasoning};
 use crate::classify::one_line;
 use crate::dialect::fields::Fields;
-use crate::dialect::{Asked, Decoder, Ids, Progress, Taken, with_calls};
+use crate::dialect::{CallContext, Decoder, Ids, Progress, Taken, with_calls};
 use crate::{ProviderError, ReplyEvent};
 
 /// The decoder of one answer.
@@ -298,7 +298,7 @@ impl Decoder for GeminiDecoder {
 
     fn finish(
         self: Box<Self>,
-        asked: &Asked<'_>,
+        context: &CallContext<'_>,
         _: &mut VecDeque<ReplyEvent>,
     ) -> Result<AssistantMessage, ProviderError> {
         let failed = |class, message| Err(ProviderError::new(Failure::new(class, message), ""));
@@ -337,13 +337,13 @@ impl Decoder for GeminiDecoder {
             // `STOP`, `OTHER`, and reasons that are unknown today.
             _ => StopReason::Stop,
         };
-        let mut ids = Ids::new(asked.messages);
+        let mut ids = Ids::new(context.messages);
         let content: Vec<Part> = self.pieces.into_iter().flat_map(|piece| piece.parts(&mut ids)).collect();
         Ok(AssistantMessage {
             stop: with_calls(stop, &content),
             content,
-            provider: asked.provider.to_owned(),
-            model: asked.model.to_owned(),
+            provider: context.provider.to_owned(),
+            model: context.model.to_owned(),
             usage: self.usage.usage(),
             stop_raw: self.finish.or(self.blocked),
             error: None,

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::classify::classify;
-use crate::dialect::{Asked, Progress, Taken};
+use crate::dialect::{CallContext, Progress, Taken};
 use crate::{ModelSettings, OutputSchema, ProviderError, Purpose, ReasoningEffort, ReplyEvent, ToolChoice};
 
 /// A model that signs its calls, and one that does not.
@@ -115,8 +115,8 @@ fn decode_raw(chunks: &[&str]) -> Decoded {
         assert!(matches!(taken, Taken::Progress | Taken::Nothing), "{chunk}: {taken:?}");
     }
     let progress = decoder.progress();
-    let asked = Asked { provider: "google", model: "m", purpose: Purpose::Step, messages: &[] };
-    Decoded { answer: decoder.finish(&asked, &mut shown), shown: shown.into(), progress }
+    let context = CallContext { provider: "google", model: "m", purpose: Purpose::Step, messages: &[] };
+    Decoded { answer: decoder.finish(&context, &mut shown), shown: shown.into(), progress }
 }
 
 fn decode(chunks: &[Value]) -> Decoded {

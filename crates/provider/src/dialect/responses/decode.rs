@@ -14,7 +14,7 @@ use super::DIALECT;
 use super::item::{Kind, raw, take_text};
 use crate::dialect::chat::stop_reason;
 use crate::dialect::fields::Fields;
-use crate::dialect::{Asked, Decoder, Ids, Progress, Taken, with_calls};
+use crate::dialect::{CallContext, Decoder, Ids, Progress, Taken, with_calls};
 use crate::{ProviderError, Purpose, ReplyEvent};
 
 /// The decoder of one answer.
@@ -512,7 +512,7 @@ impl Decoder for ResponsesDecoder {
 
     fn finish(
         self: Box<Self>,
-        asked: &Asked<'_>,
+        context: &CallContext<'_>,
         _: &mut VecDeque<ReplyEvent>,
     ) -> Result<AssistantMessage, ProviderError> {
         let reason = match self.stop_raw.as_deref() {
@@ -521,8 +521,8 @@ impl Decoder for ResponsesDecoder {
             reason => reason.unwrap_or_default(),
         };
         let stop = stop_reason(reason, self.has_output())?;
-        let mut ids = Ids::new(asked.messages);
-        let content: Vec<Part> = if asked.purpose == Purpose::Compaction {
+        let mut ids = Ids::new(context.messages);
+        let content: Vec<Part> = if context.purpose == Purpose::Compaction {
             self.items.into_iter().filter_map(Item::whole).collect()
         } else {
             self.items.into_iter().flat_map(|item| item.parts(&mut ids)).collect()
@@ -530,8 +530,8 @@ impl Decoder for ResponsesDecoder {
         Ok(AssistantMessage {
             stop: with_calls(stop, &content),
             content,
-            provider: asked.provider.to_owned(),
-            model: asked.model.to_owned(),
+            provider: context.provider.to_owned(),
+            model: context.model.to_owned(),
             usage: self.usage,
             stop_raw: self.stop_raw,
             error: None,

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::classify::classify;
-use crate::dialect::{Asked, Progress, Taken, error_in_stream};
+use crate::dialect::{CallContext, Progress, Taken, error_in_stream};
 use crate::{ModelSettings, OutputSchema, ProviderError, Purpose, ReasoningEffort, ReplyEvent, ToolChoice};
 
 fn request(model: &str, messages: Vec<Message>) -> Request {
@@ -112,8 +112,8 @@ fn decode(events: &[String]) -> Decoded {
         assert!(matches!(taken, Taken::Progress | Taken::Nothing), "{event}: {taken:?}");
     }
     let progress = decoder.progress();
-    let asked = Asked { provider: "openai", model: "gpt-5", purpose: Purpose::Step, messages: &[] };
-    Decoded { answer: decoder.finish(&asked, &mut shown), shown: shown.into(), progress }
+    let context = CallContext { provider: "openai", model: "gpt-5", purpose: Purpose::Step, messages: &[] };
+    Decoded { answer: decoder.finish(&context, &mut shown), shown: shown.into(), progress }
 }
 
 fn content(events: &[String]) -> Vec<Part> {
@@ -854,8 +854,9 @@ fn a_compaction_is_asked_for_and_sent_back_as_it_came() {
     );
     let mut decoder: Box<dyn Decoder> = Box::<decode::ResponsesDecoder>::default();
     assert_eq!(decoder.take(&arrived, &mut VecDeque::new()), Taken::Progress);
-    let asked = Asked { provider: "openai", model: "gpt-5", purpose: Purpose::Compaction, messages: &[] };
-    let answer = decoder.finish(&asked, &mut VecDeque::new()).unwrap();
+    let context =
+        CallContext { provider: "openai", model: "gpt-5", purpose: Purpose::Compaction, messages: &[] };
+    let answer = decoder.finish(&context, &mut VecDeque::new()).unwrap();
     assert_eq!((answer.stop, answer.usage.map(|usage| usage.output_tokens)), (StopReason::Stop, Some(438)));
     assert_eq!(answer.content, items.map(block), "each item as it came, in order");
 
@@ -901,8 +902,9 @@ fn xai_compacts_a_conversation_to_one_item() {
     );
     let mut decoder: Box<dyn Decoder> = Box::<decode::ResponsesDecoder>::default();
     assert_eq!(decoder.take(&whole, &mut VecDeque::new()), Taken::Progress);
-    let asked = Asked { provider: "xai", model: "grok-4", purpose: Purpose::Compaction, messages: &[] };
-    let answer = decoder.finish(&asked, &mut VecDeque::new()).unwrap();
+    let context =
+        CallContext { provider: "xai", model: "grok-4", purpose: Purpose::Compaction, messages: &[] };
+    let answer = decoder.finish(&context, &mut VecDeque::new()).unwrap();
     assert_eq!(answer.content, [block(ITEM)]);
     let native = Block::Native(greenroom_kernel::Native {
         provider: "xai".to_owned(),
