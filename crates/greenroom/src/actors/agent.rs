@@ -113,33 +113,33 @@ impl AgentState {
             }
             AgentMessage::FlushEvents => self.tell_session(SessionMessage::EventsFlushed),
             AgentMessage::Begin(begin) => self.begin(myself, *begin),
-            AgentMessage::Suspend { stamp } => self.suspend(stamp),
+            AgentMessage::Suspend { attempt } => self.suspend(attempt),
             AgentMessage::Continue { mut running, tracker } => {
                 running.begin.tracker = tracker;
                 let line = running.line.clone();
                 self.running = Some(running);
                 line.wake_up(myself.clone());
             }
-            AgentMessage::Recorded { stamp, delivered, answer, is_measuring } => {
-                let Some(running) = self.current(stamp) else { return };
+            AgentMessage::Recorded { attempt, delivered, answer, is_measuring } => {
+                let Some(running) = self.current(attempt) else { return };
                 running.begin.answer = answer;
                 running.begin.is_measuring = is_measuring;
                 let was_held = std::mem::take(&mut running.begin.is_held);
                 let input = if was_held { Input::Begin } else { Input::Recorded { delivered } };
-                self.input(myself, stamp, input);
+                self.input(myself, attempt, input);
             }
-            AgentMessage::Compacted { stamp, installed, floor, why } => {
+            AgentMessage::Compacted { attempt, installed, floor, why } => {
                 self.input(
                     myself,
-                    stamp,
+                    attempt,
                     Input::Compacted { installed, floor: floor.map(|floor| *floor), why },
                 );
             }
-            AgentMessage::FellBack { stamp, agent, provider, settings, failure } => {
-                self.fell_back(myself, stamp, agent, provider, *settings, *failure);
+            AgentMessage::FellBack { attempt, agent, provider, settings, failure } => {
+                self.fell_back(myself, attempt, agent, provider, *settings, *failure);
             }
-            AgentMessage::Sized { stamp, measured, context } => {
-                let Some(running) = self.current(stamp) else { return };
+            AgentMessage::Sized { attempt, measured, context } => {
+                let Some(running) = self.current(attempt) else { return };
                 // If a crashed tracker and its successor both answer, the second answer is ignored.
                 if !std::mem::take(&mut running.measuring) {
                     return;
@@ -147,49 +147,53 @@ impl AgentState {
                 let mut size = measured.size.clone();
                 if size.nears.is_some() {
                     let measured = measured.clone();
-                    let _ = self.session.cast(SessionMessage::Nears { stamp, measured }.into());
+                    let _ = self.session.cast(SessionMessage::Nears { attempt, measured }.into());
                 }
-                let Some(running) = self.current(stamp) else { return };
+                let Some(running) = self.current(attempt) else { return };
                 running.measured = Some(measured);
                 running.context = context;
-                size.is_uncertain = size.is_uncertain && self.can_count(stamp);
-                self.input(myself, stamp, Input::Size(size));
+                size.is_uncertain = size.is_uncertain && self.can_count(attempt);
+                self.input(myself, attempt, Input::Size(size));
                 // If another step comes first, such as a compaction, this context is outdated by the next
                 // model call.
-                if let Some(running) = self.current(stamp) {
+                if let Some(running) = self.current(attempt) {
                     running.context = None;
                 }
             }
-            AgentMessage::Context { stamp, messages } => self.ask(myself, stamp, messages),
+            AgentMessage::Context { attempt, messages } => self.ask(myself, attempt, messages),
             AgentMessage::TrackerRestarted { tracker } => self.measure_anew(myself, tracker),
-            AgentMessage::Abort { stamp, cause } => self.abort(myself, stamp, cause),
-            AgentMessage::Counted { stamp, call, tokens } => self.counted(myself, stamp, call, tokens),
-            AgentMessage::ModelOver { stamp, call, outcome } => self.model_over(myself, stamp, call, outcome),
-            AgentMessage::ToolOver { stamp, result } => self.input(myself, stamp, Input::ToolEnded(result)),
-            AgentMessage::ToolsOver { stamp } => {
-                if let Some(running) = self.current(stamp) {
+            AgentMessage::Abort { attempt, cause } => self.abort(myself, attempt, cause),
+            AgentMessage::Counted { attempt, call, tokens } => self.counted(myself, attempt, call, tokens),
+            AgentMessage::ModelOver { attempt, call, outcome } => {
+                self.model_over(myself, attempt, call, outcome)
+            }
+            AgentMessage::ToolOver { attempt, result } => {
+                self.input(myself, attempt, Input::ToolEnded(result))
+            }
+            AgentMessage::ToolsOver { attempt } => {
+                if let Some(running) = self.current(attempt) {
                     running.tools = None;
                 }
-                self.abort_when_quiet(myself, stamp);
+                self.abort_when_quiet(myself, attempt);
             }
-            AgentMessage::Validated { stamp, verdict } => {
-                self.input(myself, stamp, Input::Validated(verdict));
+            AgentMessage::Validated { attempt, verdict } => {
+                self.input(myself, attempt, Input::Validated(verdict));
             }
-            AgentMessage::Waited { stamp, call } => {
-                if self.current(stamp).is_some_and(|running| running.call == call) {
-                    self.input(myself, stamp, Input::Waited);
+            AgentMessage::Waited { attempt, call } => {
+                if self.current(attempt).is_some_and(|running| running.call == call) {
+                    self.input(myself, attempt, Input::Waited);
                 }
             }
         }
     }
 
     /// Returns the run in progress if the message is about it. Late messages are dropped here.
-    fn current(&mut self, stamp: RunAttempt) -> Option<&mut Running> {
-        self.running.as_deref_mut().filter(|running| running.begin.stamp == stamp)
+    fn current(&mut self, attempt: RunAttempt) -> Option<&mut Running> {
+        self.running.as_deref_mut().filter(|running| running.begin.attempt == attempt)
     }
 
-    fn publish(&self, stamp: RunAttempt, kind: EventKind) {
-        self.shared.publish_of_run(&self.deps.bus, stamp.run, kind);
+    fn publish(&self, attempt: RunAttempt, kind: EventKind) {
+        self.shared.publish_of_run(&self.deps.bus, attempt.run, kind);
     }
 
     fn tell_session(&self, message: SessionMessage) {
@@ -198,13 +202,13 @@ impl AgentState {
     }
 
     fn begin(&mut self, myself: &ActorRef<Mail<AgentMessage>>, begin: BeginRun) {
-        let (stamp, is_held) = (begin.stamp, begin.is_held);
+        let (attempt, is_held) = (begin.attempt, begin.is_held);
         let over = CancellationToken::new();
         let pauses = Pauses::within(self.shared.pauses());
         let line = AgentLine::new(&self.deps, &self.shared, myself.clone());
         let watch = Watch {
             line: line.clone(),
-            stamp,
+            attempt,
             cancel: begin.cancel.clone(),
             time_limit: [begin.agent.run_timeout, begin.time_limit].into_iter().flatten().min(),
             pauses: pauses.clone(),
@@ -242,22 +246,22 @@ impl AgentState {
             over,
             begin,
         }));
-        self.publish(stamp, EventKind::RunStart);
+        self.publish(attempt, EventKind::RunStart);
         if let Some(changed) = changed {
-            self.publish(stamp, changed);
+            self.publish(attempt, changed);
         }
-        if self.current(stamp).is_some_and(|running| running.begin.cancel.is_cancelled()) {
+        if self.current(attempt).is_some_and(|running| running.begin.cancel.is_cancelled()) {
             // The run was aborted before it started, so nothing is done.
-            self.abort(myself, stamp, AbortCause::Requested);
+            self.abort(myself, attempt, AbortCause::Requested);
         } else if !is_held {
-            self.input(myself, stamp, Input::Begin);
+            self.input(myself, attempt, Input::Begin);
         }
     }
 
     /// Hands the run over if it waits only for its tools. From then on, messages of its tasks are buffered.
-    fn suspend(&mut self, stamp: RunAttempt) {
+    fn suspend(&mut self, attempt: RunAttempt) {
         let waits = |running: &mut Box<Running>| {
-            running.begin.stamp == stamp
+            running.begin.attempt == attempt
                 && running.run.is_waiting_for_calls()
                 && running.aborting.is_none()
                 && running.tools.is_some()
@@ -266,7 +270,7 @@ impl AgentState {
         if let Some(running) = &running {
             running.line.fall_asleep();
         }
-        self.tell_session(SessionMessage::Suspended { stamp, running });
+        self.tell_session(SessionMessage::Suspended { attempt, running });
     }
 
     /// Returns the output limit that requests would carry anyway, in tokens. The provider's own limit must be
@@ -280,55 +284,55 @@ impl AgentState {
     fn fell_back(
         &mut self,
         myself: &ActorRef<Mail<AgentMessage>>,
-        stamp: RunAttempt,
+        attempt: RunAttempt,
         agent: Arc<Agent>,
         provider: String,
         settings: ModelSettings,
         failure: Failure,
     ) {
         let output_tokens_max = self.output_tokens_max(&agent, &settings);
-        let Some(running) = self.current(stamp) else { return };
+        let Some(running) = self.current(attempt) else { return };
         let model = agent.model.clone();
         running.begin.model.clone_from(&model);
         running.begin.agent = agent;
         running.begin.settings = settings;
         self.deps.metrics.count(Happened::FellBack);
-        self.publish(stamp, EventKind::Fallback { provider, model, failure });
-        self.input(myself, stamp, Input::FellBack { output_tokens_max });
+        self.publish(attempt, EventKind::Fallback { provider, model, failure });
+        self.input(myself, attempt, Input::FellBack { output_tokens_max });
     }
 
     /// Passes an input to the run, and performs its effects.
-    fn input(&mut self, myself: &ActorRef<Mail<AgentMessage>>, stamp: RunAttempt, input: Input) {
-        let Some(running) = self.current(stamp) else { return };
+    fn input(&mut self, myself: &ActorRef<Mail<AgentMessage>>, attempt: RunAttempt, input: Input) {
+        let Some(running) = self.current(attempt) else { return };
         let effects = running.run.on(input);
         for effect in effects {
-            self.perform(myself, stamp, effect);
+            self.perform(myself, attempt, effect);
         }
         // A finished run holds nothing, and its watcher ends.
-        if self.current(stamp).is_some_and(|running| running.run.is_over()) {
+        if self.current(attempt).is_some_and(|running| running.run.is_over()) {
             self.running = None;
         }
     }
 
-    fn perform(&mut self, myself: &ActorRef<Mail<AgentMessage>>, stamp: RunAttempt, effect: Effect) {
+    fn perform(&mut self, myself: &ActorRef<Mail<AgentMessage>>, attempt: RunAttempt, effect: Effect) {
         match effect {
             Effect::Measure => {
-                let Some(running) = self.current(stamp) else { return };
+                let Some(running) = self.current(attempt) else { return };
                 running.measuring = true;
                 // The session starts the measurement itself if it knows that a step follows.
                 if !std::mem::take(&mut running.begin.is_measuring) {
-                    self.tell_session(SessionMessage::Measure { stamp });
+                    self.tell_session(SessionMessage::Measure { attempt });
                 }
             }
             Effect::Count { media, without_opaque } => {
                 let form = RequestForm { output_tokens_max: None, media, without_opaque };
-                self.count(myself, stamp, form);
+                self.count(myself, attempt, form);
             }
             Effect::Compact { trigger, at_window, failed_attempts } => {
-                let measured = self.current(stamp).and_then(|running| running.measured.clone());
+                let measured = self.current(attempt).and_then(|running| running.measured.clone());
                 let measured = measured.expect("a run compacts only after it was told its size");
                 self.tell_session(SessionMessage::Compact {
-                    stamp,
+                    attempt,
                     trigger,
                     at_window,
                     failed_attempts,
@@ -337,32 +341,32 @@ impl AgentState {
             }
             Effect::StepStarted { step } => {
                 let session = Arc::clone(&self.shared.id);
-                let Some(running) = self.current(stamp) else { return };
+                let Some(running) = self.current(attempt) else { return };
                 running.step = step;
                 running.step_span = trace::step(&running.begin.span, &session, step);
                 let model = running.begin.model.clone();
-                self.publish(stamp, EventKind::StepStart { step, model });
+                self.publish(attempt, EventKind::StepStart { step, model });
             }
             Effect::StepEnded { step } => {
-                if let Some(running) = self.current(stamp) {
+                if let Some(running) = self.current(attempt) {
                     running.step_span = Span::none();
                 }
-                self.publish(stamp, EventKind::StepEnd { step });
+                self.publish(attempt, EventKind::StepEnd { step });
             }
             Effect::Ask { output_tokens_max, media, without_opaque } => {
-                let Some(running) = self.current(stamp) else { return };
+                let Some(running) = self.current(attempt) else { return };
                 running.next_request = Some(RequestForm { output_tokens_max, media, without_opaque });
                 match running.context.take() {
-                    Some(messages) => self.ask(myself, stamp, messages),
-                    None => self.tell_session(SessionMessage::Project { stamp }),
+                    Some(messages) => self.ask(myself, attempt, messages),
+                    None => self.tell_session(SessionMessage::Project { attempt }),
                 }
             }
             Effect::Record { messages, boundary } => {
-                self.tell_session(SessionMessage::Record { stamp, messages, boundary });
+                self.tell_session(SessionMessage::Record { attempt, messages, boundary });
             }
             Effect::RunTools(calls) => {
                 let (deps, shared) = (Arc::clone(&self.deps), Arc::clone(&self.shared));
-                let Some(running) = self.current(stamp) else { return };
+                let Some(running) = self.current(attempt) else { return };
                 let cancel = running.begin.cancel.child_token();
                 running.tools = Some(cancel.clone().drop_guard());
                 let waiting = running.begin.waiting.clone();
@@ -374,7 +378,7 @@ impl AgentState {
                     line: running.line.clone(),
                     deps,
                     shared,
-                    stamp,
+                    attempt,
                     span: running.step_span.clone(),
                     tools: running.begin.tools.clone(),
                     definition: Arc::clone(&running.begin.agent),
@@ -383,42 +387,42 @@ impl AgentState {
                 };
                 tokio::spawn(task.run(calls));
             }
-            Effect::Wait { delay_ms, attempt, failure } => {
-                self.wait(myself, stamp, delay_ms, attempt, failure)
+            Effect::Wait { delay_ms, attempt: retry, failure } => {
+                self.wait(myself, attempt, delay_ms, retry, failure)
             }
             Effect::Validate { text, rejections } => {
                 let session = Arc::clone(&self.shared.id);
-                let Some(running) = self.current(stamp) else { return };
+                let Some(running) = self.current(attempt) else { return };
                 let BeginRun { validators, agent: definition, waiting, .. } = &running.begin;
                 let (validators, waiting, timeout) =
                     (validators.clone(), waiting.clone(), definition.hooks.timeout);
                 let app_state = definition.state.clone();
                 let (agent, over) = (myself.clone(), running.over.clone());
                 tokio::spawn(async move {
-                    let answer = ProposedAnswer { session, run: stamp.run, text, rejections, app_state };
+                    let answer = ProposedAnswer { session, run: attempt.run, text, rejections, app_state };
                     tokio::select! {
                         biased;
                         () = over.cancelled() => {}
                         verdict = validators.judge(&answer, &waiting, timeout) => {
-                            let _ = agent.cast(AgentMessage::Validated { stamp, verdict }.into());
+                            let _ = agent.cast(AgentMessage::Validated { attempt, verdict }.into());
                         }
                     }
                 });
             }
             Effect::FallBack { failure } => {
-                self.tell_session(SessionMessage::FallBack { stamp, failure: Box::new(failure) });
+                self.tell_session(SessionMessage::FallBack { attempt, failure: Box::new(failure) });
             }
-            Effect::OverflowDetected => self.publish(stamp, EventKind::OverflowDetected),
+            Effect::OverflowDetected => self.publish(attempt, EventKind::OverflowDetected),
             Effect::Cancel => {
-                if let Some(running) = self.current(stamp) {
+                if let Some(running) = self.current(attempt) {
                     running.model = None;
                     running.tools = None;
                 }
             }
             Effect::End { messages, outcome } => {
                 let rejected =
-                    self.current(stamp).and_then(|running| running.run.rejected().map(str::to_owned));
-                self.tell_session(SessionMessage::End { stamp, messages, outcome, rejected });
+                    self.current(attempt).and_then(|running| running.run.rejected().map(str::to_owned));
+                self.tell_session(SessionMessage::End { attempt, messages, outcome, rejected });
             }
         }
     }
@@ -426,25 +430,25 @@ impl AgentState {
     fn wait(
         &mut self,
         myself: &ActorRef<Mail<AgentMessage>>,
-        stamp: RunAttempt,
+        attempt: RunAttempt,
         delay_ms: u64,
-        attempt: u32,
+        retry: u32,
         failure: Failure,
     ) {
         if failure.retry_after_ms.is_some() {
             // The wait applies to all sessions that use this provider with this key.
-            let agent = self.current(stamp).map(|running| Arc::clone(&running.begin.agent));
+            let agent = self.current(attempt).map(|running| Arc::clone(&running.begin.agent));
             if let Some(lane) = agent.as_ref().and_then(|agent| self.deps.lane(agent)) {
                 lane.pause_ms(delay_ms);
             }
         }
         let session = Arc::clone(&self.shared.id);
-        if let Some(running) = self.current(stamp) {
-            trace::retry(&running.step_span, &session, attempt, delay_ms, &failure);
+        if let Some(running) = self.current(attempt) {
+            trace::retry(&running.step_span, &session, retry, delay_ms, &failure);
         }
         self.deps.metrics.count(Happened::Retried { class: failure.class });
-        self.publish(stamp, EventKind::Retry { compaction: None, attempt, delay_ms, failure });
-        let Some(running) = self.current(stamp) else { return };
+        self.publish(attempt, EventKind::Retry { compaction: None, attempt: retry, delay_ms, failure });
+        let Some(running) = self.current(attempt) else { return };
         running.call += 1;
         let (call, over, agent) = (running.call, running.over.clone(), myself.clone());
         let span = trace::wait(&running.step_span, &session, "retry");
@@ -452,7 +456,7 @@ impl AgentState {
             let delay = tokio::time::sleep(Duration::from_millis(delay_ms));
             tokio::select! {
                 biased;
-                () = delay => { let _ = agent.cast(AgentMessage::Waited { stamp, call }.into()); }
+                () = delay => { let _ = agent.cast(AgentMessage::Waited { attempt, call }.into()); }
                 () = over.cancelled() => {}
             }
             drop(span);
@@ -460,10 +464,10 @@ impl AgentState {
     }
 
     /// Handles the arrival of the context: asks the model.
-    fn ask(&mut self, myself: &ActorRef<Mail<AgentMessage>>, stamp: RunAttempt, messages: Messages) {
+    fn ask(&mut self, myself: &ActorRef<Mail<AgentMessage>>, attempt: RunAttempt, messages: Messages) {
         let (deps, shared) = (Arc::clone(&self.deps), Arc::clone(&self.shared));
         let session = self.session.clone();
-        let Some(running) = self.current(stamp) else { return };
+        let Some(running) = self.current(attempt) else { return };
         let Some(form) = running.next_request.take() else { return };
         let request = request::of_step(running, &deps, &shared, messages, form);
         let begin = &running.begin;
@@ -486,7 +490,7 @@ impl AgentState {
             deps,
             shared,
             lane,
-            stamp,
+            attempt,
             call,
             cancel,
             link,
@@ -502,11 +506,11 @@ impl AgentState {
     fn model_over(
         &mut self,
         myself: &ActorRef<Mail<AgentMessage>>,
-        stamp: RunAttempt,
+        attempt: RunAttempt,
         call: u64,
         outcome: ModelOutcome,
     ) {
-        let Some(running) = self.current(stamp).filter(|running| running.call == call) else { return };
+        let Some(running) = self.current(attempt).filter(|running| running.call == call) else { return };
         running.model = None;
         match outcome {
             ModelOutcome::Answered(_) | ModelOutcome::Failed(_) | ModelOutcome::Refused(_)
@@ -515,21 +519,21 @@ impl AgentState {
                 if let ModelOutcome::Answered(answer) = outcome {
                     running.partial = Some(answer);
                 }
-                self.abort_when_quiet(myself, stamp);
+                self.abort_when_quiet(myself, attempt);
             }
             ModelOutcome::Cancelled(partial) => {
                 running.partial = Some(partial);
-                self.abort_when_quiet(myself, stamp);
+                self.abort_when_quiet(myself, attempt);
             }
             ModelOutcome::Answered(answer) => {
                 // An empty answer is requested again, and its failure has the reason.
                 if let Some(message) = answer.stop.cut_off().filter(|_| !answer.is_empty()) {
                     self.shared.publish(&self.deps.bus, EventKind::Warning { message: message.to_owned() });
                 }
-                let jitter = jitter(&self.shared.id, stamp.run.0, call);
-                self.input(myself, stamp, Input::Answered { answer, jitter });
+                let jitter = jitter(&self.shared.id, attempt.run.0, call);
+                self.input(myself, attempt, Input::Answered { answer, jitter });
             }
-            ModelOutcome::Refused(reason) => self.input(myself, stamp, Input::Refused { reason }),
+            ModelOutcome::Refused(reason) => self.input(myself, attempt, Input::Refused { reason }),
             ModelOutcome::Failed(error) => {
                 let wordless = error.is_overflow_candidate();
                 let fewer_images = running.fewer_images;
@@ -538,19 +542,19 @@ impl AgentState {
                     .limit
                     .filter(|_| error.failure.class == greenroom_kernel::FailureClass::ContextOverflow)
                 {
-                    self.limit_named(stamp, limit);
+                    self.limit_named(attempt, limit);
                 }
                 // Jitter that differs between sessions and calls, and is reproducible for the same ids.
-                let jitter = jitter(&self.shared.id, stamp.run.0, call);
+                let jitter = jitter(&self.shared.id, attempt.run.0, call);
                 let failure = error.failure;
-                self.input(myself, stamp, Input::Failed { failure, wordless, fewer_images, jitter });
+                self.input(myself, attempt, Input::Failed { failure, wordless, fewer_images, jitter });
             }
         }
     }
 
-    fn limit_named(&mut self, stamp: RunAttempt, limit: u64) {
+    fn limit_named(&mut self, attempt: RunAttempt, limit: u64) {
         let (deps, shown) = (Arc::clone(&self.deps), self.shared.context().tokens);
-        let Some(running) = self.current(stamp) else { return };
+        let Some(running) = self.current(attempt) else { return };
         // The shown size may be from before the prompt or the results at the end of the request.
         let tokens = running.measured.as_ref().map_or(shown, |measured| measured.size.tokens.max(shown));
         let BeginRun { agent, model, .. } = &running.begin;
@@ -568,29 +572,31 @@ impl AgentState {
         let Some(running) = &mut self.running else { return };
         running.begin.tracker = tracker;
         if running.measuring {
-            let (stamp, reply_to) = (running.begin.stamp, myself.clone());
-            let _ =
-                running.begin.tracker.cast(TrackerMessage::Measure { stamp, context: None, reply_to }.into());
+            let (attempt, reply_to) = (running.begin.attempt, myself.clone());
+            let _ = running
+                .begin
+                .tracker
+                .cast(TrackerMessage::Measure { attempt, context: None, reply_to }.into());
         }
     }
 
     /// Aborts the run: first its tasks end, then the run is notified.
-    fn abort(&mut self, myself: &ActorRef<Mail<AgentMessage>>, stamp: RunAttempt, cause: AbortCause) {
-        let Some(running) = self.current(stamp) else { return };
+    fn abort(&mut self, myself: &ActorRef<Mail<AgentMessage>>, attempt: RunAttempt, cause: AbortCause) {
+        let Some(running) = self.current(attempt) else { return };
         running.aborting = Some(cause);
         running.begin.cancel.cancel();
-        self.abort_when_quiet(myself, stamp);
+        self.abort_when_quiet(myself, attempt);
     }
 
-    fn abort_when_quiet(&mut self, myself: &ActorRef<Mail<AgentMessage>>, stamp: RunAttempt) {
-        let Some(running) = self.current(stamp) else { return };
+    fn abort_when_quiet(&mut self, myself: &ActorRef<Mail<AgentMessage>>, attempt: RunAttempt) {
+        let Some(running) = self.current(attempt) else { return };
         if let Some(cause) = running.aborting
             && running.model.is_none()
             && running.tools.is_none()
         {
             running.next_request = None;
             let partial = running.partial.take();
-            self.input(myself, stamp, Input::Abort { partial, cause });
+            self.input(myself, attempt, Input::Abort { partial, cause });
         }
     }
 }
@@ -598,7 +604,7 @@ impl AgentState {
 /// Notifies the agent when the run is cancelled or its time is up, until the run is over.
 struct Watch {
     line: AgentLine,
-    stamp: RunAttempt,
+    attempt: RunAttempt,
     cancel: CancellationToken,
     time_limit: Option<Duration>,
     /// The time limit stops while people are being asked.
@@ -608,7 +614,7 @@ struct Watch {
 
 impl Watch {
     async fn run(self) {
-        let Self { line, stamp, cancel, time_limit, pauses, over } = self;
+        let Self { line, attempt, cancel, time_limit, pauses, over } = self;
         let time_is_up = async {
             match time_limit {
                 Some(limit) => pauses.sleep(limit).await,
@@ -624,7 +630,7 @@ impl Watch {
                 AbortCause::OutOfTime { limit_ms: u64::try_from(limit_ms).unwrap_or(u64::MAX) }
             }
         };
-        line.send(AgentMessage::Abort { stamp, cause }.into());
+        line.send(AgentMessage::Abort { attempt, cause }.into());
     }
 }
 

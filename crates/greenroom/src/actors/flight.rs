@@ -24,7 +24,7 @@ use crate::lane::Lane;
 pub(crate) struct Flight {
     session: ActorRef<SessionMail>,
     /// The run, if the call is a step of one.
-    stamp: Option<RunAttempt>,
+    attempt: Option<RunAttempt>,
     info: ModelInfo,
     request: Request,
     resent: ResentReasoning,
@@ -41,7 +41,7 @@ impl Flight {
     /// Starts a flight when a call to this model is sent; returns `None` if its price is unknown.
     pub(crate) fn begin(
         session: &ActorRef<SessionMail>,
-        stamp: Option<RunAttempt>,
+        attempt: Option<RunAttempt>,
         deps: &Deps,
         lane: &Lane,
         request: &Request,
@@ -50,7 +50,7 @@ impl Flight {
         let info = info.filter(|info| info.prices.is_some())?.clone();
         Some(Box::new(Self {
             session: session.clone(),
-            stamp,
+            attempt,
             info,
             resent: lane.provider.resent_reasoning(&request.settings),
             ratio: deps.learned.ratio(lane.origin(), &request.model),
@@ -127,8 +127,8 @@ impl Flight {
         if usage.total_tokens() == 0 {
             return;
         }
-        let (stamp, cost_microdollars) = (self.stamp, self.info.cost_microdollars(&usage));
-        let _ = self.session.cast(SessionMessage::Spent { stamp, usage, cost_microdollars }.into());
+        let (attempt, cost_microdollars) = (self.attempt, self.info.cost_microdollars(&usage));
+        let _ = self.session.cast(SessionMessage::Spent { attempt, usage, cost_microdollars }.into());
     }
 }
 

@@ -257,11 +257,11 @@ impl SessionState {
                 let _ = reply.send(answered.map(drop));
             }
             SessionMessage::Ask(request) => Box::pin(self.ask(*request)).await,
-            SessionMessage::AwaitQuestions { stamp, call_id, reply } => {
-                self.await_questions(stamp, call_id, reply);
+            SessionMessage::AwaitQuestions { attempt, call_id, reply } => {
+                self.await_questions(attempt, call_id, reply);
             }
-            SessionMessage::CallStarts { stamp, call_id, reply } => {
-                let _ = reply.send(Box::pin(self.call_starts(stamp, call_id)).await);
+            SessionMessage::CallStarts { attempt, call_id, reply } => {
+                let _ = reply.send(Box::pin(self.call_starts(attempt, call_id)).await);
             }
             SessionMessage::ExpireQuestions => Box::pin(self.expire_questions()).await,
             // Messages wait for the agent of a run that was handed over.
@@ -270,7 +270,7 @@ impl SessionState {
                     self.watch_idleness();
                 }
             }
-            SessionMessage::Suspended { stamp, running } => self.suspended(stamp, running),
+            SessionMessage::Suspended { attempt, running } => self.suspended(attempt, running),
             SessionMessage::Sleep => self.sleep(),
             SessionMessage::CompactManually { trigger, options, agent, reply } => {
                 self.compact_manually(trigger, options, agent.as_ref(), reply);
@@ -358,30 +358,32 @@ impl SessionState {
             SessionMessage::Stop => self.stop(),
             SessionMessage::TryAgain => self.inbox.timer_fired(),
             SessionMessage::IdleCheck { activity, again } => self.idle_check(activity, again),
-            SessionMessage::Record { stamp, messages, boundary } => {
-                Box::pin(self.record(stamp, messages, boundary)).await
+            SessionMessage::Record { attempt, messages, boundary } => {
+                Box::pin(self.record(attempt, messages, boundary)).await
             }
-            SessionMessage::End { stamp, messages, outcome, rejected } => {
-                Box::pin(self.end(stamp, messages, outcome, rejected)).await;
+            SessionMessage::End { attempt, messages, outcome, rejected } => {
+                Box::pin(self.end(attempt, messages, outcome, rejected)).await;
             }
-            SessionMessage::FallBack { stamp, failure } => Box::pin(self.fall_back(stamp, *failure)).await,
-            SessionMessage::Measure { stamp } => {
-                if self.current(stamp).is_some() {
-                    self.measure_for_step(stamp);
+            SessionMessage::FallBack { attempt, failure } => {
+                Box::pin(self.fall_back(attempt, *failure)).await
+            }
+            SessionMessage::Measure { attempt } => {
+                if self.current(attempt).is_some() {
+                    self.measure_for_step(attempt);
                 }
             }
-            SessionMessage::Project { stamp } => {
+            SessionMessage::Project { attempt } => {
                 let messages = self.log.context();
-                self.agent.tell(AgentMessage::Context { stamp, messages });
+                self.agent.tell(AgentMessage::Context { attempt, messages });
             }
-            SessionMessage::Compact { stamp, trigger, at_window, failed_attempts, measured } => {
-                Box::pin(self.compact_for_run(stamp, trigger, at_window, failed_attempts, &measured)).await;
+            SessionMessage::Compact { attempt, trigger, at_window, failed_attempts, measured } => {
+                Box::pin(self.compact_for_run(attempt, trigger, at_window, failed_attempts, &measured)).await;
             }
-            SessionMessage::Nears { stamp, measured } => {
-                Box::pin(self.nears_in_run(stamp, &measured)).await;
+            SessionMessage::Nears { attempt, measured } => {
+                Box::pin(self.nears_in_run(attempt, &measured)).await;
             }
-            SessionMessage::Spent { stamp, usage, cost_microdollars } => {
-                Box::pin(self.calls_spent(stamp, usage, cost_microdollars)).await;
+            SessionMessage::Spent { attempt, usage, cost_microdollars } => {
+                Box::pin(self.calls_spent(attempt, usage, cost_microdollars)).await;
             }
             SessionMessage::EventsFlushed => self.stop_now(),
             SessionMessage::LimitLearned { lane, model, limit, sent } => {

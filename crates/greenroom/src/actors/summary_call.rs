@@ -272,7 +272,7 @@ async fn answer(
         times.first.get_or_insert_with(tokio::time::Instant::now);
         flight.iter_mut().for_each(|flight| flight.heard(&event));
         if let (ReplyEvent::Spent(usage), None) = (&event, &flight) {
-            let spent = SessionMessage::Spent { stamp: None, usage: *usage, cost_microdollars: None };
+            let spent = SessionMessage::Spent { attempt: None, usage: *usage, cost_microdollars: None };
             let _ = session.cast(spent.into());
         }
         if let ReplyEvent::Done(mut answer) = event {

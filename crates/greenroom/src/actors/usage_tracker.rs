@@ -124,9 +124,9 @@ impl TrackerState {
             }
             TrackerMessage::Billed(bill) => self.bill = bill,
             TrackerMessage::Counted { counted, tokens } => self.provider_counted(counted, tokens),
-            TrackerMessage::Measure { stamp, context, reply_to } => {
+            TrackerMessage::Measure { attempt, context, reply_to } => {
                 let measured = self.measurement();
-                let _ = reply_to.cast(AgentMessage::Sized { stamp, measured, context }.into());
+                let _ = reply_to.cast(AgentMessage::Sized { attempt, measured, context }.into());
             }
             TrackerMessage::MeasureFor(purpose) => {
                 let measured = self.measurement();

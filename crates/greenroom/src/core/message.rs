@@ -57,7 +57,7 @@ mod orders;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RunAttempt {
     pub(crate) run: RunId,
-    pub(crate) attempt: u32,
+    pub(crate) number: u32,
 }
 
 /// The channel for a reply to a caller outside the actors.
@@ -221,13 +221,13 @@ pub(crate) enum SessionMessage {
     /// From a tool or a hook: ask a person. The reply says how the question ended.
     Ask(Box<AskRequest>),
     /// From the tool task: reply with this call's questions when all of them have ended.
-    AwaitQuestions { stamp: RunAttempt, call_id: String, reply: ReplyTo<Vec<KnownQuestion>> },
+    AwaitQuestions { attempt: RunAttempt, call_id: String, reply: ReplyTo<Vec<KnownQuestion>> },
     /// From the tool task: the tool of a call starts, after a hook had asked. Reply when this is durable.
-    CallStarts { stamp: RunAttempt, call_id: String, reply: ReplyTo<()> },
+    CallStarts { attempt: RunAttempt, call_id: String, reply: ReplyTo<()> },
     /// From the tasks of a run while the session sleeps: continue the run.
     Wake,
     /// From the agent: the run waits only for its tools and is handed over; `None` if there is work to do.
-    Suspended { stamp: RunAttempt, running: Option<Box<Running>> },
+    Suspended { attempt: RunAttempt, running: Option<Box<Running>> },
     /// From the supervisor: sleep if there is still nothing to do; otherwise reply that the session stays
     /// awake. The supervisor sends nothing else until then.
     Sleep,
@@ -285,33 +285,33 @@ pub(crate) enum SessionMessage {
     ChildEnded { started: EntryId, outcome: RunOutcome, spent: Box<Bill> },
 
     /// From the agent: record these messages, deliver queued input at this boundary, and confirm.
-    Record { stamp: RunAttempt, messages: Vec<Message>, boundary: Boundary },
+    Record { attempt: RunAttempt, messages: Vec<Message>, boundary: Boundary },
     /// From the agent: record these messages and the run's end.
     End {
-        stamp: RunAttempt,
+        attempt: RunAttempt,
         messages: Vec<Message>,
         outcome: RunOutcome,
         /// Why the last answer was rejected, if that ended the run.
         rejected: Option<String>,
     },
     /// From the agent: the model has finally failed; continue with the next fallback.
-    FallBack { stamp: RunAttempt, failure: Box<Failure> },
+    FallBack { attempt: RunAttempt, failure: Box<Failure> },
     /// From the agent: measure the context by the current settings. The tracker replies.
-    Measure { stamp: RunAttempt },
+    Measure { attempt: RunAttempt },
     /// From the agent: return the context to send to the model.
-    Project { stamp: RunAttempt },
+    Project { attempt: RunAttempt },
     /// From the agent: compact.
     Compact {
-        stamp: RunAttempt,
+        attempt: RunAttempt,
         trigger: Trigger,
         at_window: bool,
         failed_attempts: u32,
         measured: Box<Measurement>,
     },
     /// From the agent: the context has passed the soft threshold.
-    Nears { stamp: RunAttempt, measured: Box<Measurement> },
+    Nears { attempt: RunAttempt, measured: Box<Measurement> },
     /// From a finished model call: costs that the log does not record with its answer.
-    Spent { stamp: Option<RunAttempt>, usage: Usage, cost_microdollars: Option<u64> },
+    Spent { attempt: Option<RunAttempt>, usage: Usage, cost_microdollars: Option<u64> },
     /// From the agent: all events were published, and each answered prompt has its reply.
     EventsFlushed,
     /// From the agent or the compactor: a provider named a limit of a model when it refused `sent` tokens.
@@ -394,7 +394,7 @@ impl SessionMessage {
 
 /// A call's question for a person.
 pub(crate) struct AskRequest {
-    pub(crate) stamp: RunAttempt,
+    pub(crate) attempt: RunAttempt,
     pub(crate) call_id: String,
     pub(crate) tool: String,
     /// The question's number within the call, from 0.
@@ -486,19 +486,19 @@ pub(crate) enum AgentMessage {
     /// From the session: perform this run.
     Begin(Box<BeginRun>),
     /// From the session: hand the run over if it waits only for its tools.
-    Suspend { stamp: RunAttempt },
+    Suspend { attempt: RunAttempt },
     /// From the session: continue a run that was handed over.
     Continue { running: Box<Running>, tracker: ractor::ActorRef<Mail<TrackerMessage>> },
     /// From the session: a record is durable. `answer` is the model's newest answer; `is_measuring` says that
     /// the tracker was already asked for the size that the next step starts with.
-    Recorded { stamp: RunAttempt, delivered: u32, answer: Option<EntryId>, is_measuring: bool },
+    Recorded { attempt: RunAttempt, delivered: u32, answer: Option<EntryId>, is_measuring: bool },
     /// From the session: the context to send to the model.
-    Context { stamp: RunAttempt, messages: Messages },
+    Context { attempt: RunAttempt, messages: Messages },
     /// From the session: a compaction for which the run waits is over.
-    Compacted { stamp: RunAttempt, installed: bool, floor: Option<Box<Failure>>, why: Option<String> },
+    Compacted { attempt: RunAttempt, installed: bool, floor: Option<Box<Failure>>, why: Option<String> },
     /// From the session: the run continues with this model of this provider, because the previous one failed.
     FellBack {
-        stamp: RunAttempt,
+        attempt: RunAttempt,
         agent: Arc<Agent>,
         provider: String,
         settings: Box<ModelSettings>,
@@ -509,24 +509,24 @@ pub(crate) enum AgentMessage {
     /// From the session: it is about to end; confirm when everything before this was published.
     FlushEvents,
     /// From the usage tracker: the size, and the context to send to the model if no compaction is needed.
-    Sized { stamp: RunAttempt, measured: Box<Measurement>, context: Option<Messages> },
+    Sized { attempt: RunAttempt, measured: Box<Measurement>, context: Option<Messages> },
     /// From the session: the usage tracker is a new one; ask it again.
     TrackerRestarted { tracker: ractor::ActorRef<Mail<TrackerMessage>> },
     /// From the run's watcher: the run is cancelled, or its time is up.
-    Abort { stamp: RunAttempt, cause: AbortCause },
+    Abort { attempt: RunAttempt, cause: AbortCause },
     /// From the task that asks for a count: the tokens of the next request by the provider; `None` if there is no
     /// count.
-    Counted { stamp: RunAttempt, call: u64, tokens: Option<u64> },
+    Counted { attempt: RunAttempt, call: u64, tokens: Option<u64> },
     /// From the model task: the call is over.
-    ModelOver { stamp: RunAttempt, call: u64, outcome: ModelOutcome },
+    ModelOver { attempt: RunAttempt, call: u64, outcome: ModelOutcome },
     /// From the tool task: a call is over.
-    ToolOver { stamp: RunAttempt, result: Box<ToolResult> },
+    ToolOver { attempt: RunAttempt, result: Box<ToolResult> },
     /// From the tool task: all calls are over.
-    ToolsOver { stamp: RunAttempt },
+    ToolsOver { attempt: RunAttempt },
     /// From the validators' task: their verdict on the answer.
-    Validated { stamp: RunAttempt, verdict: Verdict },
+    Validated { attempt: RunAttempt, verdict: Verdict },
     /// From the task of a wait: the wait is over.
-    Waited { stamp: RunAttempt, call: u64 },
+    Waited { attempt: RunAttempt, call: u64 },
 }
 
 impl AgentMessage {
@@ -601,7 +601,7 @@ pub(crate) enum TrackerMessage {
     /// From the session: an entry changed the bill.
     Billed(Bill),
     /// From the session, for the agent: measure the context. The answer includes the context.
-    Measure { stamp: RunAttempt, context: Option<Messages>, reply_to: ractor::ActorRef<Mail<AgentMessage>> },
+    Measure { attempt: RunAttempt, context: Option<Messages>, reply_to: ractor::ActorRef<Mail<AgentMessage>> },
     /// From the agent: the provider's count of a request that had this size by our count, in tokens; `None` if there is
     /// none.
     Counted { counted: u64, tokens: Option<u64> },

@@ -21,8 +21,8 @@ const COUNT_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl AgentState {
     /// Whether the run's provider may be asked to count now.
-    pub(super) fn can_count(&mut self, stamp: RunAttempt) -> bool {
-        let Some(running) = self.current(stamp) else { return false };
+    pub(super) fn can_count(&mut self, attempt: RunAttempt) -> bool {
+        let Some(running) = self.current(attempt) else { return false };
         let agent = Arc::clone(&running.begin.agent);
         let has_context = running.context.is_some();
         has_context
@@ -34,11 +34,11 @@ impl AgentState {
     pub(super) fn count(
         &mut self,
         myself: &ActorRef<Mail<AgentMessage>>,
-        stamp: RunAttempt,
+        attempt: RunAttempt,
         form: RequestForm,
     ) {
         let (deps, shared) = (Arc::clone(&self.deps), Arc::clone(&self.shared));
-        let Some(running) = self.current(stamp) else { return };
+        let Some(running) = self.current(attempt) else { return };
         let Some(messages) = running.context.clone() else { return };
         let request = request::of_step(running, &deps, &shared, messages, form);
         running.call += 1;
@@ -67,7 +67,7 @@ impl AgentState {
                     None
                 }
             };
-            let _ = agent.cast(AgentMessage::Counted { stamp, call, tokens }.into());
+            let _ = agent.cast(AgentMessage::Counted { attempt, call, tokens }.into());
         });
     }
 
@@ -75,14 +75,14 @@ impl AgentState {
     pub(super) fn counted(
         &mut self,
         myself: &ActorRef<Mail<AgentMessage>>,
-        stamp: RunAttempt,
+        attempt: RunAttempt,
         call: u64,
         tokens: Option<u64>,
     ) {
-        let Some(running) = self.current(stamp).filter(|running| running.call == call) else { return };
+        let Some(running) = self.current(attempt).filter(|running| running.call == call) else { return };
         let counted = running.measured.as_ref().map_or(0, |measured| measured.size.counted);
         // The session asks the tracker to measure after this message.
         let _ = running.begin.tracker.cast(TrackerMessage::Counted { counted, tokens }.into());
-        self.input(myself, stamp, Input::Counted);
+        self.input(myself, attempt, Input::Counted);
     }
 }

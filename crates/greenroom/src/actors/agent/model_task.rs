@@ -43,7 +43,7 @@ pub(super) struct ModelTask {
     pub(super) deps: Arc<Deps>,
     pub(super) shared: Arc<SessionShared>,
     pub(super) lane: Arc<Lane>,
-    pub(super) stamp: RunAttempt,
+    pub(super) attempt: RunAttempt,
     pub(super) call: u64,
     pub(super) cancel: CancellationToken,
     /// The link to the caller that streams the run: the model's answer is read no faster than the caller
@@ -66,7 +66,7 @@ impl ModelTask {
     /// Makes the call, and reports its end to the agent.
     pub(super) async fn run(self, request: Box<Request>) {
         let outcome = self.with_hooks(request).await;
-        let over = AgentMessage::ModelOver { stamp: self.stamp, call: self.call, outcome };
+        let over = AgentMessage::ModelOver { attempt: self.attempt, call: self.call, outcome };
         let _ = self.agent.cast(over.into());
     }
 
@@ -76,7 +76,7 @@ impl ModelTask {
             agent: &self.definition,
             deps: &self.deps,
             shared: &self.shared,
-            run: Some(self.stamp.run),
+            run: Some(self.attempt.run),
             waiting: &self.waiting,
         };
         let (provider, model) = (self.lane.provider.name(), request.model.clone());
@@ -213,7 +213,7 @@ impl ModelTask {
     }
 
     fn publish(&self, kind: EventKind) {
-        self.shared.publish_of_run(&self.deps.bus, self.stamp.run, kind);
+        self.shared.publish_of_run(&self.deps.bus, self.attempt.run, kind);
     }
 
     /// Warns the user, once in this session for each reason, that the model does not see thinking of earlier answers.
@@ -242,7 +242,7 @@ impl ModelTask {
                 held.push(slots.enter(tell).await);
                 wait.is_some().then(|| is_over(QueueReason::LabelRuns));
             }
-            self.shared.keep_label_slots(self.stamp.run, held);
+            self.shared.keep_label_slots(self.attempt.run, held);
         }
         let tokens = accounts.tokens(tenants, self.tokens);
         if !tokens.delay().is_zero() {
@@ -308,7 +308,7 @@ impl ModelTask {
         let redactor = &self.deps.redactor;
         let mut silence = self.lane.silence();
         *flight =
-            Flight::begin(&self.session, Some(self.stamp), &self.deps, &self.lane, &request, info.as_ref());
+            Flight::begin(&self.session, Some(self.attempt), &self.deps, &self.lane, &request, info.as_ref());
         times.sent = Some(Instant::now());
         let stream = silence.unless_silent(self.lane.provider.stream(*request)).await.map_err(silent)?;
         if stream.is_err() {
@@ -344,8 +344,8 @@ impl ModelTask {
                 }
                 // A flight bills it itself.
                 ReplyEvent::Spent(usage) if flight.is_none() => {
-                    let stamp = Some(self.stamp);
-                    let spent = SessionMessage::Spent { stamp, usage, cost_microdollars: None };
+                    let attempt = Some(self.attempt);
+                    let spent = SessionMessage::Spent { attempt, usage, cost_microdollars: None };
                     let _ = self.session.cast(spent.into());
                     continue;
                 }

@@ -42,7 +42,7 @@ pub(super) struct ToolTask {
     pub(super) line: AgentLine,
     pub(super) deps: Arc<Deps>,
     pub(super) shared: Arc<SessionShared>,
-    pub(super) stamp: RunAttempt,
+    pub(super) attempt: RunAttempt,
     /// The step's span in the trace.
     pub(super) span: Span,
     pub(super) tools: Registry,
@@ -91,7 +91,7 @@ impl ToolTask {
                 }
             }
         }
-        let over = AgentMessage::ToolsOver { stamp: self.stamp };
+        let over = AgentMessage::ToolsOver { attempt: self.attempt };
         if let Some(mail) = Mail::of(last.into_iter().chain([over]).collect()) {
             self.line.send(mail);
         }
@@ -121,7 +121,7 @@ impl ToolTask {
     }
 
     async fn one(&self, call: &ToolCall) -> AgentMessage {
-        let publish = |kind| self.shared.publish_of_run(&self.deps.bus, self.stamp.run, kind);
+        let publish = |kind| self.shared.publish_of_run(&self.deps.bus, self.attempt.run, kind);
         publish(EventKind::ToolStart {
             call_id: call.id.clone(),
             name: call.name.clone(),
@@ -146,7 +146,7 @@ impl ToolTask {
             status,
             duration_ms: u64::try_from(took.as_millis()).unwrap_or(u64::MAX),
         });
-        AgentMessage::ToolOver { stamp: self.stamp, result: Box::new(result) }
+        AgentMessage::ToolOver { attempt: self.attempt, result: Box::new(result) }
     }
 
     /// Whether the result of the call may contain other texts than the user's own files.
@@ -163,10 +163,10 @@ impl ToolTask {
 
     /// Waits for the answers of a call that is not run again, and returns its result.
     async fn cut_off(&self, call: &ToolCall) -> ToolResult {
-        let (stamp, call_id) = (self.stamp, call.id.clone());
+        let (attempt, call_id) = (self.attempt, call.id.clone());
         let _pauses = self.pauses.pause();
         let handle = self.handle();
-        let asked = handle.ask(|reply| SessionMessage::AwaitQuestions { stamp, call_id, reply });
+        let asked = handle.ask(|reply| SessionMessage::AwaitQuestions { attempt, call_id, reply });
         tokio::select! {
             biased;
             () = self.cancel.cancelled() => ToolResult::interrupted(call),
@@ -187,7 +187,7 @@ impl ToolTask {
             agent: &self.definition,
             deps: &self.deps,
             shared: &self.shared,
-            run: self.stamp.run,
+            run: self.attempt.run,
             waiting: &self.waiting,
         };
         let questions = self.questions(call);
@@ -245,9 +245,9 @@ impl ToolTask {
         if questions.asked() == 0 || self.cancel.is_cancelled() {
             return Ok(());
         }
-        let (stamp, call_id) = (self.stamp, call.id.clone());
+        let (attempt, call_id) = (self.attempt, call.id.clone());
         let handle = self.handle();
-        let started = handle.ask(|reply| SessionMessage::CallStarts { stamp, call_id, reply });
+        let started = handle.ask(|reply| SessionMessage::CallStarts { attempt, call_id, reply });
         tokio::select! {
             biased;
             () = self.cancel.cancelled() => Ok(()),
@@ -260,7 +260,7 @@ impl ToolTask {
         let asking = Asking {
             handle: self.handle(),
             shared: Arc::clone(&self.shared),
-            stamp: self.stamp,
+            attempt: self.attempt,
             call_id: call.id.clone(),
             tool: call.name.clone(),
             run_cancel: self.run_cancel.clone(),
@@ -286,7 +286,7 @@ impl ToolTask {
         }
         #[cfg(feature = "command-tools")]
         {
-            context.files = kept_files::of_call(&self.deps, &self.shared, self.stamp.run, self.answer);
+            context.files = kept_files::of_call(&self.deps, &self.shared, self.attempt.run, self.answer);
         }
         let questions = context.questions.clone();
         let note = || waits::suspicion(self.shared.published().callers_waiting);
@@ -312,7 +312,7 @@ impl ToolTask {
     }
 
     fn progress(&self, call: &ToolCall) -> Progress {
-        let (deps, shared, run) = (Arc::clone(&self.deps), Arc::clone(&self.shared), self.stamp.run);
+        let (deps, shared, run) = (Arc::clone(&self.deps), Arc::clone(&self.shared), self.attempt.run);
         let (call_id, name) = (call.id.clone(), call.name.clone());
         let is_from_outside = self.is_from_outside(call);
         let lines = Mutex::new(RedactedLines::default());
@@ -330,7 +330,7 @@ impl ToolTask {
 struct Asking {
     handle: Door,
     shared: Arc<SessionShared>,
-    stamp: RunAttempt,
+    attempt: RunAttempt,
     call_id: String,
     tool: String,
     run_cancel: CancellationToken,
@@ -345,7 +345,7 @@ impl Asking {
     ) -> Result<GivenAnswer, AskError> {
         let request = |reply| {
             SessionMessage::Ask(Box::new(AskRequest {
-                stamp: self.stamp,
+                attempt: self.attempt,
                 call_id: self.call_id.clone(),
                 tool: self.tool.clone(),
                 ordinal,

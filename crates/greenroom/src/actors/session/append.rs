@@ -171,13 +171,13 @@ impl SessionState {
         let mut events: Vec<Arc<Event>> = events.map(Arc::new).collect();
         self.outgoing.add(&events, self.shared.broadcast_below());
         let then = then.map(|then| self.outgoing.complete(then));
-        if let Some(stamp) = ended {
+        if let Some(attempt) = ended {
             // The step's end comes between the answer and the end of the run.
             let end = events.iter().position(|event| matches!(event.kind, EventKind::RunEnd { .. }));
             let last = events.split_off(end.unwrap_or(events.len()));
             self.agent.tell(AgentMessage::Broadcast { events, then: None });
             let answer = self.log.newest_answer();
-            self.agent.tell(AgentMessage::Recorded { stamp, delivered: 0, answer, is_measuring: false });
+            self.agent.tell(AgentMessage::Recorded { attempt, delivered: 0, answer, is_measuring: false });
             events = last;
         }
         self.agent.tell(AgentMessage::Broadcast { events, then });

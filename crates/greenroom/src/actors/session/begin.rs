@@ -205,10 +205,10 @@ impl SessionState {
         let Some(run) = self.runs.open() else { return };
         let tracker = self.tracker.actor().clone();
         let begin = run.order(&self.shared.id, &self.definition, &self.log, self.pending_calls(), tracker);
-        let (stamp, is_measuring) = (begin.stamp, begin.is_measuring);
+        let (attempt, is_measuring) = (begin.attempt, begin.is_measuring);
         self.agent.tell(AgentMessage::Begin(Box::new(begin)));
         if is_measuring {
-            self.measure_for_step(stamp);
+            self.measure_for_step(attempt);
         }
     }
 
@@ -237,9 +237,9 @@ impl SessionState {
         }
         // A compaction for the crashed agent continues; the new agent waits for it if it needs one.
         self.compaction.detach_run();
-        let attempt = self.runs.next_attempt();
+        let number = self.runs.next_attempt();
         if let Some(run) = self.runs.open_mut() {
-            run.go_on(attempt);
+            run.go_on(number);
         }
         self.shared.set_left_children(self.left_children());
         self.tell_agent_to_begin();
@@ -255,9 +255,9 @@ impl SessionState {
         let Some(of_prompt) = self.runs.open().map(|run| run.options().settings.clone()) else { return };
         let settings = self.definition.model_settings(&self.deps, &of_prompt).unwrap_or(of_prompt);
         self.runs.note_instructions(&instructions);
-        let attempt = self.runs.next_attempt();
+        let number = self.runs.next_attempt();
         let Some(run) = self.runs.open_mut() else { return };
-        run.go_on_with(attempt, Arc::clone(&self.definition.agent), settings, instructions);
+        run.go_on_with(number, Arc::clone(&self.definition.agent), settings, instructions);
         self.tell_agent_to_begin();
     }
 

@@ -57,18 +57,18 @@ impl SessionState {
     /// Handles a run's request for a compaction. It joins an open one that a crashed agent requested.
     pub(super) async fn compact_for_run(
         &mut self,
-        stamp: RunAttempt,
+        attempt: RunAttempt,
         trigger: Trigger,
         at_window: bool,
         failed_attempts: u32,
         measured: &Measurement,
     ) {
-        if self.current(stamp).is_none() {
+        if self.current(attempt).is_none() {
             return;
         }
         let trigger = self.trigger_of(trigger);
         let overflow = at_window.then_some(OverflowRequest { trigger, failed_attempts });
-        if self.compaction.join(stamp, overflow) {
+        if self.compaction.join(attempt, overflow) {
             return;
         }
         let has_news = self.compaction.has_message_since();
@@ -82,10 +82,10 @@ impl SessionState {
             has_news,
         );
         if !is_due {
-            self.agent.tell(AgentMessage::Compacted { stamp, installed: false, floor: None, why: None });
+            self.agent.tell(AgentMessage::Compacted { attempt, installed: false, floor: None, why: None });
             return;
         }
-        let run = Some(stamp);
+        let run = Some(attempt);
         let request =
             CompactionRequest { at_window, failed_attempts, run, ..CompactionRequest::new(trigger) };
         self.start_compaction(request, measured).await;
@@ -123,7 +123,7 @@ impl SessionState {
     pub(super) async fn measured_for_compaction(&mut self, measurement: u64, measured: &Measurement) {
         let Some(request) = self.compaction.measured(measurement) else { return };
         // The run that asked may be over, and a model switch may be to a window that is large enough.
-        let is_wanted = request.run.is_none_or(|stamp| self.current(stamp).is_some());
+        let is_wanted = request.run.is_none_or(|attempt| self.current(attempt).is_some());
         let is_due = due::is_due(request.trigger, &measured.size, self.compaction.has_message_since());
         if is_wanted && is_due && !self.life.is_stopping() {
             self.start_compaction(request, measured).await;
@@ -539,11 +539,11 @@ impl SessionState {
         if told.started.is_some() {
             trace::compaction_ended(&request.span, &self.shared.id, &told);
         }
-        if let Some(stamp) = request.run {
+        if let Some(attempt) = request.run {
             let installed = told.entry_id.is_some();
-            match request.or_else.filter(|_| !installed && self.current(stamp).is_some()) {
+            match request.or_else.filter(|_| !installed && self.current(attempt).is_some()) {
                 Some(OverflowRequest { trigger, failed_attempts }) => {
-                    let run = Some(stamp);
+                    let run = Some(attempt);
                     self.measure_for(CompactionRequest {
                         at_window: true,
                         failed_attempts,
@@ -554,7 +554,7 @@ impl SessionState {
                 None => {
                     let why = told.why_not();
                     self.agent.tell(AgentMessage::Compacted {
-                        stamp,
+                        attempt,
                         installed,
                         floor: floor.map(Box::new),
                         why,

@@ -19,13 +19,13 @@ use crate::values::error::Result;
 
 impl SessionState {
     /// Lets the tracker measure the context for a step of the run, by the current settings.
-    pub(super) fn measure_for_step(&mut self, stamp: RunAttempt) {
+    pub(super) fn measure_for_step(&mut self, attempt: RunAttempt) {
         self.refresh_settings();
         if *self.definition.counted_with() != self.resent_reasoning() {
             self.limits_changed();
         }
         let (context, reply_to) = (Some(self.log.context()), self.agent.actor().clone());
-        self.tracker.tell(TrackerMessage::Measure { stamp, context, reply_to });
+        self.tracker.tell(TrackerMessage::Measure { attempt, context, reply_to });
     }
 
     /// The fixed part of every request, in estimated tokens.

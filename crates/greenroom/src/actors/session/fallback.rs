@@ -17,8 +17,8 @@ use crate::values::error::Result;
 
 impl SessionState {
     /// Handles the final failure of the run's model.
-    pub(super) async fn fall_back(&mut self, stamp: RunAttempt, failure: Failure) {
-        let Some(run) = self.current(stamp) else { return };
+    pub(super) async fn fall_back(&mut self, attempt: RunAttempt, failure: Failure) {
+        let Some(run) = self.current(attempt) else { return };
         let Some(agent) = run.next_fallback() else { return };
         let of_prompt = run.options().settings.clone();
         // The fallback was checked when the session was opened; settings may have changed since.
@@ -37,12 +37,12 @@ impl SessionState {
         if !self.append_for_run(draft).await {
             return;
         }
-        if let Some(run) = self.current(stamp) {
+        if let Some(run) = self.current(attempt) {
             run.set_settings(settings.clone());
         }
         let agent = Arc::clone(&self.definition.agent);
         self.agent.tell(AgentMessage::FellBack {
-            stamp,
+            attempt,
             agent,
             provider,
             settings: Box::new(settings),

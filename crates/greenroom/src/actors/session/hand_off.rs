@@ -110,10 +110,10 @@ impl SessionState {
     pub(super) async fn hand_off_if_ready(&mut self) {
         let is_ready = self.compaction.is_idle() && !self.runs.is_closing();
         let Some(run) = self.runs.open_mut().filter(|_| is_ready) else { return };
-        let (stamp, Some(pending)) = (run.stamp(), run.hand_off_mut().take()) else { return };
+        let (attempt, Some(pending)) = (run.attempt(), run.hand_off_mut().take()) else { return };
         if run.count_hand_off() > HAND_OFFS_MAX {
             let reason = format!("its agents handed the conversation on {HAND_OFFS_MAX} times");
-            return self.end(stamp, Vec::new(), RunOutcome::Stopped { reason }, None).await;
+            return self.end(attempt, Vec::new(), RunOutcome::Stopped { reason }, None).await;
         }
         let is_summarised = self.log.head().active_compaction.is_some_and(|id| id > pending.transfer);
         match self.record_hand_off(&pending.to, pending.sees, is_summarised).await {
@@ -126,7 +126,7 @@ impl SessionState {
                 }
                 let answer = self.log.newest_answer();
                 let delivered = pending.delivered;
-                let recorded = AgentMessage::Recorded { stamp, delivered, answer, is_measuring: false };
+                let recorded = AgentMessage::Recorded { attempt, delivered, answer, is_measuring: false };
                 self.agent.tell(recorded);
             }
         }

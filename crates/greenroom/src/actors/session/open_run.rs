@@ -32,7 +32,7 @@ mod tests;
 
 /// The run in progress.
 pub(super) struct OpenRun {
-    stamp: RunAttempt,
+    attempt: RunAttempt,
     /// The run's span in the trace, and its start.
     span: Span,
     began: tokio::time::Instant,
@@ -147,10 +147,10 @@ pub(super) struct ClosingRun {
 }
 
 impl OpenRun {
-    pub(super) fn new(stamp: RunAttempt, span: Span, new: NewRun) -> Self {
+    pub(super) fn new(attempt: RunAttempt, span: Span, new: NewRun) -> Self {
         let NewRun { options, settings, judges, agent, waiting, instructions } = new;
         Self {
-            stamp,
+            attempt,
             span,
             began: tokio::time::Instant::now(),
             options,
@@ -171,8 +171,8 @@ impl OpenRun {
     }
 
     /// Returns the run and the attempt at it.
-    pub(super) fn stamp(&self) -> RunAttempt {
-        self.stamp
+    pub(super) fn attempt(&self) -> RunAttempt {
+        self.attempt
     }
 
     /// Returns the run's span in the trace.
@@ -232,20 +232,20 @@ impl OpenRun {
     }
 
     /// Continues with a new agent, as the next attempt. A change of the instructions was reported already.
-    pub(super) fn go_on(&mut self, attempt: u32) {
-        self.stamp.attempt = attempt;
+    pub(super) fn go_on(&mut self, number: u32) {
+        self.attempt.number = number;
         self.instructions.changed = None;
     }
 
     /// Continues with the agent of another definition, as the next attempt.
     pub(super) fn go_on_with(
         &mut self,
-        attempt: u32,
+        number: u32,
         agent: Arc<Agent>,
         settings: ModelSettings,
         instructions: RunInstructions,
     ) {
-        self.stamp.attempt = attempt;
+        self.attempt.number = number;
         (self.agent, self.fell_back) = (agent, 0);
         (self.settings, self.instructions) = (settings, instructions);
     }
@@ -296,7 +296,7 @@ impl OpenRun {
         tracker: ActorRef<Mail<TrackerMessage>>,
     ) -> BeginRun {
         BeginRun {
-            stamp: self.stamp,
+            attempt: self.attempt,
             span: self.span.clone(),
             agent: Arc::clone(&definition.agent),
             model: definition.model().to_owned(),
@@ -365,15 +365,15 @@ impl OpenRun {
 
 impl ClosingRun {
     /// Returns the run and the attempt at it.
-    pub(super) fn stamp(&self) -> RunAttempt {
-        self.run.stamp
+    pub(super) fn attempt(&self) -> RunAttempt {
+        self.run.attempt
     }
 
     /// Records its end in the trace and in the metrics.
     pub(super) fn trace(&self, session: &str, metrics: &Metrics) {
-        let OpenRun { span, told, began, stamp, .. } = &self.run;
+        let OpenRun { span, told, began, attempt, .. } = &self.run;
         let took = began.elapsed();
-        trace::run_ended(span, session, stamp.run, &self.outcome, told.steps, &told.usage, took);
+        trace::run_ended(span, session, attempt.run, &self.outcome, told.steps, &told.usage, took);
         metrics.count(Happened::RunEnded { outcome: &self.outcome, took });
     }
 
@@ -410,7 +410,7 @@ impl ClosingRun {
         let run = &mut self.run;
         let result = match &self.outcome {
             RunOutcome::Completed => {
-                Ok(std::mem::take(&mut run.told).reply(run.stamp.run, ended_with, compactions))
+                Ok(std::mem::take(&mut run.told).reply(run.attempt.run, ended_with, compactions))
             }
             // A sub-agent's run is aborted when the session above it is deleted.
             RunOutcome::Aborted if !is_deleting => Err(Error::Aborted),

@@ -95,8 +95,8 @@ impl Preparation {
 
 impl SessionState {
     /// Handles the size of a run's context.
-    pub(super) async fn nears_in_run(&mut self, stamp: RunAttempt, measured: &Measurement) {
-        if self.current(stamp).is_some() {
+    pub(super) async fn nears_in_run(&mut self, attempt: RunAttempt, measured: &Measurement) {
+        if self.current(attempt).is_some() {
             self.prepare_if_near(measured).await;
         }
     }

@@ -350,7 +350,7 @@ impl SessionState {
         self.recover().await;
         match self.runs.open_mut() {
             Some(run) => {
-                let _ = options.recorded.set(run.stamp().run);
+                let _ = options.recorded.set(run.attempt().run);
                 run.join([reply]);
             }
             None => _ = reply.send(Err(Error::NothingToResume { session: self.shared.id.to_string() })),

@@ -116,8 +116,8 @@ impl Asker {
 impl SessionState {
     /// Handles a call's question for a person.
     pub(super) async fn ask(&mut self, request: AskRequest) {
-        let AskRequest { stamp, call_id, tool, ordinal, asker, mut question, reply } = request;
-        if self.life.is_stopping() || self.current(stamp).is_none() {
+        let AskRequest { attempt, call_id, tool, ordinal, asker, mut question, reply } = request;
+        if self.life.is_stopping() || self.current(attempt).is_none() {
             // Its run is over or continues without it, and the call ends with it.
             let _ = reply.send(Err(self.shared.gone()));
             return;
@@ -142,7 +142,7 @@ impl SessionState {
             |time: Duration| now_ms.saturating_add(u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
         // The record has the time of the expiry.
         let expires_at_ms = question.expires_in.take().map(expires);
-        let run = stamp.run;
+        let run = attempt.run;
         let asked = AskedQuestion { run, call_id, tool, ordinal, asker, question, expires_at_ms };
         let mut draft = self.log.draft(now_ms);
         let id = draft.push(EntryKind::Question(Arc::new(asked)));
@@ -158,11 +158,11 @@ impl SessionState {
     /// Lets an interrupted call wait for the ends of all its questions.
     pub(super) fn await_questions(
         &mut self,
-        stamp: RunAttempt,
+        attempt: RunAttempt,
         call_id: String,
         reply: ReplyTo<Vec<KnownQuestion>>,
     ) {
-        if self.current(stamp).is_none() {
+        if self.current(attempt).is_none() {
             let _ = reply.send(Err(self.shared.gone()));
             return;
         }
@@ -171,8 +171,8 @@ impl SessionState {
     }
 
     /// Records that the tool of a call starts, after a hook had asked.
-    pub(super) async fn call_starts(&mut self, stamp: RunAttempt, call_id: String) -> Result<()> {
-        if self.life.is_stopping() || self.current(stamp).is_none() {
+    pub(super) async fn call_starts(&mut self, attempt: RunAttempt, call_id: String) -> Result<()> {
+        if self.life.is_stopping() || self.current(attempt).is_none() {
             return Err(self.shared.gone());
         }
         if self.log.questions().may_have_begun(&call_id) {

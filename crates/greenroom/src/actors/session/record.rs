@@ -24,12 +24,12 @@ use crate::values::error::Error;
 
 impl SessionState {
     /// Returns the open run if the message is about it. Late messages are dropped here.
-    pub(super) fn current(&mut self, stamp: RunAttempt) -> Option<&mut OpenRun> {
-        self.runs.current(stamp)
+    pub(super) fn current(&mut self, attempt: RunAttempt) -> Option<&mut OpenRun> {
+        self.runs.current(attempt)
     }
 
-    pub(super) async fn record(&mut self, stamp: RunAttempt, messages: Vec<Message>, boundary: Boundary) {
-        if self.current(stamp).is_none() {
+    pub(super) async fn record(&mut self, attempt: RunAttempt, messages: Vec<Message>, boundary: Boundary) {
+        if self.current(attempt).is_none() {
             return;
         }
         let recorded = messages.len();
@@ -39,7 +39,7 @@ impl SessionState {
             // The run is being left, and gets no more messages.
             return;
         }
-        let Some(run) = self.current(stamp) else { return };
+        let Some(run) = self.current(attempt) else { return };
         run.note(&messages);
         let mut draft = self.log.draft(self.deps.now_ms());
         for message in messages {
@@ -76,9 +76,9 @@ impl SessionState {
         }
         let answer = self.log.newest_answer();
         let is_measuring = boundary != Boundary::None && !is_over;
-        self.agent.tell(AgentMessage::Recorded { stamp, delivered, answer, is_measuring });
+        self.agent.tell(AgentMessage::Recorded { attempt, delivered, answer, is_measuring });
         if is_measuring {
-            self.measure_for_step(stamp);
+            self.measure_for_step(attempt);
         }
         if is_over {
             self.start_closing(RunOutcome::Completed, Vec::new());
@@ -87,17 +87,17 @@ impl SessionState {
 
     pub(super) async fn end(
         &mut self,
-        stamp: RunAttempt,
+        attempt: RunAttempt,
         messages: Vec<Message>,
         outcome: RunOutcome,
         rejected: Option<String>,
     ) {
-        if self.current(stamp).is_none() {
+        if self.current(attempt).is_none() {
             return;
         }
         let messages = self.without_waiting(messages);
         let suspicion = self.suspicion(&messages);
-        let Some(run) = self.current(stamp) else { return };
+        let Some(run) = self.current(attempt) else { return };
         let is_cut_off = run.is_interrupted() && matches!(outcome, RunOutcome::Aborted);
         let outcome = run.end(outcome, rejected, suspicion);
         run.note(&messages);
@@ -118,7 +118,7 @@ impl SessionState {
     /// Bills a model call whose cost the log does not record with its answer.
     pub(super) async fn calls_spent(
         &mut self,
-        stamp: Option<RunAttempt>,
+        attempt: Option<RunAttempt>,
         usage: Usage,
         cost_microdollars: Option<u64>,
     ) {
@@ -127,7 +127,7 @@ impl SessionState {
         if let Err(error) = self.append(draft, None).await {
             return self.warn(format!("the cost of a model call could not be recorded: {error}"));
         }
-        if let Some(run) = stamp.and_then(|stamp| self.current(stamp)) {
+        if let Some(run) = attempt.and_then(|attempt| self.current(attempt)) {
             run.note_usage(&usage);
         }
     }
@@ -238,7 +238,7 @@ impl SessionState {
         self.shared.end_run();
         self.deps.ledger.release(&self.shared);
         closing.trace(&self.shared.id, &self.deps.metrics);
-        let (run, last) = (closing.stamp().run, std::mem::take(&mut closing.last));
+        let (run, last) = (closing.attempt().run, std::mem::take(&mut closing.last));
         let mut draft = self.log.draft(self.deps.now_ms());
         draft.repeat(&last);
         draft.end_run(run, closing.outcome.clone(), context);
@@ -252,7 +252,7 @@ impl SessionState {
         let (to, reply) =
             closing.reply((context, ended_with), compactions, || self.shared.gone(), is_deleting);
         let answer = (!to.is_empty()).then(|| Box::new(Answer { to, reply }));
-        let ended = (!last.is_empty()).then_some(closing.stamp());
+        let ended = (!last.is_empty()).then_some(closing.attempt());
         let mut after = AfterAppend { then: answer.map(RunCompletion::new), ended };
         let appended = self.append_then(draft, None, &mut after).await;
         let is_recorded = appended.is_ok();

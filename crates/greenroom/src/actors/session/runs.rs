@@ -47,12 +47,12 @@ impl Runs {
 
     /// Returns the id of the run in progress.
     pub(super) fn id(&self) -> Option<RunId> {
-        self.stamp().map(|stamp| stamp.run)
+        self.attempt().map(|attempt| attempt.run)
     }
 
     /// Returns the run in progress and the attempt at it.
-    pub(super) fn stamp(&self) -> Option<RunAttempt> {
-        self.open().map(OpenRun::stamp)
+    pub(super) fn attempt(&self) -> Option<RunAttempt> {
+        self.open().map(OpenRun::attempt)
     }
 
     /// Returns the span of the run in progress.
@@ -66,15 +66,15 @@ impl Runs {
     }
 
     /// Returns the open run if the message is about it. Late messages are dropped here.
-    pub(super) fn current(&mut self, stamp: RunAttempt) -> Option<&mut OpenRun> {
-        self.open_mut().filter(|run| run.stamp() == stamp && !run.is_closing())
+    pub(super) fn current(&mut self, attempt: RunAttempt) -> Option<&mut OpenRun> {
+        self.open_mut().filter(|run| run.attempt() == attempt && !run.is_closing())
     }
 
     /// Makes the run that is open in the log the run in progress.
     pub(super) fn begin(&mut self, run: RunId, span: Span, new: NewRun) {
         self.note_instructions(&new.instructions);
-        let attempt = self.next_attempt();
-        self.open = Some(Box::new(OpenRun::new(RunAttempt { run, attempt }, span, new)));
+        let number = self.next_attempt();
+        self.open = Some(Box::new(OpenRun::new(RunAttempt { run, number }, span, new)));
     }
 
     /// Returns the number of the next attempt.

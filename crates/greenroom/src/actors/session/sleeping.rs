@@ -57,9 +57,9 @@ impl SessionState {
             // Its cost is recorded before the session sleeps.
             self.discard_preparation("the session falls asleep");
             self.watch_idleness();
-        } else if let Some(stamp) = self.stamp_of_waiting().filter(|_| now <= activity + 1) {
+        } else if let Some(attempt) = self.attempt_that_waits().filter(|_| now <= activity + 1) {
             // The session may sleep if its run waits only for tools, which the agent knows.
-            self.agent.tell(AgentMessage::Suspend { stamp });
+            self.agent.tell(AgentMessage::Suspend { attempt });
         } else {
             self.watch_idleness();
         }
@@ -71,15 +71,15 @@ impl SessionState {
     }
 
     /// Returns the run that may sleep, as far as the session knows.
-    fn stamp_of_waiting(&self) -> Option<RunAttempt> {
+    fn attempt_that_waits(&self) -> Option<RunAttempt> {
         let may_sleep = !self.life.is_stopping() && self.compaction.is_idle() && !self.runs.is_closing();
-        self.runs.stamp().filter(|_| may_sleep && self.runs.handed_over().is_none())
+        self.runs.attempt().filter(|_| may_sleep && self.runs.handed_over().is_none())
     }
 
     /// Handles the agent's reply: the run that it handed over, or `None` if it has something to do.
-    pub(super) fn suspended(&mut self, stamp: RunAttempt, running: Option<Box<Running>>) {
-        let may_sleep = self.stamp_of_waiting() == Some(stamp);
-        let is_of_run = self.runs.stamp() == Some(stamp);
+    pub(super) fn suspended(&mut self, attempt: RunAttempt, running: Option<Box<Running>>) {
+        let may_sleep = self.attempt_that_waits() == Some(attempt);
+        let is_of_run = self.runs.attempt() == Some(attempt);
         // A run of another attempt is over.
         let Some(running) = running.filter(|_| is_of_run) else {
             self.watch_idleness();

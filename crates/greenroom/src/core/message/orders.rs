@@ -31,7 +31,7 @@ pub(crate) type Planned = Result<Box<Plan>, NothingToCompact>;
 
 /// A run to perform.
 pub(crate) struct BeginRun {
-    pub(crate) stamp: RunAttempt,
+    pub(crate) attempt: RunAttempt,
     /// The run's span in the trace.
     pub(crate) span: Span,
     pub(crate) agent: Arc<Agent>,

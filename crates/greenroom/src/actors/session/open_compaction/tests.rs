@@ -5,7 +5,7 @@
 use super::*;
 
 fn attempt(number: u32) -> RunAttempt {
-    RunAttempt { run: EntryId(3), attempt: number }
+    RunAttempt { run: EntryId(3), number }
 }
 
 #[tokio::test]

@@ -56,16 +56,16 @@ fn gone() -> Error {
 #[test]
 fn news_of_an_earlier_attempt_is_late_and_so_is_news_of_a_run_that_is_over() {
     let (mut runs, _heard) = run(PromptOptions::default());
-    let first = runs.stamp().expect("it is open");
-    assert_eq!((first, runs.id()), (RunAttempt { run: RUN, attempt: 1 }, Some(RUN)));
+    let first = runs.attempt().expect("it is open");
+    assert_eq!((first, runs.id()), (RunAttempt { run: RUN, number: 1 }, Some(RUN)));
     assert!(runs.current(first).is_some());
-    let attempt = runs.next_attempt();
-    runs.open_mut().expect("it is open").go_on(attempt);
+    let number = runs.next_attempt();
+    runs.open_mut().expect("it is open").go_on(number);
     assert!(runs.current(first).is_none(), "another agent works on it");
-    let second = RunAttempt { run: RUN, attempt: 2 };
+    let second = RunAttempt { run: RUN, number: 2 };
     runs.current(second).expect("it is this one").start_closing(RunOutcome::Completed, Vec::new());
     assert!(runs.is_closing() && runs.current(second).is_none(), "its end is being recorded");
-    assert_eq!(runs.take_closing().map(|run| run.stamp()), Some(second));
+    assert_eq!(runs.take_closing().map(|run| run.attempt()), Some(second));
     assert!(runs.take_closing().is_none() && !runs.is_open());
 }
 
