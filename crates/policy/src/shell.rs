@@ -406,6 +406,10 @@ impl<'a> Reader<'a> {
             "arithmetic_expansion" if text.bytes().all(|b| b"0123456789 +-*/%()$".contains(&b)) => {
                 Ok(Word::dynamic(text))
             }
+            // Bash removes backslashes before it reads the commands; the grammar does not.
+            "command_substitution" if text.starts_with('`') && text.contains('\\') => {
+                unreadable("it has a backslash between backquotes; `$(…)` needs none")
+            }
             "command_substitution" | "process_substitution" => {
                 let mut cursor = node.walk();
                 for child in node.named_children(&mut cursor) {
