@@ -146,7 +146,13 @@ fn covered(node: Node<'_>, source: &str, end: &mut usize, depth: usize) -> Resul
         return unreadable("a part of it was not understood");
     }
     *end = (*end).max(node.end_byte());
-    Ok(())
+    if node.kind() != "string" {
+        return Ok(());
+    }
+    // The blanks of a quotation are its own, but not those of the commands in it.
+    let mut cursor = node.walk();
+    node.named_children(&mut cursor)
+        .try_for_each(|child| covered(child, source, &mut child.start_byte(), depth + 1))
 }
 
 struct Reader<'a> {

@@ -46,11 +46,6 @@ const PIECES: &[&str] = &[
     "${B}",
     "$(m1 a)",
     "`m2 b`",
-    "`",
-    "`",
-    "\\`",
-    "\\`",
-    "`m1 \\`m2\\``",
     "$((1+2))",
     "${A:-m3}",
     "$'m4'",
@@ -119,10 +114,57 @@ impl Numbers {
     }
 }
 
-fn command(seed: u64) -> String {
+/// A command of pieces at random: most are not valid.
+fn of_pieces(seed: u64) -> String {
     let mut numbers = Numbers(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
     let count = 1 + numbers.below(9);
     (0..count).map(|_| PIECES[numbers.below(PIECES.len())]).collect()
+}
+
+/// A valid command: commands within one another, each in a form of the language that runs it.
+fn nested(seed: u64) -> String {
+    let mut numbers = Numbers(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
+    let depth = 1 + numbers.below(4);
+    around(&mut numbers, depth)
+}
+
+fn around(numbers: &mut Numbers, depth: usize) -> String {
+    let name = ["m1", "m2", "m3", "m4"][numbers.below(4)];
+    if depth == 0 {
+        let words =
+            ["", " a", " \"b c\"", " 'd e'", " f\\ g", " \\$h", " \"\\$i\"", " j\\\nk", " '`l`'", " #m"];
+        return format!("{name}{}", words[numbers.below(words.len())]);
+    }
+    let inner = around(numbers, depth - 1);
+    // Between backquotes, a backslash escapes these characters before the commands are read.
+    let escaped = |more: &str| {
+        let escape =
+            |c: char| if "`\\$".contains(c) || more.contains(c) { format!("\\{c}") } else { c.into() };
+        inner.chars().map(escape).collect::<String>()
+    };
+    // A comment ends with its line.
+    match numbers.below(24) {
+        0 | 1 => format!("{name} $({inner}\n)"),
+        2 => format!("{name} \"a $({inner}\n) b\""),
+        3..=5 => format!("{name} `{}\n`", escaped("")),
+        6 | 7 => format!("{name} \"c`{}\n`d\"", escaped("\"")),
+        8 => format!("({inner}\n)"),
+        9 => format!("{{ {inner}\n}}"),
+        10 => format!("if {inner}\nthen {name}; fi"),
+        11 => format!("{name} | {inner}"),
+        12 => format!("{inner}\n{name}"),
+        13 => format!("{name} && {inner}"),
+        14 => format!("{name} <({inner}\n)"),
+        15 => format!("A=$({inner}\n) {name}"),
+        16 => format!("for f in x $({inner}\n); do {name}; done"),
+        17 => format!("[[ -n $({inner}\n) ]]"),
+        18 => format!("{name} <<< \"$({inner}\n)\""),
+        19 => format!("{name} e$({inner}\n)`{name}`f"),
+        20 => format!("! {inner}"),
+        21 => format!("export A=`{}\n`", escaped("")),
+        22 => format!("{name} # '\n{inner}"),
+        _ => format!("{name} <<'E'\n`\n$(\nE\n{inner}"),
+    }
 }
 
 /// Runs a command; returns the words of each command that ran.
@@ -171,7 +213,7 @@ fn is_known(script: &Script, ran: &[String]) -> bool {
     })
 }
 
-fn compare(seeds: std::ops::Range<u64>) -> Option<(usize, usize)> {
+fn compare(command: impl Fn(u64) -> String, seeds: std::ops::Range<u64>) -> Option<(usize, usize)> {
     let bash = Path::new("/bin/bash");
     if !bash.exists() {
         return None;
@@ -207,10 +249,18 @@ fn compare(seeds: std::ops::Range<u64>) -> Option<(usize, usize)> {
 
 #[test]
 fn bash_runs_nothing_that_was_not_read() {
-    let Some((read, ran)) = compare(0..3_000) else {
+    let Some((read, ran)) = compare(of_pieces, 0..3_000) else {
         return;
     };
     assert!(read >= 500 && ran >= 70, "{read} commands were read, and {ran} ran");
+}
+
+#[test]
+fn bash_runs_nothing_of_a_nested_command_that_was_not_read() {
+    let Some((read, ran)) = compare(nested, 0..1_000) else {
+        return;
+    };
+    assert!(read >= 500 && ran >= 1_000, "{read} commands were read, and {ran} ran");
 }
 
 /// `GREENROOM_COMMANDS=100000 cargo test -p greenroom-policy --test against_bash -- --ignored --nocapture`
@@ -219,5 +269,7 @@ fn bash_runs_nothing_that_was_not_read() {
 #[expect(clippy::disallowed_methods, reason = "who runs it says how many")]
 fn bash_runs_nothing_that_was_not_read_by_hand() {
     let count = std::env::var("GREENROOM_COMMANDS").map_or(100_000, |count| count.parse().unwrap());
-    assert!(compare(0..count).is_some_and(|(read, _)| read > 0));
+    for command in [of_pieces, nested] {
+        assert!(compare(command, 0..count).is_some_and(|(read, _)| read > 0));
+    }
 }

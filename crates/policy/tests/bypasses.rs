@@ -63,6 +63,7 @@ const BYPASSES: &[&str] = &[
     "echo $(echo `echo \\`rm x\\``)",
     "cat < <(echo `echo \\`rm x\\``)",
     "echo `# \\\nrm x`",
+    "echo \"$(r\\\nm x)\"",
     "echo ${A:-$(rm x)}",
     "echo ${A:-`rm x`}",
     "echo $((1 + $(rm x)))",
