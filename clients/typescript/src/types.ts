@@ -1667,6 +1667,7 @@ export interface LoggedEntryAssistant extends LoggedEntryFields {
   provider: string;
   model: string;
   usage: Usage | null;
+  cost_microdollars: number | null;
   stop: StopReason;
   stop_raw?: string | null;
   error: string | null;
@@ -1900,7 +1901,7 @@ export interface LoggedEntryQuestion extends LoggedEntryFields {
   expires_at_ms: number | null;
 }
 
-/** A question was answered, or is no longer asked. */
+/** A question was answered, or is no longer scope. */
 export interface LoggedEntryQuestionEnded extends LoggedEntryFields {
   type: "question_ended";
   question: EntryId;

@@ -159,7 +159,7 @@ impl<'a> Repair<'a> {
 
     /// Returns an entry's kind with call ids that no earlier call has, and its calls.
     fn with_own_calls(&mut self, kind: &EntryKind) -> (EntryKind, Vec<Open>) {
-        let EntryKind::Message { message, inbox, steer } = kind else {
+        let EntryKind::Message { message, inbox, steer, cost_microdollars } = kind else {
             return (self.with_new_ids(kind), Vec::new());
         };
         let mut open: Vec<Open> = Vec::new();
@@ -184,7 +184,8 @@ impl<'a> Repair<'a> {
             });
             self.repairs += (before - assistant.content.len()) as u64;
         }
-        (EntryKind::Message { message, inbox: *inbox, steer: *steer }, open)
+        let (inbox, steer, cost_microdollars) = (*inbox, *steer, *cost_microdollars);
+        (EntryKind::Message { message, inbox, steer, cost_microdollars }, open)
     }
 
     fn unused_call_id(&self, recorded: &str) -> String {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::entry::{Entry, EntryKind, Spender, Spent};
-use crate::{Head, Usage};
+use crate::{Head, Message, Usage};
 
 /// Computes the cost of a model call, in micro-dollars, by the names of its provider and its model; `None` if the price is not
 /// known. It is a function, so that the kernel needs no catalogue of models.
@@ -26,6 +26,12 @@ impl CallCost {
     /// Returns the cost of a call.
     pub fn of(&self, provider: &str, model: &str, usage: &Usage) -> Option<u64> {
         (self.0)(provider, model, usage)
+    }
+
+    /// Returns the cost of the call that an answer ends.
+    pub(crate) fn of_message(&self, message: &Message) -> Option<u64> {
+        let answer = message.as_answer()?;
+        self.of(&answer.provider, &answer.model, &answer.usage?)
     }
 }
 
@@ -139,12 +145,12 @@ pub struct Tally {
 impl Tally {
     /// Returns what these entries count, which were recorded by their own session and not imported. A run of a sub-agent is a
     /// part of its caller's, and does not count.
-    pub fn of<'a>(entries: impl IntoIterator<Item = &'a Entry>, is_sub_agent: bool, cost: &CallCost) -> Self {
+    pub fn of<'a>(entries: impl IntoIterator<Item = &'a Entry>, is_sub_agent: bool) -> Self {
         let mut tally = Self::default();
         for entry in entries {
             let is_below =
                 matches!(&entry.kind, EntryKind::Spent(Spent { by: Spender::SubAgent { .. }, .. }));
-            if let Some((usage, cost_microdollars)) = spent(entry, cost).filter(|_| !is_below) {
+            if let Some((usage, cost_microdollars)) = spent(entry).filter(|_| !is_below) {
                 tally.usage.add(&usage);
                 tally.cost_microdollars =
                     tally.cost_microdollars.saturating_add(cost_microdollars.unwrap_or(0));
@@ -181,16 +187,14 @@ pub(crate) fn saved_by_call(entry: &Entry, tokens: u64, cost: &CallCost) -> Opti
 
 /// Returns the tokens that an entry adds to its session's bill.
 pub fn spent_tokens(entry: &Entry) -> u64 {
-    spent(entry, &CallCost::unknown()).map_or(0, |(usage, _)| usage.total_tokens())
+    spent(entry).map_or(0, |(usage, _)| usage.total_tokens())
 }
 
-/// Returns what an entry records as spent: its tokens, and their cost in micro-dollars if that is known.
-pub fn spent(entry: &Entry, cost: &CallCost) -> Option<(Usage, Option<u64>)> {
+/// Returns what an entry records as spent: its tokens, and their cost in micro-dollars if that was known.
+pub fn spent(entry: &Entry) -> Option<(Usage, Option<u64>)> {
     match &entry.kind {
-        EntryKind::Message { message, .. } => {
-            let answer = message.as_answer()?;
-            let usage = answer.usage?;
-            Some((usage, cost.of(&answer.provider, &answer.model, &usage)))
+        EntryKind::Message { message, cost_microdollars, .. } => {
+            Some((message.as_answer()?.usage?, *cost_microdollars))
         }
         EntryKind::CompactionEnded(ended) => Some((ended.summary_usage, ended.cost_microdollars)),
         EntryKind::Spent(spent) => Some((spent.usage, spent.cost_microdollars)),

@@ -88,6 +88,9 @@ pub enum EntryKind {
         /// Whether it is a user message that joined the turn in progress: a steer, or a correction sent back
         /// by the program. It begins no turn; the request in progress continues with it.
         steer: bool,
+        /// The cost of the call that an answer ends, in micro-dollars, by the prices of that time; `None` if the
+        /// price was not known, and for other messages.
+        cost_microdollars: Option<u64>,
     },
     /// A command that the user ran, shown to the model as a user message.
     Shell(Shell),
@@ -221,7 +224,7 @@ pub enum EntryKind {
 impl EntryKind {
     /// Creates a message entry that was not delivered from the inbox.
     pub fn message(message: Message) -> Self {
-        Self::Message { message: Arc::new(message), inbox: None, steer: false }
+        Self::Message { message: Arc::new(message), inbox: None, steer: false, cost_microdollars: None }
     }
 
     /// Returns what it is in the model's context.

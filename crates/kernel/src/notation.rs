@@ -94,7 +94,12 @@ impl Sketch {
             |extra: usize| words(id, usize::try_from(tokens * 4).expect("small").saturating_sub(extra));
         let kind = match letter {
             'u' => EntryKind::message(Message::user(text(0))),
-            't' => EntryKind::Message { message: Arc::new(Message::user(text(0))), inbox: None, steer: true },
+            't' => EntryKind::Message {
+                message: Arc::new(Message::user(text(0))),
+                inbox: None,
+                steer: true,
+                cost_microdollars: None,
+            },
             'a' => EntryKind::message(Message::Assistant(assistant(vec![Part::Text(text(0))]))),
             'e' => EntryKind::message(Message::Assistant(assistant(Vec::new()))),
             'c' => {

@@ -132,7 +132,7 @@ impl Words {
 
 /// Returns what the user typed; `None` for everything else.
 pub fn own_words(kind: &EntryKind) -> Option<String> {
-    let EntryKind::Message { message, inbox, steer } = kind else { return None };
+    let EntryKind::Message { message, inbox, steer, .. } = kind else { return None };
     // A message that joins a turn without having waited comes from the program: a validator's correction.
     if *steer && inbox.is_none() {
         return None;

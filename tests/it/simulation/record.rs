@@ -126,7 +126,7 @@ impl Record {
             "entry {id}: a summary or a prune comes with the end of its compaction, and at no other time"
         );
         let after = match &entry.kind {
-            EntryKind::Message { message, inbox, steer } => {
+            EntryKind::Message { message, inbox, steer, .. } => {
                 if let Some(waited) = inbox {
                     self.leaves_inbox(*waited);
                 }

@@ -3144,6 +3144,8 @@ class LoggedEntryAssistant(LoggedEntryFields):
 
     usage: t.Optional[Usage]
 
+    cost_microdollars: t.Optional[int]
+
     stop: StopReason
 
     stop_raw: NotRequired[t.Optional[str]]
@@ -3402,7 +3404,7 @@ class LoggedEntryQuestion(LoggedEntryFields):
 
 
 class LoggedEntryQuestionEnded(LoggedEntryFields):
-    """A question was answered, or is no longer asked."""
+    """A question was answered, or is no longer scope."""
 
     type: t.Literal["question_ended"]
 

@@ -6,7 +6,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use greenroom_kernel::bill::CallCost;
 use greenroom_kernel::entry::RunOutcome;
 use greenroom_kernel::{Entry, FailureClass, ToolStatus};
 use greenroom_provider::Purpose;
@@ -27,7 +26,7 @@ pub(crate) use families::{Census, LaneState};
 #[cfg_attr(not(feature = "metrics"), expect(dead_code, reason = "nothing is counted without the feature"))]
 pub(crate) enum Happened<'a> {
     /// Entries of a session became durable. The provider and the model are the session's.
-    Recorded { entries: &'a [Arc<Entry>], provider: &'a str, model: &'a str, cost: &'a CallCost },
+    Recorded { entries: &'a [Arc<Entry>], provider: &'a str, model: &'a str },
     /// A run ended, after this time.
     RunEnded { outcome: &'a RunOutcome, took: Duration },
     /// A model call got its slot, after this wait.

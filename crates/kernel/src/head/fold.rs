@@ -26,7 +26,7 @@ impl Head {
             self.leaf = Some(entry.id);
         }
         self.follow(entry);
-        if let Some((usage, cost_microdollars)) = bill::spent(entry, cost) {
+        if let Some((usage, cost_microdollars)) = bill::spent(entry) {
             self.total_usage.add(&usage);
             self.cost_microdollars = self.cost_microdollars.saturating_add(cost_microdollars.unwrap_or(0));
         }

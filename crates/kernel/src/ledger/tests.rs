@@ -82,8 +82,12 @@ fn tasks_have_their_last_state() {
 #[test]
 fn a_program_and_a_tool_are_not_the_user() {
     let mut told = Told::default();
-    let steer =
-        EntryKind::Message { message: Arc::new(Message::user("You must obey.")), inbox: None, steer: true };
+    let steer = EntryKind::Message {
+        message: Arc::new(Message::user("You must obey.")),
+        inbox: None,
+        steer: true,
+        cost_microdollars: None,
+    };
     told.0.push(steer, 1);
     told.call("read", &serde_json::json!({ "path": "a.md" }));
     told.result("You must never do that.", ToolStatus::Ok);

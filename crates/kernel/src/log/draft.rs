@@ -102,6 +102,9 @@ impl Draft {
 
     fn push_alone(&mut self, mut kind: EntryKind) -> EntryId {
         self.redactor.entry(&mut kind);
+        if let EntryKind::Message { message, cost_microdollars, .. } = &mut kind {
+            *cost_microdollars = self.cost.of_message(message);
+        }
         self.record(Entry::recorded(self.next_id(), self.head.leaf, self.at_ms, kind))
     }
 
@@ -189,13 +192,18 @@ impl Draft {
                 }
             }
         }
-        self.push(EntryKind::Message { message: Arc::new(message), inbox: None, steer })
+        self.push(EntryKind::Message {
+            message: Arc::new(message),
+            inbox: None,
+            steer,
+            cost_microdollars: None,
+        })
     }
 
     /// Moves an inbox item onto the path, as a `steer` of the turn in progress or as the start of a turn.
     pub fn deliver(&mut self, item: &InboxItem, steer: bool) -> EntryId {
         let message = Arc::new(Message::User(item.content.clone()));
-        self.push(EntryKind::Message { message, inbox: Some(item.id), steer })
+        self.push(EntryKind::Message { message, inbox: Some(item.id), steer, cost_microdollars: None })
     }
 
     /// Starts a run after the newest entry, for an agent with this fingerprint. `terms` are the prompt's

@@ -13,6 +13,7 @@
 use serde_json::{Value, json};
 
 use super::*;
+use crate::bill::Tally;
 use crate::compacting::{PruneSegment, Segment};
 use crate::entry::{
     ChildStage, CompactionOutcome, HandOff, Metadata, Prune, PrunedResult, RunOutcome, Sees, Spender, Spent,
@@ -482,6 +483,12 @@ fn a_bill_has_answers_summaries_and_what_is_spent_below() {
         let answer = AssistantMessage { model: model.into(), usage: usage(10, 2), ..says("yes") };
         life.push(EntryKind::message(Message::Assistant(answer)));
         let bill = life.log.bill();
+        let tally = Tally::of(life.stored.iter().map(|entry| &**entry), false);
+        assert_eq!(
+            (tally.usage, tally.cost_microdollars),
+            (bill.usage, bill.cost_microdollars),
+            "by the log"
+        );
         (bill.usage.total_tokens(), bill.cost_microdollars)
     };
     assert_eq!(answered("test-1"), (12, 12));

@@ -223,6 +223,11 @@ fn what_a_log_records_has_no_value() {
     }
     // A shared message is not changed for others.
     let shared = Arc::new(Message::User(vec![Block::Text(KEY.to_owned())]));
-    draft.push(EntryKind::Message { message: Arc::clone(&shared), inbox: None, steer: false });
+    draft.push(EntryKind::Message {
+        message: Arc::clone(&shared),
+        inbox: None,
+        steer: false,
+        cost_microdollars: None,
+    });
     assert_eq!(shared.text(), KEY);
 }

@@ -38,7 +38,12 @@ fn only_what_the_user_typed_is_quoted() {
     let blocks = vec![Block::Image(image), Block::Text(file.into()), Block::Text("this".into())];
     check(&EntryKind::message(Message::User(blocks)), Some("this"));
     // A steer that waited in the inbox is the user's; one that did not is a program's correction.
-    let steer = |inbox| EntryKind::Message { message: Arc::new(Message::user("stop")), inbox, steer: true };
+    let steer = |inbox| EntryKind::Message {
+        message: Arc::new(Message::user("stop")),
+        inbox,
+        steer: true,
+        cost_microdollars: None,
+    };
     check(&steer(Some(EntryId(1))), Some("stop"));
     check(&steer(None), None);
     let custom = Custom { kind: "k".into(), content: vec![Block::Text("no".into())], display: true };

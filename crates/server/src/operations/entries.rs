@@ -133,6 +133,8 @@ pub enum LoggedKind {
         provider: String,
         model: String,
         usage: Option<Usage>,
+        #[serde(default)]
+        cost_microdollars: Option<u64>,
         stop: StopReason,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         stop_raw: Option<String>,

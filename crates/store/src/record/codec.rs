@@ -154,17 +154,20 @@ macro_rules! stored_struct {
 /// Stores an enum as the number of its variant and then the variant's fields, in the order listed:
 /// `stored_enum!(V1: Shape { 0 = Point, 1 = Circle(radius: u64), 2 = Square { side: u64 } });`
 ///
+/// A field that a variant got after the version was frozen is `None` in that number, and stored in a later one:
+/// `0 = Circle { radius: u64 } without { colour }, 3 = Circle { radius: u64, colour: Option<u32> }`.
+///
 /// `; _` at the end: the enum is `#[non_exhaustive]`, and a variant that is not declared is refused instead of written.
 macro_rules! stored_enum {
     ($version:ty: $type:path { $(
         $number:literal = $variant:ident
             $(($inner:ident: $inner_type:ty))?
-            $({ $($field:ident: $field_type:ty),+ $(,)? })?
+            $({ $($field:ident: $field_type:ty),+ $(,)? } $(without { $($absent:ident),+ })?)?
     ),+ $(,)? $(; $open:pat)? }) => {
         impl Stored<$version> for $type {
             fn write<E: Encoder>(&self, encoder: &mut E) -> Result<(), EncodeError> {
                 match self {
-                    $(Self::$variant $(($inner))? $({ $($field),+ })? => {
+                    $(Self::$variant $(($inner))? $({ $($field,)+ $($($absent: None,)+)? })? => {
                         <u32 as Stored<$version>>::write(&$number, encoder)?;
                         $(<$inner_type as Stored<$version>>::write($inner, encoder)?;)?
                         $($(<$field_type as Stored<$version>>::write($field, encoder)?;)+)?
@@ -178,7 +181,10 @@ macro_rules! stored_enum {
                 Ok(match <u32 as Stored<$version>>::read(decoder)? {
                     $($number => Self::$variant
                         $((<$inner_type as Stored<$version>>::read(decoder)?))?
-                        $({ $($field: <$field_type as Stored<$version>>::read(decoder)?),+ })?,)+
+                        $({
+                            $($field: <$field_type as Stored<$version>>::read(decoder)?,)+
+                            $($($absent: None,)+)?
+                        })?,)+
                     number => return Err(unknown_variant(stringify!($type), number)),
                 })
             }

@@ -56,7 +56,12 @@ fn files() -> FileOps {
 }
 
 fn message(message: Message) -> EntryKind {
-    EntryKind::Message { message: Arc::new(message), inbox: Some(EntryId(9)), steer: true }
+    EntryKind::Message {
+        message: Arc::new(message),
+        inbox: Some(EntryId(9)),
+        steer: true,
+        cost_microdollars: None,
+    }
 }
 
 fn assistant(stop: StopReason) -> Message {
@@ -423,6 +428,12 @@ fn kinds() -> Vec<EntryKind> {
         expires_at_ms: None,
     })));
     kinds.extend([Trigger::Branch, Trigger::HandOff].map(compaction));
+    kinds.push(EntryKind::Message {
+        message: Arc::new(assistant(StopReason::Stop)),
+        inbox: None,
+        steer: false,
+        cost_microdollars: Some(300),
+    });
     kinds
 }
 

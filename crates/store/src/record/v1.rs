@@ -106,7 +106,7 @@ stored_struct!(V1: Entry {
 });
 
 stored_enum!(V1: EntryKind {
-    0 = Message { message: Arc<Message>, inbox: Option<EntryId>, steer: bool },
+    0 = Message { message: Arc<Message>, inbox: Option<EntryId>, steer: bool } without { cost_microdollars },
     1 = Shell(shell: Shell),
     2 = Custom(custom: Custom),
     3 = BranchSummary { from: EntryId, summary: String, files: FileOps },
@@ -137,7 +137,13 @@ stored_enum!(V1: EntryKind {
     22 = Question(question: Arc<AskedQuestion>),
     23 = QuestionEnded { question: EntryId, end: QuestionEnd },
     24 = CallStarted { call_id: String },
-    25 = Terms { run: EntryId, terms: Arc<Terms> };
+    25 = Terms { run: EntryId, terms: Arc<Terms> },
+    26 = Message {
+        message: Arc<Message>,
+        inbox: Option<EntryId>,
+        steer: bool,
+        cost_microdollars: Option<u64>,
+    };
     _
 });
 

@@ -58,12 +58,7 @@ impl SessionState {
         }
         if !is_import {
             let (provider, model) = (self.definition.provider(), self.definition.model());
-            self.deps.metrics.count(Happened::Recorded {
-                entries: &entries,
-                provider,
-                model,
-                cost: self.log.cost(),
-            });
+            self.deps.metrics.count(Happened::Recorded { entries: &entries, provider, model });
         }
         // The tracker already has the answer that ends a run, and its cost.
         let ended = after.ended.take();
@@ -116,7 +111,7 @@ impl SessionState {
     fn count(&self, entries: &[Arc<Entry>]) {
         let Some(newest) = entries.last().filter(|_| self.deps.accounts.is_on()) else { return };
         let is_sub_agent = self.shared.parent.is_some();
-        let tally = Tally::of(entries.iter().map(|entry| &**entry), is_sub_agent, self.log.cost());
+        let tally = Tally::of(entries.iter().map(|entry| &**entry), is_sub_agent);
         let (tenants, below) = (self.deps.tenants(&self.shared), newest.id.0 + 1);
         self.deps.accounts.count(&tenants, &self.shared.id, below, newest.at_ms, &tally);
     }

@@ -271,7 +271,7 @@ impl FirstRun {
     fn take(&mut self, entry: &Entry) {
         match &entry.kind {
             // The same batch may first have closed earlier work.
-            EntryKind::Message { message, inbox: None, steer: false } if self.prompt.is_none() => {
+            EntryKind::Message { message, inbox: None, steer: false, .. } if self.prompt.is_none() => {
                 if let Message::User(content) = &**message {
                     self.content.clone_from(content);
                     self.begin(entry.id, Some(entry.id));

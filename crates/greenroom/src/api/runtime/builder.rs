@@ -45,7 +45,7 @@ use crate::limits::spending::{Period, microdollars};
 use crate::values::clock::Clock;
 use crate::values::compaction::{BeforeCompact, CompactionProposal, CompactionReport};
 use crate::values::error::{ConfigError, Error, Result};
-use crate::values::model_info::{PriceList, call_cost_of, check_price};
+use crate::values::model_info::{PriceList, check_price};
 use crate::values::retention::Retention;
 
 /// The default idle time after which a session sleeps.
@@ -476,8 +476,7 @@ impl RuntimeBuilder {
         let clock = Clock::new(self.clock_base_ms);
         let is_wanted = self.spending_by.is_some();
         let accounts = Accounts::new(Arc::clone(&store), clock.clone(), table, cost_limits, is_wanted);
-        let cost = call_cost_of([Arc::clone(&self.prices), PriceList::default()]);
-        accounts.begin(&cost, clock.now_ms()).await?;
+        accounts.begin(clock.now_ms()).await?;
         let deps = Arc::new(Deps {
             live: self.live.map(ReloadedSettings::new),
             learned: Learned::read(Arc::clone(&store)).await,

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use greenroom_kernel::bill::CallCost;
 use greenroom_kernel::entry::{CompactionEnded, EntryKind, Spender};
 use greenroom_kernel::{Entry, ToolStatus, Usage, bill};
 use greenroom_provider::Purpose;
@@ -364,8 +363,8 @@ impl Restarted {
 impl Families {
     pub(super) fn count(&self, happened: Happened<'_>) {
         match happened {
-            Happened::Recorded { entries, provider, model, cost } => {
-                self.recorded(entries, provider, model, cost);
+            Happened::Recorded { entries, provider, model } => {
+                self.recorded(entries, provider, model);
             }
             Happened::RunEnded { outcome, took } => {
                 let labels = OfOutcome { outcome: outcome.as_str() };
@@ -438,7 +437,7 @@ impl Families {
     }
 
     /// Counts what a log records: the ends of runs and compactions, and what was spent.
-    fn recorded(&self, entries: &[Arc<Entry>], provider: &str, model: &str, cost: &CallCost) {
+    fn recorded(&self, entries: &[Arc<Entry>], provider: &str, model: &str) {
         let mut summariser = None;
         for entry in entries {
             #[expect(
@@ -452,7 +451,7 @@ impl Families {
                 }
                 EntryKind::Message { message, .. } => {
                     if let Some(answer) = message.as_answer() {
-                        self.spent(entry, &answer.provider, &answer.model, cost);
+                        self.spent(entry, &answer.provider, &answer.model);
                     }
                 }
                 EntryKind::Compaction(compaction) => {
@@ -460,11 +459,11 @@ impl Families {
                 }
                 EntryKind::CompactionEnded(ended) => {
                     self.compaction_ended(ended);
-                    self.spent(entry, provider, summariser.take().unwrap_or(model), cost);
+                    self.spent(entry, provider, summariser.take().unwrap_or(model));
                 }
                 // A sub-agent's session counts its own spending.
                 EntryKind::Spent(spent) if matches!(spent.by, Spender::SubAgent { .. }) => {}
-                EntryKind::Spent(_) => self.spent(entry, provider, model, cost),
+                EntryKind::Spent(_) => self.spent(entry, provider, model),
                 _ => {}
             }
         }
@@ -481,8 +480,8 @@ impl Families {
     }
 
     /// Counts what an entry bills, by the rule of the session's bill.
-    fn spent(&self, entry: &Entry, provider: &str, model: &str, cost: &CallCost) {
-        let Some((usage, cost_microdollars)) = bill::spent(entry, cost) else { return };
+    fn spent(&self, entry: &Entry, provider: &str, model: &str) {
+        let Some((usage, cost_microdollars)) = bill::spent(entry) else { return };
         let of = self.of_model(provider, model);
         let Usage { input_tokens, cached_tokens, output_tokens, .. } = usage;
         let kinds = [

@@ -96,12 +96,7 @@ fn everything(metrics: &Metrics) {
         entry(5, run_ended(RunOutcome::Completed)),
         entry(6, run_ended(RunOutcome::Failed(Box::new(Failure::new(FailureClass::Auth, "no"))))),
     ];
-    metrics.count(Happened::Recorded {
-        entries: &entries,
-        provider,
-        model,
-        cost: &crate::values::model_info::call_cost(),
-    });
+    metrics.count(Happened::Recorded { entries: &entries, provider, model });
     metrics.count(Happened::RunEnded { outcome: &RunOutcome::Completed, took: Duration::from_secs(3) });
     metrics.count(Happened::CallEntered { provider, waited: Duration::from_millis(20) });
     let sent = Instant::now();

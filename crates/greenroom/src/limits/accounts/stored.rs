@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use greenroom_kernel::bill::{CallCost, Tally, spent_tokens};
+use greenroom_kernel::bill::{Tally, spent_tokens};
 use greenroom_kernel::{Entry, EntryId, Head};
 use greenroom_store::{Engine, Heads, Store, StoreError};
 use parking_lot::MutexGuard;
@@ -150,7 +150,7 @@ impl Accounts {
     ///
     /// # Errors
     /// The store cannot be read. That it cannot be written is not an error: then nothing is appended either.
-    pub(crate) async fn begin(self: &Arc<Self>, cost: &CallCost, now_ms: u64) -> Result<(), StoreError> {
+    pub(crate) async fn begin(self: &Arc<Self>, now_ms: u64) -> Result<(), StoreError> {
         if !self.is_on {
             return Ok(());
         }
@@ -161,7 +161,7 @@ impl Accounts {
         let mark = mark.and_then(|bytes| serde_json::from_slice::<Mark>(&bytes).ok());
         if let Some(mark) = mark.filter(|mark| !mark.is_complete) {
             self.inner.lock().counted_before_ms = mark.counted_before_ms;
-            self.count_missed(&mark, cost).await?;
+            self.count_missed(&mark).await?;
         } else {
             self.inner.lock().counted_before_ms = now_ms.saturating_sub(SLACK_MS);
         }
@@ -201,7 +201,7 @@ impl Accounts {
     }
 
     /// Counts the entries since the mark that accounts have not counted.
-    async fn count_missed(self: &Arc<Self>, mark: &Mark, cost: &CallCost) -> Result<(), StoreError> {
+    async fn count_missed(self: &Arc<Self>, mark: &Mark) -> Result<(), StoreError> {
         // The runtime that crashed may have counted by other labels.
         let names: BTreeSet<Arc<str>> = mark.names.iter().cloned().chain(self.table.names()).collect();
         let from_ms = mark.counted_before_ms;
@@ -209,7 +209,7 @@ impl Accounts {
         while let Some(page) = heads.next().await? {
             for (id, head) in page.into_iter().filter(|(_, head)| head.updated_at_ms >= from_ms) {
                 // A damaged session must not keep the runtime from starting.
-                if let Err(error) = self.count_session(&id, &head, &names, from_ms, cost).await {
+                if let Err(error) = self.count_session(&id, &head, &names, from_ms).await {
                     tracing::warn!(session = id, %error, "what it spent before a crash could not be counted");
                 }
             }
@@ -223,14 +223,13 @@ impl Accounts {
         head: &Head,
         names_counted: &BTreeSet<Arc<str>>,
         from_ms: u64,
-        cost: &CallCost,
     ) -> Result<(), StoreError> {
         let labels = family::top_labels(&*self.store, head.parent_session.clone(), &head.labels).await?;
         let (tenants, session) = (named(names_counted, &labels), Arc::from(id));
         let newer = recorded_since(&*self.store, id, head, from_ms).await?;
         let (mut inner, now_ms) = (self.inner.lock(), self.clock.now_ms());
         for entry in &newer {
-            let tally = Tally::of([entry], head.parent_session.is_some(), cost);
+            let tally = Tally::of([entry], head.parent_session.is_some());
             for name in names(&tenants).filter(|_| !tally.is_empty()) {
                 let account = self.account(&mut inner, &name);
                 if !account.recent.has_counted(id, entry.id) {

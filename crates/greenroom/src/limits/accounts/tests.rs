@@ -4,7 +4,6 @@
 
 use std::collections::BTreeMap;
 
-use greenroom_kernel::bill::CallCost;
 use greenroom_kernel::entry::{EntryKind, Metadata};
 use greenroom_kernel::log::Log;
 use greenroom_kernel::{AssistantMessage, Message as Said, Part, StopReason, Usage};
@@ -31,7 +30,7 @@ async fn opened(
     let table = Table::new(limits, &["tenant".to_owned()], None).unwrap();
     let accounts =
         Accounts::new(Arc::new(store.clone()), Clock::new(Some(now_ms)), table, of_all.to_vec(), false);
-    accounts.begin(&CallCost::from(cost), now_ms).await.unwrap();
+    accounts.begin(now_ms).await.unwrap();
     accounts
 }
 
@@ -130,7 +129,7 @@ async fn what_a_crash_leaves_uncounted_is_counted_from_the_logs() {
             if is_crash && draw(2) == 0 {
                 missed += 1;
             } else {
-                let tally = Tally::of(entries.iter().map(|entry| &**entry), false, &CallCost::from(cost));
+                let tally = Tally::of(entries.iter().map(|entry| &**entry), false);
                 let below = entries.last().unwrap().id.0 + 1;
                 accounts.count(&tenants(&accounts, &value), &id, below, now, &tally);
             }
@@ -141,7 +140,7 @@ async fn what_a_crash_leaves_uncounted_is_counted_from_the_logs() {
                     let clock = Clock::new(Some(now));
                     let other =
                         Accounts::new(Arc::new(store.clone()), clock, Table::default(), Vec::new(), true);
-                    other.begin(&CallCost::from(cost), now).await.unwrap();
+                    other.begin(now).await.unwrap();
                     other.end().await;
                     others += 1;
                 }
@@ -223,7 +222,7 @@ async fn nothing_is_counted_unless_it_is_wanted() {
     let store = Store::memory();
     let accounts =
         Accounts::new(Arc::new(store.clone()), Clock::new(Some(NOW)), Table::default(), Vec::new(), false);
-    accounts.begin(&CallCost::from(cost), NOW).await.unwrap();
+    accounts.begin(NOW).await.unwrap();
     accounts.count(&Arc::from([]), &Arc::from("s"), 1, NOW, &of(u64::MAX));
     accounts.end().await;
     assert!(!accounts.is_on() && store.fact_keys("spending").unwrap().is_empty());

@@ -78,7 +78,9 @@ impl LoggedEntry {
 impl LoggedKind {
     fn of(kind: &EntryKind) -> Option<Self> {
         Some(match kind.clone() {
-            EntryKind::Message { message, inbox, steer } => Self::of_message(&message, inbox, steer),
+            EntryKind::Message { message, inbox, steer, cost_microdollars } => {
+                Self::of_message(&message, inbox, steer, cost_microdollars)
+            }
             EntryKind::Shell(Shell { command, output, exit_code, cancelled, truncated, excluded }) => {
                 Self::Shell { command, output, exit_code, cancelled, truncated, excluded }
             }
@@ -176,7 +178,12 @@ impl LoggedKind {
         })
     }
 
-    fn of_message(message: &Message, inbox: Option<EntryId>, is_steer: bool) -> Self {
+    fn of_message(
+        message: &Message,
+        inbox: Option<EntryId>,
+        is_steer: bool,
+        cost_microdollars: Option<u64>,
+    ) -> Self {
         match message.clone() {
             Message::User(content) => Self::User { content: logged_blocks(&content), inbox, is_steer },
             Message::Assistant(AssistantMessage {
@@ -201,7 +208,7 @@ impl LoggedKind {
                     _ => None,
                 };
                 let content = content.into_iter().filter_map(part).collect();
-                Self::Assistant { content, provider, model, usage, stop, stop_raw, error }
+                Self::Assistant { content, provider, model, usage, cost_microdollars, stop, stop_raw, error }
             }
             Message::ToolResult(ToolResult { call_id, tool_name, content, status, touched }) => {
                 let touch =
@@ -216,9 +223,9 @@ impl LoggedKind {
         match self {
             Self::User { content, inbox, is_steer } => {
                 let message = Arc::new(Message::User(blocks(content)));
-                EntryKind::Message { message, inbox, steer: is_steer }
+                EntryKind::Message { message, inbox, steer: is_steer, cost_microdollars: None }
             }
-            Self::Assistant { content, provider, model, usage, stop, stop_raw, error } => {
+            Self::Assistant { content, provider, model, usage, cost_microdollars, stop, stop_raw, error } => {
                 let part = |part| match part {
                     LoggedPart::Text(text) => Part::Text(text),
                     LoggedPart::Reasoning(text) => Part::Reasoning(text),
@@ -229,15 +236,9 @@ impl LoggedKind {
                     }
                 };
                 let content = content.into_iter().map(part).collect();
-                EntryKind::message(Message::Assistant(AssistantMessage {
-                    content,
-                    provider,
-                    model,
-                    usage,
-                    stop,
-                    stop_raw,
-                    error,
-                }))
+                let answer = AssistantMessage { content, provider, model, usage, stop, stop_raw, error };
+                let message = Arc::new(Message::Assistant(answer));
+                EntryKind::Message { message, inbox: None, steer: false, cost_microdollars }
             }
             Self::ToolResult { call_id, tool_name, content, status, touched } => {
                 let touch = |LoggedTouch { path, is_modified }| Touched {

@@ -28,7 +28,7 @@ fn prompt(text: &str) -> EntryKind {
 
 fn delivered(text: &str, inbox: u64) -> EntryKind {
     let message = Arc::new(Message::user(text));
-    EntryKind::Message { message, inbox: Some(EntryId(inbox)), steer: false }
+    EntryKind::Message { message, inbox: Some(EntryId(inbox)), steer: false, cost_microdollars: None }
 }
 
 fn answer(text: &str, stop: StopReason) -> EntryKind {
@@ -131,7 +131,12 @@ fn a_prompt_is_found_with_its_run_and_its_end() {
         &("p", Some(10), Some(10), None, false, Some(Completed)),
     );
     // The same batch first closes an earlier run; a steer is not a prompt.
-    let steer = EntryKind::Message { message: Arc::new(Message::user("s")), inbox: None, steer: true };
+    let steer = EntryKind::Message {
+        message: Arc::new(Message::user("s")),
+        inbox: None,
+        steer: true,
+        cost_microdollars: None,
+    };
     check(
         vec![ended(3, Interrupted), steer, answer("a", stop), prompt("p"), ended(3, Completed)],
         &("p", Some(13), Some(13), None, false, None),

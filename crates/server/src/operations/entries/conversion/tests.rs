@@ -145,8 +145,14 @@ fn kinds() -> Vec<EntryKind> {
             message: Arc::new(Message::User(vec![text("hi"), picture()])),
             inbox: Some(id(2)),
             steer: true,
+            cost_microdollars: None,
         },
-        EntryKind::message(Message::Assistant(answer)),
+        EntryKind::Message {
+            message: Arc::new(Message::Assistant(answer)),
+            inbox: None,
+            steer: false,
+            cost_microdollars: Some(42),
+        },
         EntryKind::message(Message::ToolResult(result)),
         EntryKind::Shell(Shell {
             command: "ls".to_owned(),
