@@ -147,6 +147,9 @@ const SHELLS: [&str; 9] = ["sh", "bash", "dash", "zsh", "ksh", "fish", "ash", "m
 const LOADING: [&str; 8] =
     ["BASH_ENV", "ENV", "PS4", "PROMPT_COMMAND", "SHELLOPTS", "BASHOPTS", "LD_PRELOAD", "LD_AUDIT"];
 
+/// Variables of bash that are numbers: what is assigned is evaluated, so it can run commands.
+const NUMBERS: [&str; 5] = ["SECONDS", "RANDOM", "SRANDOM", "OPTIND", "HISTCMD"];
+
 /// How deep texts of commands within commands are read.
 const TEXTS_MAX: usize = 8;
 
@@ -395,14 +398,14 @@ fn evaluates(simple: &Simple) -> bool {
     let is_name = |word: &Word| {
         let name = word.text.split('=').next().unwrap_or_default();
         let is_assigned = name.len() < word.text.len();
-        name.contains(['[', '$', '`']) || word.is_dynamic && !is_assigned
+        name.contains(['[', '$', '`']) || NUMBERS.contains(&name) || word.is_dynamic && !is_assigned
     };
     match &*name.text {
         "let" | "compgen" | "complete" | "bind" => true,
         "[[" => {
             let words: Vec<&str> = arguments.iter().flat_map(|word| word.text.split_whitespace()).collect();
-            const NUMBERS: [&str; 7] = ["-eq", "-ne", "-lt", "-le", "-gt", "-ge", "-v"];
-            NUMBERS.iter().any(|operator| words.contains(operator))
+            const NUMERIC: [&str; 7] = ["-eq", "-ne", "-lt", "-le", "-gt", "-ge", "-v"];
+            NUMERIC.iter().any(|operator| words.contains(operator))
                 && words.iter().any(|word| word.contains(['$', '`', '[']) && *word != "[[")
         }
         "[" => {
@@ -445,9 +448,11 @@ fn add_forms(simple: &Simple, forms: &mut Forms, depth: usize) {
     if !simple.assignments.is_empty() {
         forms.known.push(simple.assignments.iter().chain(&simple.words).cloned().collect());
     }
+    let runs = |word: &Word| {
+        word.text.split_once('=').is_some_and(|(name, _)| [&LOADING[..], &NUMBERS].concat().contains(&name))
+    };
+    forms.is_open |= evaluates(simple) || simple.assignments.iter().chain(&simple.words).any(runs);
     let Some(name) = simple.words.first() else { return };
-    let loads = |word: &Word| word.text.split_once('=').is_some_and(|(name, _)| LOADING.contains(&name));
-    forms.is_open |= evaluates(simple) || simple.assignments.iter().chain(&simple.words).any(loads);
     let base = base_name(&name.text);
     forms.known.push(simple.words.clone());
     if base != name.text {

@@ -97,6 +97,11 @@ pub(crate) fn read(command: &str, script: &mut Script, depth: usize) -> Result<(
     if let Some(strange) = command.chars().find(strange) {
         return unreadable(format!("it contains the character {strange:?}"));
     }
+    // Bash joins lines before it reads what a dollar begins, and after it has ended a command; the grammar does not.
+    let continues_nothing = |line: &str| line.trim_matches([' ', '\t']) == "\\";
+    if command.contains("$\\\n") || command.split('\n').any(continues_nothing) {
+        return unreadable("a line continues in a way that is not understood");
+    }
     let mut parser = Parser::new();
     let language = tree_sitter_bash::LANGUAGE.into();
     if parser.set_language(&language).is_err() {
@@ -189,7 +194,10 @@ impl<'a> Reader<'a> {
                 for child in node.named_children(&mut cursor) {
                     match child.kind() {
                         "do_group" => self.statement(child, depth + 1)?,
-                        "variable_name" => {}
+                        "variable_name" if is_own_variable(self.text(child)) => {}
+                        "variable_name" => {
+                            return unreadable("its loop sets a variable that may change what commands do");
+                        }
                         _ => drop(self.word(child, depth + 1)?),
                     }
                 }
@@ -282,10 +290,11 @@ impl<'a> Reader<'a> {
         let (mut simple, mut end) = (Simple::default(), None);
         let mut cursor = node.walk();
         for child in node.children(&mut cursor) {
-            // Words without a blank between them are one word.
-            if end.replace(child.end_byte()) == Some(child.start_byte())
-                && !child.kind().ends_with("redirect")
-            {
+            // Words without a blank between them are one word, and a line's end is the command's.
+            let before = end.replace(child.end_byte()).unwrap_or(child.start_byte());
+            let gap = self.source.get(before..child.start_byte()).unwrap_or_default();
+            let joins = gap.is_empty() && child.start_byte() > node.start_byte();
+            if joins && !child.kind().ends_with("redirect") || gap.replace("\\\n", "").contains('\n') {
                 return unreadable("a word is not understood");
             }
             match child.kind() {
@@ -320,6 +329,10 @@ impl<'a> Reader<'a> {
     }
 
     fn redirect(&mut self, node: Node<'_>, depth: usize) -> Result<(), Unreadable> {
+        // `{NAME}>file` sets a variable.
+        if self.source[..node.start_byte()].ends_with('}') {
+            return unreadable("a redirection follows a brace without a blank");
+        }
         let mut cursor = node.walk();
         let (mut operator, mut destination) = ("", None);
         for child in node.children(&mut cursor) {
@@ -432,6 +445,12 @@ impl<'a> Reader<'a> {
             )),
         }
     }
+}
+
+/// Whether neither bash nor another command gives a meaning to the variable: theirs are upper case, but for these.
+fn is_own_variable(name: &str) -> bool {
+    let is_lower = name.len() == 1 || name.bytes().any(|b| b.is_ascii_lowercase());
+    is_lower && !name.ends_with("_proxy") && !matches!(name, "histchars" | "auto_resume")
 }
 
 /// Whether it is `${NAME}`.

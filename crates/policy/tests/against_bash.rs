@@ -121,11 +121,17 @@ fn of_pieces(seed: u64) -> String {
     (0..count).map(|_| PIECES[numbers.below(PIECES.len())]).collect()
 }
 
-/// A valid command: commands within one another, each in a form of the language that runs it.
+/// A valid command: commands within one another, each in a form of the language that runs it. A line may continue
+/// anywhere.
 fn nested(seed: u64) -> String {
     let mut numbers = Numbers(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
     let depth = 1 + numbers.below(4);
-    around(&mut numbers, depth)
+    let mut command = around(&mut numbers, depth);
+    let place = numbers.below(4 * command.len());
+    if place < command.len() {
+        command.insert_str(place, "\\\n");
+    }
+    command
 }
 
 fn around(numbers: &mut Numbers, depth: usize) -> String {
@@ -169,7 +175,7 @@ fn around(numbers: &mut Numbers, depth: usize) -> String {
 
 /// Runs a command; returns the words of each command that ran.
 fn run(bash: &Path, folder: &Path, command: &str, seed: u64) -> Vec<Vec<String>> {
-    // Commands in the background may outlive the one that started them.
+    // Several may write at the same time, each a line. Commands in the background may outlive the one that started them.
     let log = folder.join(format!("log-{seed}"));
     let work = folder.join(format!("work-{seed}"));
     std::fs::create_dir_all(&work).unwrap();
@@ -188,7 +194,7 @@ fn run(bash: &Path, folder: &Path, command: &str, seed: u64) -> Vec<Vec<String>>
     let text = std::fs::read_to_string(&log).unwrap();
     text.split("\u{1e}\n")
         .filter(|line| !line.is_empty())
-        .map(|line| line.split('\u{1f}').map(str::to_owned).collect())
+        .map(|line| line.split('\u{1f}').map(|word| word.replace('\u{1d}', "\n")).collect())
         .collect()
 }
 
@@ -222,8 +228,7 @@ fn compare(command: impl Fn(u64) -> String, seeds: std::ops::Range<u64>) -> Opti
     std::fs::create_dir(folder.path().join("bin")).unwrap();
     for name in ["m1", "m2", "m3", "m4"] {
         let path = folder.path().join("bin").join(name);
-        let script =
-            "#!/bin/bash\nIFS=$'\\x1f'; set -- \"${0##*/}\" \"$@\"; printf '%s\\x1e\\n' \"$*\" >> \"$LOG\"\n";
+        let script = "#!/bin/bash\nIFS=$'\\x1f'; set -- \"${0##*/}\" \"$@\"; words=\"$*\"; printf '%s\\x1e\\n' \"${words//$'\\n'/$'\\x1d'}\" >> \"$LOG\"\n";
         std::fs::write(&path, script).unwrap();
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
     }
@@ -260,7 +265,7 @@ fn bash_runs_nothing_of_a_nested_command_that_was_not_read() {
     let Some((read, ran)) = compare(nested, 0..1_000) else {
         return;
     };
-    assert!(read >= 500 && ran >= 1_000, "{read} commands were read, and {ran} ran");
+    assert!(read >= 400 && ran >= 1_000, "{read} commands were read, and {ran} ran");
 }
 
 /// `GREENROOM_COMMANDS=100000 cargo test -p greenroom-policy --test against_bash -- --ignored --nocapture`
