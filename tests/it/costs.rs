@@ -1,7 +1,7 @@
 //! Cost limits: of a run, a session, and all sessions of a runtime together.
 
 use greenroom::prelude::*;
-use greenroom::{ConfigError, FactSource, ModelPrice, Period};
+use greenroom::{ConfigError, FactSource, ModelPrice, Period, Usage};
 use greenroom_simulator::{Answer as Said, CallInfo, Function, SeenRequest, Simulator, SimulatorOptions};
 use serde_json::json;
 
@@ -217,6 +217,27 @@ async fn what_waits_for_its_place_is_not_called_beyond_the_limit() {
     assert_eq!(answered.len(), made);
     for end in stopped {
         assert!(stopped_by(end).starts_with("the runtime reached its cost limit"));
+    }
+}
+
+/// No limit is used up by a report that no call can have: it is billed by our own count.
+#[tokio::test(start_paused = true)]
+async fn an_impossible_report_uses_no_limit_up() {
+    let absurd = Usage { input_tokens: u64::MAX, output_tokens: 7_000_000_000, ..Usage::default() };
+    let answer = move |_: &SeenRequest, _: CallInfo| Said::text("words").with_usage(absurd);
+    let model =
+        Simulator::new(SimulatorOptions { window: 100_000, ..SimulatorOptions::new(Function(answer)) });
+    let runtime = builder(&model)
+        .price_for("m", ModelPrice::new(5.0, 20.0))
+        .cost_limit_usd(1.0, Period::Day)
+        .start()
+        .await
+        .unwrap();
+    let session = runtime.open("s", &Agent::new("m").context_window(100_000)).await.unwrap();
+    for _ in 0..3 {
+        let reply = session.prompt("go").await.unwrap();
+        let tokens = reply.usage.input_tokens + reply.usage.output_tokens;
+        assert!(reply.is_cost_estimated && tokens > 0 && tokens < 1_000, "{:?}", reply.usage);
     }
 }
 

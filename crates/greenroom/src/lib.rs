@@ -177,7 +177,7 @@ pub use greenroom_kernel::settings::CompactionSettings;
 pub use greenroom_kernel::usage::{ContextUsage, WindowSource};
 pub use greenroom_kernel::{
     AssistantMessage, Block, Entry, EntryKind, Failure, Message, Part, StopReason, ToolCall, ToolResult,
-    ToolStatus, Usage,
+    ToolStatus, Touch, Usage,
 };
 
 /// Crates whose types and derive macros are part of this crate's API, in the versions it uses.
@@ -185,6 +185,12 @@ pub use greenroom_kernel::{
 /// A program that derives `Deserialize` and `JsonSchema` either depends on `serde` and `schemars` itself, or
 /// adds `#[serde(crate = "greenroom::serde")]` and `#[schemars(crate = "greenroom::schemars")]`.
 pub use {futures_util, schemars, serde, serde_json};
+
+/// The choices in [`CompactionSettings`].
+pub mod compaction {
+    pub use greenroom_kernel::settings::{CutRule, Strategy, UnknownWindow};
+    pub use greenroom_kernel::size::Estimator;
+}
 
 /// Which tool calls run, ask a person, or are denied: see [`Agent::permissions`].
 #[cfg(feature = "permissions")]

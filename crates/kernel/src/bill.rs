@@ -106,7 +106,7 @@ impl Bill {
         Self { usage, cost_microdollars, compaction }
     }
 
-    /// Whether a part of the cost is estimated, because a server reported no usage, or an implausible one.
+    /// Whether a part of the cost is estimated, because a server reported no usage, or too little for what was sent.
     pub fn is_estimated(&self) -> bool {
         self.usage.estimated_tokens > 0
     }

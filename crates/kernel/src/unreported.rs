@@ -4,7 +4,8 @@
 //! Invariants: this is the one rule by which a report is replaced on a bill. It is about money only:
 //! [`crate::usage`] decides which report measures the context, and trusts far less. A report is replaced only
 //! if no way of counting makes it true, so a true report is never increased; additions are marked as
-//! estimated.
+//! estimated. A report that is too large for its request is billed as it is, because a server charges for text of
+//! its own and for tools that it runs; only a count that no call can have is disregarded.
 
 use crate::message::{AssistantMessage, Message, Part, ToolSpec, Usage};
 use crate::messages::Messages;
@@ -23,6 +24,27 @@ mod tests;
 /// The least count excludes tools, images and reasoning. Tokenizers differ from our count of a text by a
 /// factor of about two, and never by ten.
 const LEAST_DIVISOR: u64 = 10;
+
+/// The largest count of one side of a call that is billed, in tokens: ten times the largest window of a model.
+const TOKENS_MAX: u64 = 100_000_000;
+
+/// Removes the counts that no call can have from a report, so that no limit is used up by one. They count as not
+/// reported.
+pub fn possible(mut report: Usage) -> Usage {
+    if all_input(&report) > TOKENS_MAX {
+        report = Usage {
+            input_tokens: 0,
+            cached_tokens: 0,
+            cache_write_tokens: 0,
+            cache_write_hour_tokens: 0,
+            ..report
+        };
+    }
+    if report.output_tokens.max(report.reasoning_tokens) > TOKENS_MAX {
+        report = Usage { output_tokens: 0, reasoning_tokens: 0, ..report };
+    }
+    report
+}
 
 /// A request as sent.
 #[derive(Debug, Clone, Copy)]

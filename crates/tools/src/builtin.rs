@@ -13,7 +13,8 @@ mod write;
 
 use std::sync::Arc;
 
-use crate::{FunctionTool, Registry, Workspace};
+pub use crate::Workspace;
+use crate::{FunctionTool, Registry};
 
 /// Returns the file tools plus `bash`, which runs any command with the rights of this process.
 ///

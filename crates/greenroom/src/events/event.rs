@@ -209,7 +209,7 @@ pub enum EventKind {
         /// agents that it called, with theirs.
         #[serde(default)]
         cost_microdollars: u64,
-        /// Whether a part of that cost is estimated, because a server reported no usage, or an implausible one.
+        /// Whether a part of that cost is estimated, because a server reported no usage, or too little for what was sent.
         #[serde(default)]
         is_cost_estimated: bool,
     },

@@ -103,7 +103,7 @@ pub struct Reply {
     /// that it called, with theirs.
     #[serde(default)]
     pub cost_microdollars: u64,
-    /// Whether a part of that cost is estimated, because a server reported no usage, or an implausible one.
+    /// Whether a part of that cost is estimated, because a server reported no usage, or too little for what was sent.
     #[serde(default)]
     pub is_cost_estimated: bool,
     /// The number of model calls.

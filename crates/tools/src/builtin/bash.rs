@@ -29,7 +29,8 @@ use crate::sandbox::confinement::Forward;
 use crate::sandbox::places::{Ready, prepare};
 use crate::sandbox::private::PrivateFolder;
 use crate::sandbox::proxy::Proxy;
-use crate::sandbox::{Found, HostPattern, Network, Protection, Sandbox, Way, bubblewrap, hint};
+use crate::sandbox::{Found, Protection, Way, bubblewrap, hint};
+pub use crate::sandbox::{HostPattern, Limits, Network, Sandbox, SandboxMode};
 use crate::{FunctionTool, ToolContext, ToolError, ToolOutput, ToolsError, Workspace};
 
 use self::collector::{Collector, Spill};

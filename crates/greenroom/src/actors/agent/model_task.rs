@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use futures_util::{FutureExt, StreamExt};
 use greenroom_kernel::text::panic_text;
+use greenroom_kernel::unreported::possible;
 use greenroom_kernel::{AssistantMessage, Failure, FailureClass, Part, StopReason};
 use greenroom_provider::{ProviderError, Purpose, ReplyEvent, Request};
 use parking_lot::Mutex;
@@ -325,6 +326,7 @@ impl ModelTask {
             let delta = match event {
                 ReplyEvent::Done(mut answer) => {
                     redactor.answer(&mut answer);
+                    answer.usage = answer.usage.map(possible);
                     for delta in pieces.end(redactor) {
                         self.publish(EventKind::MessageDelta { delta });
                     }
