@@ -1223,7 +1223,7 @@ export interface EventRunEnd extends EventFields {
    * agents that it called, with theirs.
    */
   cost_microdollars: number;
-  /** Whether a part of that cost is estimated, because a server reported no usage, or an implausible one. */
+  /** Whether a part of that cost is estimated, because a server reported no usage, or too little for what was sent. */
   is_cost_estimated: boolean;
 }
 
@@ -2335,7 +2335,7 @@ export interface PromptOutcome {
    * that it called, with theirs.
    */
   cost_microdollars: number;
-  /** Whether a part of that cost is estimated, because a server reported no usage, or an implausible one. */
+  /** Whether a part of that cost is estimated, because a server reported no usage, or too little for what was sent. */
   is_cost_estimated: boolean;
   /** The number of model calls. */
   steps: number;

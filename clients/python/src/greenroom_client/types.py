@@ -1547,7 +1547,7 @@ class PromptOutcome(t.TypedDict):
     """
 
     is_cost_estimated: bool
-    """Whether a part of that cost is estimated, because a server reported no usage, or an implausible one."""
+    """Whether a part of that cost is estimated, because a server reported no usage, or too little for what was sent."""
 
     steps: int
     """The number of model calls."""
@@ -2969,7 +2969,7 @@ class EventRunEnd(EventFields):
     """
 
     is_cost_estimated: bool
-    """Whether a part of that cost is estimated, because a server reported no usage, or an implausible one."""
+    """Whether a part of that cost is estimated, because a server reported no usage, or too little for what was sent."""
 
 
 class EventRunStart(EventFields):
