@@ -31,6 +31,9 @@ async fn nothing_is_said_before_it_is_awaited() {
     drop(stream);
     assert_eq!(request.await.unwrap().text, "one");
     assert!(matches!(session.prompt("  ").await, Err(Error::EmptyPrompt)));
+    for key in ["", " \n"] {
+        assert!(matches!(session.prompt("c").once(key).await, Err(Error::EmptyKey)), "{key:?}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -238,6 +238,8 @@ struct Space {
     used: AtomicU64,
     /// The maximum total size in bytes; 0 for no limit.
     limit: AtomicU64,
+    /// The bytes that were read.
+    read: AtomicU64,
 }
 
 impl Space {
@@ -279,6 +281,11 @@ impl MemoryFiles {
     pub fn leave_room(&self, bytes: u64) {
         let used = self.space.used.load(Ordering::SeqCst);
         self.space.limit.store(used.saturating_add(bytes).max(1), Ordering::SeqCst);
+    }
+
+    /// Returns the number of bytes that were read so far.
+    pub fn bytes_read(&self) -> u64 {
+        self.space.read.load(Ordering::SeqCst)
     }
 
     /// Cuts the power. Unsynced data is lost. With `random`, each unsynced page survives or not by chance,
@@ -393,6 +400,7 @@ impl File for MemoryFile {
             usize::try_from(offset).map_or(bytes.current.len(), |start| start.min(bytes.current.len()));
         let count = buffer.len().min(bytes.current.len() - start);
         buffer[..count].copy_from_slice(&bytes.current[start..start + count]);
+        self.1.read.fetch_add(count as u64, Ordering::SeqCst);
         Ok(count)
     }
 

@@ -325,12 +325,18 @@ impl Store {
     /// # Errors
     /// Those of [`Store::load`]. An entry that the session does not have is [`StoreError::Damaged`] too.
     pub fn get(&self, session: &str, entries: &[EntryId]) -> Result<Vec<Entry>, StoreError> {
-        let one = |entry: &EntryId| {
-            let found = self.load_until(session, *entry, EntryId(entry.0.saturating_add(1)))?;
-            let found = found.into_iter().next();
-            found.ok_or_else(|| StoreError::Damaged { session: session.to_owned(), entry: *entry })
-        };
-        entries.iter().map(one).collect()
+        let mut found = Vec::with_capacity(entries.len());
+        // Neighbours are often in one frame, which is read once.
+        for run in entries.chunk_by(|one, next| one.0.checked_add(1) == Some(next.0)) {
+            let [first, ..] = run else { continue };
+            let until = EntryId(first.0.saturating_add(run.len() as u64));
+            let loaded = self.load_until(session, *first, until)?;
+            if let Some(entry) = run.get(loaded.len()) {
+                return Err(StoreError::Damaged { session: session.to_owned(), entry: *entry });
+            }
+            found.extend(loaded);
+        }
+        Ok(found)
     }
 
     /// Returns all entries of the session that can be read, and the ids of those that cannot. This blocks on

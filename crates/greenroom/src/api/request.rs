@@ -224,6 +224,9 @@ impl<O> RunRequest<O> {
         if prompt.as_ref().is_some_and(Prompt::is_empty) {
             return Err(Error::EmptyPrompt);
         }
+        if key.as_ref().is_some_and(|key| key.trim().is_empty()) {
+            return Err(Error::EmptyKey);
+        }
         settings.check()?;
         let form = form.transpose()?;
         let cost_limit = cost_limit_usd.map(microdollars).transpose()?;
@@ -306,7 +309,7 @@ impl RunRequest<AsText> {
     /// are handled in the order of their starts.
     ///
     /// # Errors
-    /// [`Error::EmptyPrompt`]; [`Error::InputRefused`] by the agent's guards; [`Error::Busy`] if too many
+    /// [`Error::EmptyPrompt`]; [`Error::EmptyKey`]; [`Error::InputRefused`] by the agent's guards; [`Error::Busy`] if too many
     /// requests wait in the session, and [`Error::RuntimeBusy`] in all sessions together; [`Error::Config`]
     /// for invalid settings, limits or schemas; [`Error::TimedOut`] if the time limit passed before the
     /// request was handed over; [`Error::Store`] if a sleeping session cannot be read;

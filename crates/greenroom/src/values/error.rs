@@ -124,6 +124,9 @@ pub enum Error {
     /// The prompt has neither text nor an image.
     #[error("a prompt must not be empty")]
     EmptyPrompt,
+    /// An idempotency key has no characters, or blanks alone: prompts that have nothing in common would share it.
+    #[error("an idempotency key must not be empty")]
+    EmptyKey,
     /// The newest prompt was already answered.
     #[error("session {session} has nothing to resume: its newest prompt was answered")]
     NothingToResume {
@@ -537,6 +540,7 @@ impl Error {
             Self::Model(failure) if failure.class.is_retryable() => Remedy::Repeat,
             Self::Store(error) if error.is_retryable() => Remedy::Repeat,
             Self::EmptyPrompt
+            | Self::EmptyKey
             | Self::InputRefused { .. }
             | Self::HeldBack { .. }
             | Self::NoValidator { .. }

@@ -355,6 +355,23 @@ fn a_file_that_claims_to_be_endless_is_refused() {
 }
 
 #[test]
+fn entries_of_one_frame_are_read_together() {
+    let world = World::new();
+    let store = world.open_quiet();
+    append(&store, "one", batch(0, &["a"; 500])).unwrap();
+    let read = |ids: &[u64]| {
+        let before = world.memory.bytes_read();
+        let found = store.get("one", &ids.iter().copied().map(EntryId).collect::<Vec<_>>()).unwrap();
+        assert_eq!(found.iter().map(|entry| entry.id.0).collect::<Vec<_>>(), ids);
+        world.memory.bytes_read() - before
+    };
+    let one = read(&[250]);
+    assert!(one > 100, "{one}");
+    assert_eq!(read(&(100..400).collect::<Vec<_>>()), one);
+    assert_eq!(read(&[7, 8, 300, 9, 9]), 4 * one, "four runs of neighbours");
+}
+
+#[test]
 fn an_entry_behind_the_last_is_told_to_be_missing() {
     let world = World::new();
     let store = world.open_quiet();
