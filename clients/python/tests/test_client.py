@@ -282,6 +282,7 @@ class Retries(unittest.TestCase):
         self.assertEqual(len(set(bodies)), 1, "the key is the same")
         self.assertTrue(json.loads(bodies[0])["key"])
         self.check([refusal(500), ok], reads, ApiError, 1)
+        self.check([(200, {}, "<html>proxy"), ok], reads, ConnectionFailed, 1)
         self.check([(502, {}, "<html>proxy"), ok], reads, type(ApiError.of(t.cast(t.Any, {**PROBLEM, "status": 502}))), 1)
         late = (503, {"Retry-After": "61"}, json.dumps({**PROBLEM, "status": 503}))
         self.check([late, ok], reads, Busy, 1)

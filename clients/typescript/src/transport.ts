@@ -114,7 +114,12 @@ export class Transport {
     const text = await this.#patient(isRepeatable, options, (signal) =>
       this.#send(verb, target + inQuery(sent.query ?? {}), body, headers, signal),
     );
-    return JSON.parse(text) as T;
+    try {
+      return JSON.parse(text) as T;
+    } catch (error) {
+      // Not of the server, but of a proxy before it.
+      throw new ConnectionFailed(`the answer is not JSON: ${String(error)}`, true);
+    }
   }
 
   /** Sends a request, and returns the answer as text. */

@@ -249,6 +249,7 @@ test("only what is safe is sent again", async () => {
   assert.equal(new Set(bodies).size, 1, "the key is the same");
   assert.ok(JSON.parse(bodies[0] ?? "").key);
   await check([refusal(500), ok], reads, ApiError, 1);
+  await check([{ status: 200, text: "<html>proxy" }, ok], reads, ConnectionFailed, 1);
   await check([refusal(503, "61"), ok], reads, Busy, 1);
 });
 

@@ -8,6 +8,7 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
+use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::Command;
 
@@ -27,13 +28,13 @@ pub async fn first_line(
     environment: &[(String, String)],
     time_limit: Duration,
 ) -> Result<String, String> {
-    let run = run(command, folder, environment, b"", OUTPUT_BYTES_MAX);
+    let run = run(command, folder, environment, b"", OUTPUT_BYTES_MAX, Group::OfProgram);
     let line = within(time_limit, run).await.map(|output| first_line_of(&output))?;
     if line.is_empty() { Err("printed nothing on its first line".to_owned()) } else { Ok(line) }
 }
 
 /// Returns all that a shell command prints for this input, at most `bytes_max` bytes. Dropping the future ends the
-/// command, and it need not read its input.
+/// command with all that it started, and it need not read its input.
 ///
 /// # Errors
 /// As for [`first_line`]; or it printed more, or something that is not UTF-8.
@@ -45,11 +46,33 @@ pub async fn answer(
     bytes_max: u64,
     time_limit: Duration,
 ) -> Result<String, String> {
-    let output = within(time_limit, run(command, folder, environment, input, bytes_max + 1)).await?;
+    let output =
+        within(time_limit, run(command, folder, environment, input, bytes_max + 1, Group::Own)).await?;
     if output.len() as u64 > bytes_max {
         return Err(format!("printed more than {bytes_max} bytes"));
     }
     String::from_utf8(output).map_err(|_| "printed something that is not UTF-8".to_owned())
+}
+
+/// The process group of a command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Group {
+    /// The program's: the command may ask at its terminal.
+    OfProgram,
+    /// One of its own, which ends as a whole.
+    Own,
+}
+
+/// Ends a process group when it is dropped.
+struct EndOfGroup(u32);
+
+impl Drop for EndOfGroup {
+    fn drop(&mut self) {
+        if let Some(group) = i32::try_from(self.0).ok().and_then(Pid::from_raw) {
+            // It fails when all have ended.
+            let _ = kill_process_group(group, Signal::KILL);
+        }
+    }
 }
 
 async fn within(
@@ -67,8 +90,13 @@ async fn run(
     environment: &[(String, String)],
     input: &[u8],
     bytes_max: u64,
+    group: Group,
 ) -> Result<Vec<u8>, String> {
-    let mut child = Command::new("/bin/sh")
+    let mut shell = Command::new("/bin/sh");
+    if group == Group::Own {
+        shell.process_group(0);
+    }
+    let mut child = shell
         .args(["-c", command])
         .current_dir(folder)
         .env_clear()
@@ -79,6 +107,7 @@ async fn run(
         .kill_on_drop(true)
         .spawn()
         .map_err(|error| format!("could not be started: {error}"))?;
+    let end = child.id().filter(|_| group == Group::Own).map(EndOfGroup);
     let (out, err, into) = (child.stdout.take(), child.stderr.take(), child.stdin.take());
     let writing = async {
         if let Some(mut into) = into {
@@ -88,6 +117,8 @@ async fn run(
     };
     let (output, told, (), status) =
         tokio::join!(read(out, bytes_max), read(err, OUTPUT_BYTES_MAX), writing, child.wait());
+    // What it left running is the user's.
+    std::mem::forget(end);
     let status = status.map_err(|error| format!("failed: {error}"))?;
     if !status.success() {
         let line = first_line_of(&output);

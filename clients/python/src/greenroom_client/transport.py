@@ -107,7 +107,12 @@ class Transport:
         if takes_key:
             body = with_key(body or {})
         headers = {"Prefer": "respond-async"} if is_async else {}
-        return json.loads(self._patient(verb, target, query, body, headers, takes_key))
+        answer = self._patient(verb, target, query, body, headers, takes_key)
+        try:
+            return json.loads(answer)
+        except ValueError as error:
+            # Not of the server, but of a proxy before it.
+            raise ConnectionFailed(f"the answer is not JSON: {error}", was_sent=True) from error
 
     def text(self, verb: str, target: str, *, query: Params) -> str:
         """Sends a request, and returns the answer as text."""

@@ -370,8 +370,11 @@ impl CompactorState {
         }
         let (deps, shared) = (Arc::clone(&self.deps), Arc::clone(&self.shared));
         tokio::spawn(async move {
-            let (decision, warnings) =
+            let (mut decision, warnings) =
                 compaction_hooks::before_compact(&deps.hooks, &agent.hooks, &proposal).await;
+            if let HookDecision::Cancel { reason } = &mut decision {
+                deps.redactor.all_in(reason);
+            }
             for message in warnings {
                 shared.publish(&deps.bus, EventKind::Warning { message });
             }

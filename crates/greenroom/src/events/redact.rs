@@ -49,7 +49,10 @@ impl Pieces {
         let (part, text, name) = match piece {
             Delta::Text(text) => (AnswerPart::Text, text, None),
             Delta::Reasoning(text) => (AnswerPart::Reasoning, text, None),
-            Delta::ToolArguments { index, name, text } => (AnswerPart::Arguments(index), text, name),
+            Delta::ToolArguments { index, mut name, text } => {
+                name.iter_mut().for_each(|name| redactor.values_in(name));
+                (AnswerPart::Arguments(index), text, name)
+            }
         };
         // A text is over when another part begins; the arguments of several calls may alternate.
         let over = self.newest.replace(part).filter(|newest| *newest != part);

@@ -94,6 +94,7 @@ impl Redactor {
                 Part::Text(text) | Part::Reasoning(text) => self.values_in(text),
                 Part::OpaqueReasoning { data, .. } | Part::OpaqueBlock { data, .. } => self.values_in(data),
                 Part::ToolCall(call) => {
+                    self.values_in(&mut call.id);
                     self.values_in(&mut call.name);
                     self.values_in(&mut call.arguments);
                 }
@@ -114,6 +115,7 @@ impl Redactor {
                 Block::Image(_) => {}
             }
         }
+        self.values_in(&mut result.call_id);
         result.touched.iter_mut().for_each(|touched| self.values_in(&mut touched.path));
     }
 

@@ -207,7 +207,7 @@ fn what_a_log_records_has_no_value() {
     draft.message(Message::user(format!("my key is {KEY}")));
     draft.message_of_run(
         Message::ToolResult(ToolResult::synthetic(
-            &ToolCall { id: "1".into(), name: "read".into(), arguments: String::new() },
+            &ToolCall { id: format!("1 {KEY}"), name: "read".into(), arguments: String::new() },
             ToolStatus::Ok,
             format!("KEY={KEY}\n").repeat(20_000),
         )),

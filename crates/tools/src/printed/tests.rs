@@ -45,6 +45,26 @@ async fn a_command_that_does_not_end_is_given_up() {
     assert_eq!(before.elapsed(), limit);
 }
 
+/// What a command started ends with it if it is given up, also where the shell waits for it.
+#[tokio::test]
+async fn a_command_that_is_given_up_leaves_nothing_running() {
+    let folder = tempfile::tempdir().unwrap();
+    let variables = [("PATH".to_owned(), "/usr/bin:/bin".to_owned())];
+    let command = "sleep 600 & echo $! > child; wait; true";
+    let limit = Duration::from_secs(2);
+    let answered = answer(command, folder.path(), &variables, b"x", 100, limit).await;
+    assert_eq!(answered, Err("did not end within 2 s".to_owned()));
+    let child = std::fs::read_to_string(folder.path().join("child")).unwrap();
+    let status = std::path::PathBuf::from(format!("/proc/{}/stat", child.trim()));
+    // It is gone, or a zombie for a moment.
+    let is_over = || std::fs::read_to_string(&status).map_or(true, |stat| stat.contains(") Z "));
+    let until = std::time::Instant::now() + Duration::from_secs(10);
+    while !is_over() && std::time::Instant::now() < until {
+        tokio::task::yield_now().await;
+    }
+    assert!(is_over(), "{child} lives on");
+}
+
 /// A command gets its input, however large, and need not read it.
 #[tokio::test]
 async fn a_command_answers_its_input() {

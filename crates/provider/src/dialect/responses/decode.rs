@@ -330,6 +330,14 @@ impl Item {
         }
     }
 
+    /// Whether its end came, and it stands for what was before it.
+    fn is_compaction(&self) -> bool {
+        let attachment = self.ended.as_ref().map(|ended| &ended.attachment);
+        attachment
+            .and_then(|fields| fields.text_ref("type"))
+            .is_some_and(|name| name.starts_with("compaction"))
+    }
+
     /// Returns the item as it came, if its end came.
     fn whole(self) -> Option<Part> {
         let data = self.ended?.whole.get().to_owned();
@@ -523,7 +531,10 @@ impl Decoder for ResponsesDecoder {
         let stop = stop_reason(reason, self.has_output())?;
         let mut ids = Ids::new(context.messages);
         let content: Vec<Part> = if context.purpose == Purpose::Compaction {
-            self.items.into_iter().filter_map(Item::whole).collect()
+            // Without the item of a compaction, the others stand for nothing that was before them.
+            let compacts = self.items.iter().any(Item::is_compaction);
+            let items = self.items.into_iter().filter(|item| compacts && item.kind != Kind::Call);
+            items.filter_map(Item::whole).collect()
         } else {
             self.items.into_iter().flat_map(|item| item.parts(&mut ids)).collect()
         };

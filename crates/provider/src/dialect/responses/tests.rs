@@ -860,6 +860,19 @@ fn a_compaction_is_asked_for_and_sent_back_as_it_came() {
     assert_eq!((answer.stop, answer.usage.map(|usage| usage.output_tokens)), (StopReason::Stop, Some(438)));
     assert_eq!(answer.content, items.map(block), "each item as it came, in order");
 
+    // Only an answer with such an item is a compaction, and a call in it has no result.
+    let call = r#"{"id":"fc_1","type":"function_call","call_id":"c","name":"look","arguments":"{}"}"#;
+    let compacted = |items: &[&str]| {
+        let whole =
+            format!(r#"{{"object":"response.compaction","output":[{}],"usage":null}}"#, items.join(","));
+        let mut decoder: Box<dyn Decoder> = Box::<decode::ResponsesDecoder>::default();
+        decoder.take(&whole, &mut VecDeque::new());
+        decoder.finish(&context, &mut VecDeque::new()).map_or_else(|_| Vec::new(), |answer| answer.content)
+    };
+    assert_eq!(compacted(&[call]), []);
+    assert_eq!(compacted(&items[..1]), []);
+    assert_eq!(compacted(&[items[0], call, items[1]]), items.map(block));
+
     let native = |provider: &str| {
         Block::Native(greenroom_kernel::Native {
             provider: provider.to_owned(),

@@ -162,3 +162,18 @@ async fn an_error_ends_an_answer_wherever_it_comes() {
     }
     assert_eq!(checked, 2 * (7 + 10 + 13 + 5));
 }
+
+/// A server that cuts its text in UTF-16 sends halves of a character in two pieces. Each is shown as a replacement.
+#[tokio::test]
+async fn half_a_character_costs_no_answer() {
+    for Stream { api, events, .. } in STREAMS {
+        let halved = |event: &&str| {
+            let event = event.replace(r#""Hel""#, r#""Hel\ud83d""#);
+            event.replace(r#""lo""#, r#""\ude00lo \ud83d\ude00\\ud800\"""#)
+        };
+        let halved: Vec<String> = events.iter().map(halved).collect();
+        let (told, whole) = play(api, &halved.iter().map(String::as_str).collect::<Vec<_>>()).await;
+        whole.unwrap_or_else(|error| panic!("{api:?}: {error}"));
+        assert_eq!(read(&told), "Hm.Hel\u{fffd}\u{fffd}lo \u{1f600}\\ud800\"", "{api:?}");
+    }
+}
