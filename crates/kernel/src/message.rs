@@ -34,6 +34,14 @@ impl Message {
         }
     }
 
+    /// Whether it has blocks in a provider's own form.
+    pub fn has_native(&self) -> bool {
+        match self {
+            Self::User(blocks) => blocks.iter().any(|block| matches!(block, Block::Native(_))),
+            Self::Assistant(_) | Self::ToolResult(_) => false,
+        }
+    }
+
     /// Returns the tool calls in it; empty unless it is an assistant message that calls tools.
     pub fn tool_calls(&self) -> impl Iterator<Item = &ToolCall> {
         let parts: &[Part] = match self {

@@ -102,6 +102,8 @@ pub enum Input {
         /// The images to send if this request had too many bytes, by
         /// [`fewer_images`](crate::path::fewer_images).
         fewer_images: Option<Media>,
+        /// Whether the request began with a summary in the provider's own form.
+        has_native_summary: bool,
         /// A number in 0..1000 that spreads waits, so that many sessions do not retry at once.
         jitter: u64,
     },
@@ -436,7 +438,11 @@ impl Run {
                 self.compacted(installed, floor, why.as_deref(), emergency)
             }
             (Phase::Asking, Input::Answered { answer, jitter }) => self.answered(*answer, jitter),
-            (Phase::Asking, Input::Failed { failure, wordless, fewer_images, jitter }) => {
+            (
+                Phase::Asking,
+                Input::Failed { failure, wordless, fewer_images, has_native_summary, jitter },
+            ) => {
+                self.recovery.has_native_summary = has_native_summary;
                 self.failed(failure, wordless, fewer_images, jitter)
             }
             (Phase::Waiting, Input::Waited) => self.ask(),

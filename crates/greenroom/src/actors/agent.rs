@@ -232,6 +232,7 @@ impl AgentState {
             step_span: Span::none(),
             next_request: None,
             fewer_images: None,
+            has_native_summary: false,
             media_missed: false,
             opaque_missed: false,
             measuring: false,
@@ -536,7 +537,7 @@ impl AgentState {
             ModelOutcome::Refused(reason) => self.input(myself, attempt, Input::Refused { reason }),
             ModelOutcome::Failed(error) => {
                 let wordless = error.is_overflow_candidate();
-                let fewer_images = running.fewer_images;
+                let (fewer_images, has_native_summary) = (running.fewer_images, running.has_native_summary);
                 if let Some(limit) = error
                     .failure
                     .limit
@@ -547,7 +548,8 @@ impl AgentState {
                 // Jitter that differs between sessions and calls, and is reproducible for the same ids.
                 let jitter = jitter(&self.shared.id, attempt.run.0, call);
                 let failure = error.failure;
-                self.input(myself, attempt, Input::Failed { failure, wordless, fewer_images, jitter });
+                let failed = Input::Failed { failure, wordless, fewer_images, has_native_summary, jitter };
+                self.input(myself, attempt, failed);
             }
         }
     }

@@ -25,6 +25,8 @@ pub(crate) struct Running {
     pub(crate) next_request: Option<RequestForm>,
     /// The images to send after a request had too many bytes.
     pub(crate) fewer_images: Option<Media>,
+    /// Whether the newest request began with a summary in the provider's own form.
+    pub(crate) has_native_summary: bool,
     /// The newest step, from 1, and its span in the trace.
     pub(crate) step: u32,
     pub(crate) step_span: Span,

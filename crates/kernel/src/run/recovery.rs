@@ -57,6 +57,8 @@ pub(super) struct Recovery {
     pub(super) media: Media,
     /// Whether requests leave out the opaque data of earlier answers, because the provider refused it.
     pub(super) without_opaque: bool,
+    /// Whether the request that failed began with a summary in the provider's own form.
+    pub(super) has_native_summary: bool,
     /// Whether the provider silently truncated the context: compact before the next model call.
     pub(super) must_compact: bool,
     /// The failure from which the current compaction recovers.
@@ -81,6 +83,7 @@ impl Recovery {
             output_tokens_max: output_configured,
             media: Media::All,
             without_opaque: false,
+            has_native_summary: false,
             must_compact: false,
             last_failure: None,
             wordless: 0,
@@ -207,6 +210,15 @@ impl Run {
                 None => self.give_up(failure),
             },
             FailureClass::OpaqueRefused if !self.recovery.without_opaque => {
+                self.recovery.without_opaque = true;
+                self.ask()
+            }
+            // A refusal in unknown words may be about the summary, and would be that of every later prompt.
+            FailureClass::Other
+                if self.recovery.has_native_summary
+                    && !self.recovery.without_opaque
+                    && matches!(failure.status, Some(400 | 422)) =>
+            {
                 self.recovery.without_opaque = true;
                 self.ask()
             }

@@ -57,12 +57,18 @@ fn failure(class: FailureClass) -> Failure {
 }
 
 fn failed(class: FailureClass) -> Input {
-    Input::Failed { failure: failure(class), wordless: false, fewer_images: None, jitter: 0 }
+    Input::Failed {
+        failure: failure(class),
+        wordless: false,
+        fewer_images: None,
+        has_native_summary: false,
+        jitter: 0,
+    }
 }
 
 fn too_many_bytes(fewer_images: Option<Media>) -> Input {
     let failure = failure(FailureClass::PayloadTooLarge);
-    Input::Failed { failure, wordless: false, fewer_images, jitter: 0 }
+    Input::Failed { failure, wordless: false, fewer_images, has_native_summary: false, jitter: 0 }
 }
 
 fn limited(class: FailureClass, limit: u64) -> Input {
@@ -70,6 +76,7 @@ fn limited(class: FailureClass, limit: u64) -> Input {
         failure: Failure { limit: Some(limit), ..failure(class) },
         wordless: false,
         fewer_images: None,
+        has_native_summary: false,
         jitter: 0,
     }
 }
@@ -335,6 +342,7 @@ fn the_wait_is_what_the_provider_asks_for_up_to_a_minute() {
         failure: Failure { retry_after_ms: Some(ms), ..failure(FailureClass::RateLimited) },
         wordless: false,
         fewer_images: None,
+        has_native_summary: false,
         jitter,
     };
     check_asked(vec![(after(7_000, 0), "wait 7000 #1")]);
@@ -445,6 +453,7 @@ fn silence_that_comes_again_is_compacted_for_and_costs_nothing_before_the_end() 
         failure: failure(FailureClass::Malformed),
         wordless: true,
         fewer_images: None,
+        has_native_summary: false,
         jitter: 0,
     };
     let guessed = || Input::Size(Size { is_window_guessed: true, window: Some(1_000), ..Size::default() });
@@ -479,6 +488,7 @@ fn silence_that_comes_again_is_compacted_for_and_costs_nothing_before_the_end() 
         failure: failure(FailureClass::RateLimited),
         wordless: true,
         fewer_images: None,
+        has_native_summary: false,
         jitter: 0,
     };
     let other = begun(vec![
@@ -533,6 +543,7 @@ fn a_wordless_refusal_is_an_overflow_where_the_window_is_full() {
         failure: Failure { status, ..failure(class) },
         wordless: true,
         fewer_images: None,
+        has_native_summary: false,
         jitter: 0,
     };
     let check_at = |tokens, class, status, expect: &'static str| {
@@ -694,7 +705,7 @@ fn a_report_above_the_window_says_that_the_context_was_cut() {
 fn refused_images_are_left_out() {
     let refused = |fewer_images| {
         let failure = failure(FailureClass::ImageRefused);
-        Input::Failed { failure, wordless: false, fewer_images, jitter: 0 }
+        Input::Failed { failure, wordless: false, fewer_images, has_native_summary: false, jitter: 0 }
     };
     check_asked(vec![
         (refused(Some(Media::Newest)), "ask newest"),
@@ -719,6 +730,21 @@ fn refused_opaque_data_is_left_out() {
         (refused(), "end failed opaque_refused ()"),
     ]);
     check_asked(vec![(refused(), "ask plain"), (refused(), "end failed opaque_refused ()")]);
+    // A refusal in unknown words is taken for one of a summary in the provider's own form, if there is one.
+    let unknown = |status, has_native_summary| {
+        let failure = Failure { status, ..failure(FailureClass::Other) };
+        Input::Failed { failure, wordless: false, fewer_images: None, has_native_summary, jitter: 0 }
+    };
+    for status in [Some(400), Some(422)] {
+        check_asked(vec![
+            (unknown(status, true), "ask plain"),
+            (unknown(status, true), "end failed other ()"),
+        ]);
+        check_asked(vec![(unknown(status, false), "end failed other ()")]);
+    }
+    for status in [None, Some(404), Some(500)] {
+        check_asked(vec![(unknown(status, true), "end failed other ()")]);
+    }
 }
 
 #[test]
@@ -727,7 +753,7 @@ fn a_payload_too_large_is_sent_with_fewer_images_before_anything_is_compacted() 
     let bare = || too_many_bytes(None);
     let wordless = |fewer_images| {
         let failure = failure(FailureClass::PayloadTooLarge);
-        Input::Failed { failure, wordless: true, fewer_images, jitter: 0 }
+        Input::Failed { failure, wordless: true, fewer_images, has_native_summary: false, jitter: 0 }
     };
     check_asked(vec![
         (old(), "ask newest"),
@@ -1270,6 +1296,7 @@ fn any_input(random: &mut Random) -> Input {
             },
             wordless: random.one_in(4),
             fewer_images: *random.pick(&[None, None, Some(Media::Newest), Some(Media::Nothing)]),
+            has_native_summary: random.one_in(3),
             jitter: random.below(2_000),
         },
         6 if random.one_in(5) => Input::Counted,
@@ -1784,12 +1811,18 @@ fn a_run_that_stops_says_how_many_answers_were_not_accepted() {
 
 #[test]
 fn another_model_is_asked_when_nothing_more_can_be_had_of_the_first() {
-    let failed =
-        |class| Input::Failed { failure: failure(class), wordless: false, fewer_images: None, jitter: 0 };
+    let failed = |class| Input::Failed {
+        failure: failure(class),
+        wordless: false,
+        fewer_images: None,
+        has_native_summary: false,
+        jitter: 0,
+    };
     let patient = |class, retry_after_ms| Input::Failed {
         failure: Failure { retry_after_ms: Some(retry_after_ms), ..failure(class) },
         wordless: false,
         fewer_images: None,
+        has_native_summary: false,
         jitter: 0,
     };
     let limits = RunLimits { retries_max: 1, ..RunLimits::default() };
@@ -1868,6 +1901,7 @@ fn another_model_is_asked_when_nothing_more_can_be_had_of_the_first() {
         failure: failure(FailureClass::Malformed),
         wordless: true,
         fewer_images: None,
+        has_native_summary: false,
         jitter: 0,
     };
     check_run(

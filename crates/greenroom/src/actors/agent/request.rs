@@ -39,6 +39,7 @@ pub(super) fn of_step(
         }
         false => messages,
     };
+    running.has_native_summary = messages.first().is_some_and(|first| first.has_native());
     if without_opaque && !std::mem::replace(&mut running.opaque_missed, true) {
         let message =
             "the provider refused the signatures, encrypted reasoning or compaction that it sent earlier in \
