@@ -12,6 +12,7 @@ use crate::mode::Mode;
 use crate::offer;
 use crate::pattern::Match;
 use crate::policy::Policy;
+use crate::programs;
 use crate::rule::{Effect, Pattern, PolicyRule, Subject};
 use crate::shell::{self, Script, Simple, Word};
 
@@ -74,74 +75,6 @@ pub struct Question {
 
 /// Commands that change nothing and show nothing but names.
 const HARMLESS: [&str; 5] = ["pwd", "true", "false", ":", "echo"];
-
-/// Commands that run the command in their arguments.
-const WRAPPERS: [&str; 61] = [
-    "builtin",
-    "busybox",
-    "chroot",
-    "chrt",
-    "command",
-    "doas",
-    "env",
-    "exec",
-    "find",
-    "fd",
-    "flock",
-    "ionice",
-    "nice",
-    "nohup",
-    "nsenter",
-    "parallel",
-    "script",
-    "setpriv",
-    "setsid",
-    "ssh",
-    "stdbuf",
-    "strace",
-    "su",
-    "sudo",
-    "systemd-run",
-    "taskset",
-    "time",
-    "timeout",
-    "toybox",
-    "unshare",
-    "watch",
-    "xargs",
-    "then",
-    "trap",
-    "entr",
-    "ltrace",
-    "bwrap",
-    "catchsegv",
-    "chronic",
-    "dbus-run-session",
-    "expect",
-    "fakeroot",
-    "firejail",
-    "gdb",
-    "ld-linux-x86-64.so.2",
-    "ld-linux-aarch64.so.1",
-    "numactl",
-    "perf",
-    "pkexec",
-    "prlimit",
-    "proot",
-    "proxychains",
-    "runuser",
-    "screen",
-    "setarch",
-    "sg",
-    "tmux",
-    "torsocks",
-    "unbuffer",
-    "valgrind",
-    "xvfb-run",
-];
-
-/// Shells, which run the text after `-c`.
-const SHELLS: [&str; 9] = ["sh", "bash", "dash", "zsh", "ksh", "fish", "ash", "mksh", "rbash"];
 
 /// Variables that have programs run what is not in the command.
 const LOADING: [&str; 8] =
@@ -287,7 +220,7 @@ impl Policy {
         });
         let redirections = |words: &'_ [Word], subject: Subject, sign: &'static str| {
             let judged = words.iter().map(|word| {
-                let part = self.judge_redirection(word, &script, &subject, is_free);
+                let part = self.judge_redirection(word, script.changes_folder, &subject, is_free);
                 (format!("{sign} {}", word.text), part)
             });
             judged.collect::<Vec<_>>()
@@ -299,13 +232,16 @@ impl Policy {
         verdict(commands.chain(files.into_iter().flatten()))
     }
 
-    fn judge_redirection(&self, word: &Word, script: &Script, subject: &Subject, is_free: bool) -> Part {
+    /// Judges a redirection. `changes_folder`: whether the current folder is another one by then.
+    fn judge_redirection(&self, word: &Word, changes_folder: bool, subject: &Subject, is_free: bool) -> Part {
         let is_nothing =
             !word.is_dynamic && matches!(&*word.text, "/dev/null" | "/dev/stdout" | "/dev/stderr");
         if is_nothing {
             return Part::Allowed;
         }
-        let is_unknown = word.is_dynamic || (script.changes_folder && !word.text.starts_with('/'));
+        let is_unknown = word.is_dynamic
+            || changes_folder && !word.text.starts_with('/')
+            || is_of_process(&self.folders().absolute(&word.text), &word.text);
         let objects = |rule: &PolicyRule| rule.subject() == subject && rule.effect() != Effect::Allow;
         if is_unknown {
             return match self.rules().iter().any(objects) || !is_free {
@@ -319,6 +255,32 @@ impl Policy {
         let path = self.folders().absolute(&word.text);
         let part = self.judge_path(&path, None, subject, true);
         if is_free && matches!(part, Part::Asks { why: None, .. }) { Part::Allowed } else { part }
+    }
+
+    /// Judges the redirections in the texts that a command runs, only by the rules that object: what allows the command
+    /// allows them.
+    fn judge_inner_redirections(&self, forms: &Forms, changes_folder: bool) -> Part {
+        let objects = |rule: &PolicyRule| {
+            rule.effect() != Effect::Allow && matches!(rule.subject(), Subject::Read | Subject::Write)
+        };
+        let mut asks = None;
+        if forms.is_unread && self.rules().iter().any(objects) {
+            asks = Some("which files it reads and writes is known only when it runs".to_owned());
+        }
+        for Redirection { file, subject, changes_folder: is_elsewhere } in &forms.redirections {
+            // Wherever it runs, it may be meant as it is written.
+            for changes_folder in [false, changes_folder || *is_elsewhere] {
+                match self.judge_redirection(file, changes_folder, subject, true) {
+                    Part::Allowed => {}
+                    Part::Asks { why, .. } => asks = asks.or(why),
+                    denied @ Part::Denied(_) => return denied,
+                }
+            }
+        }
+        match asks {
+            Some(why) => Part::Asks { why: Some(why), offer: None },
+            None => Part::Allowed,
+        }
     }
 
     fn judge_simple(&self, simple: &Simple, is_free: bool, changes_folder: bool) -> Part {
@@ -342,8 +304,13 @@ impl Policy {
             Some((rule, _)) => Some(format!("whether {rule} applies is known only when it runs")),
             None => None,
         };
+        let redirected = match self.judge_inner_redirections(&forms, changes_folder) {
+            Part::Allowed => None,
+            Part::Asks { why, .. } => why,
+            denied @ Part::Denied(_) => return denied,
+        };
         let asked = forbids(Effect::Ask).map(|(rule, _)| asked_by(rule));
-        if let Some(why) = unsure.or(asked) {
+        if let Some(why) = unsure.or(asked).or(redirected) {
             return Part::Asks { why: Some(why), offer: None };
         }
         if is_free || is_harmless(simple) {
@@ -364,6 +331,17 @@ impl Policy {
         }
         Part::Asks { why: None, offer: offer::of_command(simple).map(|words| format!("bash({words})")) }
     }
+}
+
+/// Whether a path leads through what the system shows of processes, where links lead anywhere.
+fn is_of_process(absolute: &Path, text: &str) -> bool {
+    let is_part = |part: &str| text.split('/').any(|component| component == part);
+    let leads = ["cwd", "root", "fd", "map_files"].iter().any(|part| is_part(part));
+    let is_descriptor = |file: &str| absolute.strip_prefix(file).is_ok_and(|rest| rest != Path::new(""));
+    // `..` after a link is not what it seems.
+    leads && (is_part("proc") || absolute.starts_with("/proc"))
+        || is_part("fd") && (is_part("dev") || absolute.starts_with("/dev"))
+        || ["/dev/stdin", "/dev/stdout", "/dev/stderr"].into_iter().any(is_descriptor)
 }
 
 /// Whether it shows the user's own words or the folder, or goes to a folder below.
@@ -426,23 +404,37 @@ fn evaluates(simple: &Simple) -> bool {
 }
 
 /// The ways in which a command may be meant.
+#[derive(Default)]
 struct Forms {
     known: Vec<Vec<Word>>,
     /// Whether it may also run what is not known.
     is_open: bool,
+    /// The redirections in the texts that it runs.
+    redirections: Vec<Redirection>,
+    /// Whether a text that it runs could not be read.
+    is_unread: bool,
+    /// Whether it runs them in another folder.
+    changes_folder: bool,
+}
+
+/// A redirection in a text that a command runs.
+struct Redirection {
+    file: Word,
+    subject: Subject,
+    changes_folder: bool,
 }
 
 /// Returns the forms of a command that rules which object are held against: as it is written, by the name of its
 /// file, what a wrapper runs, and what is in the text that a shell is given.
 fn forms(simple: &Simple) -> Forms {
-    let mut forms = Forms { known: Vec::new(), is_open: false };
+    let mut forms = Forms::default();
     add_forms(simple, &mut forms, 0);
     forms
 }
 
 fn add_forms(simple: &Simple, forms: &mut Forms, depth: usize) {
     if depth > TEXTS_MAX || forms.known.len() > 10_000 {
-        forms.is_open = true;
+        forms.unread();
         return;
     }
     if !simple.assignments.is_empty() {
@@ -459,7 +451,8 @@ fn add_forms(simple: &Simple, forms: &mut Forms, depth: usize) {
         forms.known.push(with_name(base, &simple.words));
     }
     let arguments = &simple.words[1..];
-    let is_wrapper = WRAPPERS.contains(&base);
+    forms.changes_folder |= programs::changes_folder(base, arguments);
+    let is_wrapper = programs::wraps(base, arguments);
     if is_wrapper {
         forms.is_open |= arguments.iter().any(|word| word.is_dynamic);
         for start in 0..arguments.len() {
@@ -489,7 +482,9 @@ fn add_forms(simple: &Simple, forms: &mut Forms, depth: usize) {
         "eval" | "trap" | "ssh" | "su" | "watch" | "script" => {
             let texts = arguments.iter().map(|word| &*word.text).skip_while(|text| *text == "--");
             let texts: Vec<&str> = texts.collect();
-            forms.is_open |= arguments.iter().any(|word| word.is_dynamic);
+            if arguments.iter().any(|word| word.is_dynamic) {
+                forms.unread();
+            }
             add_script(&texts.join(" "), forms, depth);
         }
         "." | "source" => forms.is_open = true,
@@ -507,7 +502,7 @@ fn meant(text: &str) -> impl Iterator<Item = &str> {
 
 /// Adds the commands in the text that a shell is given.
 fn add_text(shell: &str, arguments: &[Word], forms: &mut Forms, depth: usize) {
-    if !SHELLS.contains(&shell) {
+    if !programs::is_shell(shell) {
         return;
     }
     let is_option = |word: &&Word| word.text.starts_with('-') || word.text.starts_with('+');
@@ -518,6 +513,7 @@ fn add_text(shell: &str, arguments: &[Word], forms: &mut Forms, depth: usize) {
     if !has_text || arguments.iter().any(|word| word.is_dynamic) {
         // It runs a file, its input, or what is known only when it runs.
         forms.is_open = true;
+        forms.is_unread |= has_text;
         return;
     }
     for word in arguments.iter().skip_while(|word| is_option(word)) {
@@ -527,9 +523,22 @@ fn add_text(shell: &str, arguments: &[Word], forms: &mut Forms, depth: usize) {
 
 fn add_script(text: &str, forms: &mut Forms, depth: usize) {
     let mut script = Script::default();
-    match shell::read(text, &mut script, 0) {
-        Ok(()) => script.commands.iter().for_each(|inner| add_forms(inner, forms, depth + 1)),
-        Err(_) => forms.is_open = true,
+    if shell::read(text, &mut script, 0).is_err() {
+        forms.unread();
+        return;
+    }
+    let changes_folder = forms.changes_folder || script.changes_folder;
+    for (files, subject) in [(script.writes, Subject::Write), (script.reads, Subject::Read)] {
+        let redirection = |file| Redirection { file, subject: subject.clone(), changes_folder };
+        forms.redirections.extend(files.into_iter().map(redirection));
+    }
+    script.commands.iter().for_each(|inner| add_forms(inner, forms, depth + 1));
+}
+
+impl Forms {
+    fn unread(&mut self) {
+        self.is_open = true;
+        self.is_unread = true;
     }
 }
 

@@ -3,27 +3,13 @@
 //! Invariants: an offered rule allows the call that was asked about; none is offered that would allow to run
 //! other programs by its arguments.
 
+use crate::programs;
 use crate::shell::Simple;
-
-/// Commands whose first argument says what they do.
-const WITH_SUBCOMMANDS: [&str; 22] = [
-    "apt", "brew", "bun", "cargo", "composer", "deno", "docker", "dotnet", "gh", "git", "go", "gradle",
-    "helm", "kubectl", "mvn", "npm", "pip", "pnpm", "poetry", "rustup", "uv", "yarn",
-];
-
-/// Commands of which only the exact words are offered: they run other programs, delete, or reach the network.
-const EXACT: [&str; 44] = [
-    "awk", "bash", "chmod", "chown", "command", "curl", "dash", "dd", "doas", "env", "eval", "exec", "find",
-    "fish", "kill", "ksh", "ln", "make", "mv", "nc", "nice", "node", "nohup", "npx", "perl", "php", "python",
-    "python3", "rm", "rsync", "ruby", "scp", "sed", "sh", "shred", "source", "ssh", "sudo", "tar", "tee",
-    "timeout", "wget", "xargs", "zsh",
-];
 
 /// Returns the pattern of a rule that allows the command, and similar ones where that is harmless.
 pub(crate) fn of_command(simple: &Simple) -> Option<String> {
     let name = &simple.words.first()?.text;
-    let is_exact = !simple.assignments.is_empty() || name.contains('/') || EXACT.contains(&&**name);
-    if is_exact {
+    if !simple.assignments.is_empty() || programs::is_exact(name, &simple.words[1..]) {
         let words = || simple.assignments.iter().chain(&simple.words);
         if words().any(|word| word.is_dynamic || word.text.contains('*')) {
             return None;
@@ -35,7 +21,7 @@ pub(crate) fn of_command(simple: &Simple) -> Option<String> {
     }
     let name = quoted(name)?;
     match simple.words.get(1) {
-        Some(word) if WITH_SUBCOMMANDS.contains(&&*name) => {
+        Some(word) if programs::has_subcommands(&name) => {
             let is_subcommand = !word.is_dynamic && word.text.starts_with(|c: char| c.is_ascii_alphabetic());
             let subcommand = quoted(&word.text).filter(|_| is_subcommand)?;
             Some(format!("{name} {subcommand} *"))

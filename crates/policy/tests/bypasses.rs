@@ -540,11 +540,73 @@ fn a_forbidden_file_is_reached_in_no_form() {
         "echo <> .env",
         "echo > /etc/passwd",
         "echo > ../etc/passwd",
+        // In a text that the command runs.
+        "sh -c 'echo > .env'",
+        "sh -c 'cat < .env'",
+        "bash -lc \"echo x >> ./a/../.env\"",
+        "sh -c 'sh -c \"echo > .env\"'",
+        "sh -c 'echo $(cat < .env)'",
+        "eval 'echo > .env'",
+        "eval echo \\> .env",
+        "trap 'echo > .env' EXIT",
+        "sudo sh -c 'echo > .env'",
+        "sudo -u x -- sh -c 'echo > .env'",
+        "timeout 5 sh -c 'echo > .env'",
+        "env -S 'sh -c \"echo > .env\"'",
+        "xargs sh -c 'echo > .env' < /dev/null",
+        "find . -exec sh -c 'echo > .env' \\;",
+        "uv run sh -c 'echo > .env'",
+        "git submodule foreach 'echo > .env'",
+        "watch 'echo > .env'",
+        "ls; (sh -c 'echo > .env')",
+        "echo $(sh -c 'echo > .env')",
+        "sh -c 'cd a; echo > ../.env'",
+        "cd a; sh -c 'echo > ../.env'",
+        "cd /; sh -c 'echo > etc/passwd'",
+        "env -C / sh -c 'echo > etc/passwd'",
+        "env -iC / sh -c 'echo > etc/passwd'",
+        "env --chd=/ sh -c 'echo > etc/passwd'",
+        "sudo -i sh -c 'echo > ../etc/passwd'",
+        "sudo -D / sh -c 'echo > etc/passwd'",
+        "find / -execdir sh -c 'echo > passwd' \\;",
+        "sh -c \"$X\"",
+        "eval \"$X\"",
+        "sh -c 'f() { echo > .env; }; f'",
+        "sh -c 'echo > $F'",
+        // Through what the system shows of processes.
+        "echo > /proc/self/cwd/.env",
+        "echo > /proc/self/cwd/a",
+        "echo > /proc/self/root/etc/passwd",
+        "echo > /proc/1/root/etc/passwd",
+        "echo > /proc/self/task/1/cwd/a",
+        "echo > //proc/./self//cwd/a",
+        "echo > ../proc/self/cwd/a",
+        "echo > /proc/self/cwd/../../a/b",
+        "exec 3< .; echo > /dev/fd/3/a",
+        "exec 3< .; echo > /proc/self/fd/3/a",
+        "echo > /dev/stdin/a < .",
+        "sh -c 'cat < /proc/self/cwd/a'",
     ];
     for command in rows {
         let arguments = json!({ "command": command });
         let verdict = policy.judge(&Call::new("bash", &arguments));
         assert!(verdict != Verdict::Allow, "{command:?} runs");
+    }
+    let fine = [
+        "sh -c 'echo > a'",
+        "sh -c 'cat < a > b 2>&1'",
+        "timeout 5 sh -c 'make > log'",
+        "xargs sh -c 'echo > a'",
+        "sh -c 'cd a; cat > /tmp/x'",
+        "cat < /proc/cpuinfo",
+        "echo > /dev/null",
+        "sh script",
+        "echo 'echo > .env'",
+        "grep '> .env' a",
+    ];
+    for command in fine {
+        let arguments = json!({ "command": command });
+        assert_eq!(policy.judge(&Call::new("bash", &arguments)), Verdict::Allow, "{command:?}");
     }
     for path in [".env", "./.env", "a/../.env", "/srv/.env", " .env ", "a//.env", "/srv/../srv/.env"] {
         let arguments = json!({ "path": path });

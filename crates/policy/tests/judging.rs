@@ -204,6 +204,126 @@ fn what_is_offered_allows_what_was_asked() {
     }
 }
 
+/// "Do not ask again" about a command that runs its arguments is about the same arguments.
+#[test]
+fn no_offer_allows_to_run_other_programs() {
+    let rows = [
+        "time ls",
+        "time -p ls",
+        "busybox ls",
+        "toybox ls",
+        "setsid ls",
+        "stdbuf -o0 ls",
+        "ionice ls",
+        "chrt 1 ls",
+        "taskset 1 ls",
+        "strace ls",
+        "ltrace ls",
+        "su -c ls",
+        "pkexec ls",
+        "runuser x ls",
+        "unshare ls",
+        "nsenter ls",
+        "bwrap ls",
+        "flock f ls",
+        "watch ls",
+        "parallel ls",
+        "script -c ls",
+        "unbuffer ls",
+        "systemd-run ls",
+        "sg x ls",
+        "screen ls",
+        "tmux new ls",
+        "at now",
+        "entr ls",
+        "gdb --args ls",
+        "valgrind ls",
+        "perf stat ls",
+        "fd -x ls",
+        "fakeroot ls",
+        "proot ls",
+        "xvfb-run ls",
+        "setarch ls",
+        "linux64 ls",
+        "hyperfine ls",
+        "eatmydata ls",
+        "ssh-agent ls",
+        "sshpass ls",
+        "nice ls",
+        "env ls",
+        "timeout 1 ls",
+        "builtin ls",
+        "command ls",
+        "nohup ls",
+        "uv run ls",
+        "poetry run ls",
+        "pipenv run ls",
+        "bundle exec ls",
+        "npm exec ls",
+        "npm x ls",
+        "pnpm exec ls",
+        "yarn exec ls",
+        "bun x ls",
+        "mise exec ls",
+        "nix run ls",
+        "direnv exec . ls",
+        "op run ls",
+        "docker exec c ls",
+        "docker run i ls",
+        "podman exec c ls",
+        "kubectl exec p ls",
+        "rustup run x ls",
+        "git submodule foreach ls",
+        "git bisect run ls",
+        "git rebase --exec ls",
+        "git difftool -x ls",
+        "git filter-branch ls",
+        "git fetch --upload-pack ls",
+        "git push --receive-pack ls",
+        "git config x ls",
+        "git grep -Ols x",
+        "go run ls",
+        "go test -exec ls",
+        "deno run ls",
+        "deno eval ls",
+        "gh alias set ls",
+        "sort --compress-program ls",
+        "rg --pre ls",
+        "zip -TT ls",
+        "tar -I ls",
+        "vim -c ls",
+        "less ls",
+        "man -P ls",
+        "psql -c ls",
+        "sqlite3 ls",
+        "gcc -wrapper ls",
+        "gcc-14 -wrapper ls",
+        "cmake -P ls",
+        "python3.12 ls",
+        "node ls",
+        "lua5.4 ls",
+        "tclsh ls",
+        "socat EXEC:ls",
+        "crontab ls",
+        "cp ls a",
+    ];
+    for command in rows {
+        let judge =
+            |policy: &Policy, command: &str| policy.judge(&Call::new("bash", &json!({ "command": command })));
+        let mut policy = policy(Mode::Ask, &[]);
+        let Verdict::Ask(question) = judge(&policy, command) else { panic!("{command} does not ask") };
+        assert_eq!(question.offers, [format!("bash({command})")]);
+        policy.add(Effect::Allow, &question.offers[0], "the user").expect("an offered rule is valid");
+        assert_eq!(judge(&policy, command), Verdict::Allow, "{command}");
+        let other = command.replace("ls", "touch");
+        assert!(other == command || judge(&policy, &other) != Verdict::Allow, "{other} runs");
+        assert!(
+            judge(&policy, &format!("{command} b")) != Verdict::Allow,
+            "{command} runs with other arguments"
+        );
+    }
+}
+
 #[test]
 fn invalid_rules_are_refused_and_an_invalid_policy_denies() {
     let rows = [
