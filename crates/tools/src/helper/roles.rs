@@ -22,7 +22,7 @@ use rustix::thread::{
 
 use super::Role;
 use crate::process::end_descendants;
-use crate::sandbox::confinement::{Confinement, filter, mount_all, restrict_files, set_limits};
+use crate::sandbox::confinement::{Confinement, filters, mount_all, restrict_files, set_limits};
 
 mod forward;
 
@@ -74,8 +74,10 @@ fn confine(parent: i32, arguments: &[OsString]) -> Result<Infallible> {
     give_up_privileges()?;
     forget_input()?;
     restrict_files(&confinement)?;
-    match filter(&confinement) {
-        Ok(filter) => seccompiler::apply_filter(&filter).map_err(Error::other)?,
+    match filters(&confinement) {
+        Ok(filters) => {
+            filters.iter().try_for_each(|filter| seccompiler::apply_filter(filter).map_err(Error::other))?;
+        }
         Err(error) if confinement.has_filter => return Err(error),
         // Without a sandbox it is one protection among others, which an unusual processor does not have.
         Err(_) => {}

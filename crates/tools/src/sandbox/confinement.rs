@@ -78,7 +78,7 @@ impl Confinement {
 }
 
 #[cfg(target_os = "linux")]
-pub(crate) use linux::{filter, mount_all, restrict_files, set_limits};
+pub(crate) use linux::{filters, mount_all, restrict_files, set_limits};
 
 #[cfg(target_os = "linux")]
 mod linux {
@@ -361,9 +361,69 @@ mod linux {
         libc::SYS_keyctl,
     ];
 
-    /// Returns the filter of system calls: refused ones fail with `EPERM`.
-    pub(crate) fn filter(confinement: &Confinement) -> Result<BpfProgram> {
-        let wrong = |error: seccompiler::BackendError| Error::other(format!("seccomp: {error}"));
+    /// The calls that set the permissions of a file, with the place of these among the arguments, and of the flags if
+    /// they say whether a file is created at all.
+    const SETTING_MODES: &[(i64, u8, Option<u8>)] = &[
+        (libc::SYS_fchmod, 1, None),
+        (libc::SYS_fchmodat, 2, None),
+        (FCHMODAT2, 2, None),
+        (libc::SYS_mknodat, 2, None),
+        (libc::SYS_openat, 3, Some(2)),
+        #[cfg(target_arch = "x86_64")]
+        (libc::SYS_chmod, 1, None),
+        #[cfg(target_arch = "x86_64")]
+        (libc::SYS_mknod, 1, None),
+        #[cfg(target_arch = "x86_64")]
+        (libc::SYS_creat, 1, None),
+        #[cfg(target_arch = "x86_64")]
+        (libc::SYS_open, 2, Some(1)),
+    ];
+    /// The same number on all architectures.
+    const FCHMODAT2: i64 = 452;
+    /// The permission with which a program has the rights of its owner, whoever starts it.
+    const SETUID: u64 = 0o4000;
+    /// Of the flags for a file without a name, the bit that no other flag has.
+    const TEMPORARY: u64 = 0o20_000_000;
+
+    fn wrong(error: seccompiler::BackendError) -> Error {
+        Error::other(format!("seccomp: {error}"))
+    }
+
+    /// Returns the filters of system calls: what is refused fails with `EPERM`, and `openat2`, whose arguments a filter does
+    /// not see, as on systems that do not have it.
+    pub(crate) fn filters(confinement: &Confinement) -> Result<Vec<BpfProgram>> {
+        let mut filters = vec![program(refused(confinement)?, libc::EPERM)?];
+        if confinement.has_filter {
+            filters.push(program(BTreeMap::from([(libc::SYS_openat2, Vec::new())]), libc::ENOSYS)?);
+        }
+        Ok(filters)
+    }
+
+    /// Returns the rules by which no file gets the permission [`SETUID`]. Folders need the one for groups, which is
+    /// therefore not refused.
+    fn no_setuid() -> Result<BTreeMap<i64, Vec<SeccompRule>>> {
+        let has = |argument: u8, bit: u64| {
+            SeccompCondition::new(argument, SeccompCmpArgLen::Dword, SeccompCmpOp::MaskedEq(bit), bit)
+                .map_err(wrong)
+        };
+        let creates = [u64::from(libc::O_CREAT.unsigned_abs()), TEMPORARY];
+        let mut rules = BTreeMap::new();
+        for (call, mode, flags) in SETTING_MODES {
+            let conditions = match flags {
+                None => vec![vec![has(*mode, SETUID)?]],
+                Some(flags) => creates
+                    .into_iter()
+                    .map(|bit| Ok(vec![has(*mode, SETUID)?, has(*flags, bit)?]))
+                    .collect::<Result<_>>()?,
+            };
+            let of_call = conditions.into_iter().map(|all| SeccompRule::new(all).map_err(wrong));
+            rules.insert(*call, of_call.collect::<Result<_>>()?);
+        }
+        Ok(rules)
+    }
+
+    /// Returns the calls that are refused.
+    fn refused(confinement: &Confinement) -> Result<BTreeMap<i64, Vec<SeccompRule>>> {
         let equals = |argument: u8, value: u64| {
             SeccompCondition::new(argument, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, value)
         };
@@ -379,6 +439,7 @@ mod linux {
         rules.insert(libc::SYS_ioctl, typing.into_iter().collect::<Result<_>>()?);
         if confinement.has_filter {
             rules.extend(REFUSED.map(|call| (call, Vec::new())));
+            rules.extend(no_setuid()?);
             if !confinement.has_all_families {
                 let mut allowed = vec![libc::AF_NETLINK];
                 if confinement.has_sockets {
@@ -394,6 +455,10 @@ mod linux {
                 rules.insert(libc::SYS_socket, vec![rule]);
             }
         }
+        Ok(rules)
+    }
+
+    fn program(mut rules: BTreeMap<i64, Vec<SeccompRule>>, error: i32) -> Result<BpfProgram> {
         // The same calls of the x32 interface have numbers of their own.
         if cfg!(target_arch = "x86_64") {
             const X32: i64 = 0x4000_0000;
@@ -401,7 +466,7 @@ mod linux {
             rules.extend(again);
         }
         let architecture = TargetArch::try_from(std::env::consts::ARCH).map_err(wrong)?;
-        let refuse = SeccompAction::Errno(libc::EPERM.unsigned_abs());
+        let refuse = SeccompAction::Errno(error.unsigned_abs());
         let filter = SeccompFilter::new(rules, SeccompAction::Allow, refuse, architecture);
         filter.and_then(TryInto::try_into).map_err(wrong)
     }

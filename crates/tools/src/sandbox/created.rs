@@ -1,17 +1,25 @@
-//! Repositories that a command creates: what git would run in them is disarmed.
+//! Repositories that a command creates or leads git to: what git would run in them is disarmed.
 //!
 //! Invariants: a repository that was there before is left alone, and so is all that git does not run. A hook is not
 //! deleted: it loses the right to be executed, so that git passes over it. A configuration that can name programs is moved
-//! aside. No link is followed.
+//! aside, and so is a `.git` that leads to a place that commands can change and that is not searched. The search follows no
+//! link, and has no limit: what a command has made may not keep the rest from being found.
 
-use std::fs::Permissions;
-use std::os::unix::fs::PermissionsExt;
+use std::ffi::OsStr;
+use std::fs::{Metadata, Permissions};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use super::git::{OWN_CONFIGURATION, kind, plain, text, visit};
+use super::git::{FILE_BYTES_MAX, SKIPPED, Shape, is_git, is_worktree, kind, text};
 
-/// After how many entries the search ends. It is less than the first one's, after every command.
-const ENTRIES_MAX: usize = 100_000;
+/// The files of a repository that can name programs, or the folder of another one.
+const ARMED: [&str; 3] = ["config", "config.worktree", "commondir"];
+/// By how much the clock of a file system may be behind.
+const CLOCKS_DIFFER_BY: Duration = Duration::from_secs(2);
+/// The permissions that a search needs for a folder.
+const SEARCHABLE: u32 = 0o500;
 /// The ending of a file that was moved aside.
 const ASIDE: &str = "not-used";
 /// The keys of a new repository's configuration that name no program, by section.
@@ -27,6 +35,8 @@ const HARMLESS: [(&str, &[&str]); 8] = [
             "precomposeunicode",
             "symlinks",
             "autocrlf",
+            "sparsecheckout",
+            "sparsecheckoutcone",
         ],
     ),
     ("remote", &["url", "fetch", "pushurl", "tagopt"]),
@@ -41,59 +51,221 @@ const HARMLESS: [(&str, &[&str]); 8] = [
 /// The repositories of a workspace before a command.
 #[derive(Debug)]
 pub(super) struct Repositories {
-    pub(super) root: PathBuf,
-    /// The `.git` of each; of a bare one, the folder itself.
-    pub(super) known: Vec<PathBuf>,
+    /// The folders to search: the workspace, and the repository of which it is a worktree.
+    roots: Vec<PathBuf>,
+    /// Each `.git`; of a bare repository, the folder itself.
+    known: Vec<Known>,
+    /// Folders in which commands can change nothing.
+    read_only: Vec<PathBuf>,
+    /// Folders that were not searched, besides those that never are: what has changed in them is new.
+    unsearched: Vec<PathBuf>,
+    /// All folders that commands can change.
+    writable: Vec<PathBuf>,
+    /// When the command may have begun.
+    since: SystemTime,
+}
+
+#[derive(Debug)]
+struct Known {
+    path: PathBuf,
+    /// Where a file or a link leads.
+    leads_to: Option<PathBuf>,
+}
+
+/// A place where git would look for a repository.
+struct Place {
+    path: PathBuf,
+    /// Whether it was not searched before the command.
+    is_by_time: bool,
 }
 
 impl Repositories {
+    /// Notes the repositories that were found; `writable` is all that commands can change, `belonging` what of it belongs
+    /// to the workspace's repository.
+    pub(super) fn new(
+        root: &Path,
+        found: Vec<PathBuf>,
+        belonging: &[PathBuf],
+        read_only: Vec<PathBuf>,
+        unsearched: Vec<PathBuf>,
+        writable: Vec<PathBuf>,
+    ) -> Self {
+        let roots = [&[root.to_owned()], belonging].concat();
+        let known = found.into_iter().map(|path| Known { leads_to: leads_to(&path), path }).collect();
+        let since = SystemTime::now().checked_sub(CLOCKS_DIFFER_BY).unwrap_or(UNIX_EPOCH);
+        Self { roots, known, read_only, unsearched, writable, since }
+    }
+
     /// Disarms the repositories that are new. Returns what was done, for the model.
     pub(super) fn disarm(&self) -> Vec<String> {
-        let mut found = Vec::new();
-        visit(&self.root, ENTRIES_MAX, |_, path| {
-            let is_repository = !path.ends_with(OWN_CONFIGURATION) && kind(path).is_some();
-            if is_repository && !self.known.iter().any(|known| known == path) {
-                found.push(path.to_owned());
-            }
-        });
+        let (mut places, mut closed) = (Vec::new(), Vec::new());
+        for root in &self.roots {
+            self.search(root, &mut places, &mut closed);
+        }
         let mut done = Vec::new();
-        for git in found {
-            let metadata = kind(&git);
-            let folder = match &metadata {
-                Some(metadata) if metadata.is_dir() => Some(git.clone()),
-                Some(metadata) if metadata.is_file() => self.named_by(&git),
-                // A link, or something that git does not use.
-                Some(_) | None => None,
-            };
-            let Some(folder) = folder else { continue };
-            disarm(&folder, &mut done);
+        for place in &places {
+            match kind(&place.path) {
+                Some(metadata) if metadata.is_dir() => {
+                    if self.is_new(place) {
+                        self.disarm_folder(&place.path, &places, &mut done);
+                    }
+                }
+                Some(metadata) if metadata.is_file() || metadata.is_symlink() => {
+                    self.disarm_file(place, &places, &mut done);
+                }
+                // Something that git does not use.
+                Some(_) | None => {}
+            }
+        }
+        for (folder, mode) in closed.iter().rev() {
+            let _ = std::fs::set_permissions(folder, Permissions::from_mode(*mode));
         }
         if done.is_empty() {
             return Vec::new();
         }
-        let places: Vec<String> = done.iter().map(|path: &PathBuf| path.display().to_string()).collect();
+        let names: Vec<String> = done.iter().map(|path: &PathBuf| path.display().to_string()).collect();
         vec![format!(
-            "a command created a git repository that would run programs; these files are not used by git any more, and the \
-             user decides whether they are to be: {}",
-            places.join(", ")
+            "a command created a git repository that could run programs, or led git to one; git does not use these files any \
+             more, and the user decides whether they are to be used: {}",
+            names.join(", ")
         )]
     }
 
-    /// The folder in the workspace that a `.git` file names; `None` for one elsewhere, which commands cannot change or
-    /// which was known before.
-    fn named_by(&self, git: &Path) -> Option<PathBuf> {
-        let text = text(git)?;
-        let named = plain(&git.parent()?.join(text.strip_prefix("gitdir:")?.trim()))?;
-        let is_known = self.known.iter().any(|known| named.starts_with(known));
-        (named.starts_with(&self.root) && !is_known && kind(&named)?.is_dir()).then_some(named)
+    /// Finds the places in a folder. `closed` gets the folders whose permissions were in the way, with what they were.
+    fn search(&self, root: &Path, places: &mut Vec<Place>, closed: &mut Vec<(PathBuf, u32)>) {
+        let mut folders = vec![(root.to_owned(), false)];
+        while let Some((folder, is_by_time)) = folders.pop() {
+            if self.read_only.contains(&folder) {
+                continue;
+            }
+            let mode = kind(&folder).map_or(SEARCHABLE, |metadata| metadata.permissions().mode() & 0o7777);
+            let is_closed = mode & SEARCHABLE != SEARCHABLE;
+            if is_closed
+                && std::fs::set_permissions(&folder, Permissions::from_mode(mode | SEARCHABLE)).is_ok()
+            {
+                closed.push((folder.clone(), mode));
+            }
+            let name = folder.file_name().unwrap_or_default();
+            let is_skipped = folder != root && SKIPPED.iter().any(|skipped| name == *skipped);
+            let is_by_time = is_by_time || is_closed || is_skipped || self.unsearched.contains(&folder);
+            let mut shape = Shape::default();
+            for entry in std::fs::read_dir(&folder).into_iter().flatten().filter_map(Result::ok) {
+                let name = entry.file_name();
+                shape.add(&name);
+                if is_git(&name) {
+                    places.push(Place { path: entry.path(), is_by_time });
+                }
+                if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                    folders.push((entry.path(), is_by_time));
+                }
+            }
+            // A `.git` was added with the folder that it is in.
+            if shape.is_repository() && !is_git(name) {
+                places.push(Place { path: folder, is_by_time });
+            }
+        }
+    }
+
+    /// Whether a folder of git was not there before, or may have been changed since.
+    fn is_new(&self, place: &Place) -> bool {
+        if !place.is_by_time {
+            return !self.known.iter().any(|known| known.path == place.path);
+        }
+        let hooks = place.path.join("hooks");
+        let hook =
+            std::fs::read_dir(&hooks).into_iter().flatten().filter_map(Result::ok).map(|entry| entry.path());
+        let parts = ARMED.iter().map(|name| place.path.join(name));
+        let mut all = parts.chain(hook).chain([hooks.clone(), place.path.clone()]);
+        all.any(|path| kind(&path).is_some_and(|metadata| changed(&metadata) >= self.since))
+    }
+
+    /// Disarms where a `.git` leads that is a file or a link.
+    fn disarm_file(&self, place: &Place, places: &[Place], done: &mut Vec<PathBuf>) {
+        let Some(target) = leads_to(&place.path) else { return };
+        let is_as_before =
+            |known: &Known| known.path == place.path && known.leads_to.as_ref() == Some(&target);
+        if self.known.iter().any(is_as_before) {
+            return;
+        }
+        let is_in = |folders: &[PathBuf]| folders.iter().any(|folder| target.starts_with(folder));
+        if is_in(&self.roots) {
+            let is_found = places.iter().any(|found| found.path == target);
+            let is_known = self.known.iter().any(|known| known.path == target);
+            if !is_found && !is_known && !is_in(&self.read_only) {
+                self.disarm_folder(&target, places, done);
+            }
+        } else if is_in(&self.writable) {
+            move_aside(&place.path, done);
+        }
+    }
+
+    fn disarm_folder(&self, git: &Path, places: &[Place], done: &mut Vec<PathBuf>) {
+        disarm_hooks(&git.join("hooks"), done);
+        // Its repository is protected, or disarmed here.
+        let is_found = |main: &Path| {
+            places.iter().any(|place| place.path == main) || self.known.iter().any(|known| known.path == main)
+        };
+        let belongs = is_worktree(git) && git.ancestors().nth(2).is_some_and(is_found);
+        // A working folder in the workspace, and none in a repository.
+        let is_inside = |folder: &str| {
+            git.join(folder).canonicalize().is_ok_and(|folder| {
+                let has_git = folder.components().any(|part| is_git(part.as_os_str()));
+                !has_git && self.roots.first().is_some_and(|root| folder.starts_with(root))
+            })
+        };
+        for name in ARMED {
+            let path = git.join(name);
+            let is_fine = match kind(&path) {
+                None => true,
+                Some(_) if name == "commondir" => belongs,
+                Some(metadata) => {
+                    metadata.is_file() && text(&path).is_some_and(|text| is_harmless(&text, is_inside))
+                }
+            };
+            if !is_fine {
+                move_aside(&path, done);
+            }
+        }
     }
 }
 
-fn disarm(git: &Path, done: &mut Vec<PathBuf>) {
-    let hooks = git.join("hooks");
-    match kind(&hooks) {
+/// When anything of a file was changed last: unlike the time of its content, nobody can set it.
+fn changed(metadata: &Metadata) -> SystemTime {
+    let seconds = u64::try_from(metadata.ctime()).unwrap_or_default();
+    UNIX_EPOCH + Duration::new(seconds, u32::try_from(metadata.ctime_nsec()).unwrap_or_default())
+}
+
+/// Returns the folder to which a `.git` leads that is a file or a link, read exactly as git does.
+fn leads_to(git: &Path) -> Option<PathBuf> {
+    let is_link = kind(git)?.is_symlink();
+    let file = if is_link { git.canonicalize().ok()? } else { git.to_owned() };
+    let metadata = kind(&file)?;
+    if metadata.is_dir() {
+        return is_link.then_some(file);
+    }
+    if !metadata.is_file() || metadata.len() > FILE_BYTES_MAX {
+        return None;
+    }
+    let text = std::fs::read(&file).ok()?;
+    let mut named = text.strip_prefix(b"gitdir: ")?;
+    while let [rest @ .., b'\n' | b'\r'] = named {
+        named = rest;
+    }
+    let named = named.split(|byte| *byte == 0).next()?;
+    git.parent()?.join(OsStr::from_bytes(named)).canonicalize().ok()
+}
+
+fn move_aside(path: &Path, done: &mut Vec<PathBuf>) {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    if std::fs::rename(path, path.with_file_name(format!("{name}.{ASIDE}"))).is_ok() {
+        done.push(path.to_owned());
+    }
+}
+
+fn disarm_hooks(hooks: &Path, done: &mut Vec<PathBuf>) {
+    match kind(hooks) {
         Some(metadata) if metadata.is_dir() => {
-            for entry in std::fs::read_dir(&hooks).into_iter().flatten().filter_map(Result::ok) {
+            for entry in std::fs::read_dir(hooks).into_iter().flatten().filter_map(Result::ok) {
                 let path = entry.path();
                 if path.extension().is_some_and(|ending| ending == "sample") {
                     continue;
@@ -111,26 +283,14 @@ fn disarm(git: &Path, done: &mut Vec<PathBuf>) {
             }
         }
         // A link to a folder of hooks.
-        Some(_) => done.extend(std::fs::remove_file(&hooks).is_ok().then_some(hooks)),
+        Some(_) => done.extend(std::fs::remove_file(hooks).is_ok().then(|| hooks.to_owned())),
         None => {}
-    }
-    for name in ["config", "config.worktree", "commondir"] {
-        let path = git.join(name);
-        let is_harmless = match kind(&path) {
-            None => true,
-            Some(metadata) if metadata.is_file() && name == "config" => {
-                text(&path).is_some_and(|text| is_harmless(&text))
-            }
-            Some(_) => false,
-        };
-        if !is_harmless && std::fs::rename(&path, git.join(format!("{name}.{ASIDE}"))).is_ok() {
-            done.push(path);
-        }
     }
 }
 
-/// Whether a configuration has only keys that name no program and no other configuration.
-fn is_harmless(text: &str) -> bool {
+/// Whether a configuration has only keys that name no program and no other configuration. `is_inside`: whether a path of
+/// it is in the workspace.
+fn is_harmless(text: &str, is_inside: impl Fn(&str) -> bool) -> bool {
     let mut section = String::new();
     text.lines().all(|line| {
         let mut line = line.trim();
@@ -147,6 +307,9 @@ fn is_harmless(text: &str) -> bool {
         let (key, value) = (key.trim().to_ascii_lowercase(), value.trim().trim_matches('"'));
         // `ext::` is a command.
         let is_plain = !value.to_ascii_lowercase().starts_with("ext::") && !value.starts_with('!');
+        if (&*section, &*key) == ("core", "worktree") {
+            return is_inside(value);
+        }
         is_plain && HARMLESS.iter().any(|(name, keys)| *name == section && keys.contains(&&*key))
     })
 }

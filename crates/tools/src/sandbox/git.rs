@@ -5,6 +5,7 @@
 //! repository, which commands cannot change, confirms it.
 
 use std::collections::VecDeque;
+use std::ffi::OsStr;
 use std::fs::Metadata;
 use std::path::{Component, Path, PathBuf};
 
@@ -17,15 +18,38 @@ pub(super) const OWN_CONFIGURATION: &str = "greenroom.yaml";
 const ENTRIES_MAX: usize = 100_000;
 /// With more folders left, those of the workspace that they are in count.
 const UNEXAMINED_MAX: usize = 64;
-/// How deep the repositories of submodules are nested in `.git/modules`.
-const MODULES_DEPTH_MAX: usize = 4;
-/// The maximum number of bytes read of a file of git.
-const FILE_BYTES_MAX: u64 = 256 * 1024;
+/// The maximum number of bytes read of a file of git: its own limit for a `.git` that is a file.
+pub(super) const FILE_BYTES_MAX: u64 = 1024 * 1024;
 /// Folders with many entries that hold no repositories of the user's.
-const SKIPPED: [&str; 3] = ["node_modules", "target", ".venv"];
+pub(super) const SKIPPED: [&str; 3] = ["node_modules", "target", ".venv"];
 
 /// What a folder has that git takes for a repository: a head, and the next two, or the name of a folder with them.
-const BARE: [&str; 4] = ["HEAD", "objects", "refs", "commondir"];
+const PARTS: [&str; 4] = ["HEAD", "objects", "refs", "commondir"];
+
+/// Which of the names that make a folder a repository are in it.
+#[derive(Debug, Default)]
+pub(super) struct Shape([bool; 4]);
+
+impl Shape {
+    /// Adds the name of an entry. Some file systems do not distinguish upper case from lower case.
+    pub(super) fn add(&mut self, name: &OsStr) {
+        PARTS
+            .iter()
+            .zip(&mut self.0)
+            .for_each(|(part, is_there)| *is_there |= name.eq_ignore_ascii_case(part));
+    }
+
+    /// Whether git takes the folder for a repository.
+    pub(super) fn is_repository(&self) -> bool {
+        let [has_head, has_objects, has_refs, is_part] = self.0;
+        has_head && (is_part || has_objects && has_refs)
+    }
+}
+
+/// Whether it is the name under which git looks for a repository.
+pub(super) fn is_git(name: &OsStr) -> bool {
+    name.eq_ignore_ascii_case(".git")
+}
 
 /// What to protect in a workspace.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -73,12 +97,12 @@ pub(crate) fn visit(root: &Path, entries_max: usize, mut visit: impl FnMut(&Path
             queue.push_front(folder);
             break;
         }
-        let mut bare = [false; 4];
+        let mut shape = Shape::default();
         for entry in std::fs::read_dir(&folder).into_iter().flatten().filter_map(Result::ok) {
             entries_left = entries_left.saturating_sub(1);
             let (path, name) = (entry.path(), entry.file_name());
-            BARE.iter().zip(&mut bare).for_each(|(known, is_there)| *is_there |= name == **known);
-            if name == ".git" || name == OWN_CONFIGURATION {
+            shape.add(&name);
+            if is_git(&name) || name == OWN_CONFIGURATION {
                 visit(&folder, &path);
             } else if entry.file_type().is_ok_and(|kind| kind.is_dir())
                 && !SKIPPED.iter().any(|skipped| name == *skipped)
@@ -86,8 +110,7 @@ pub(crate) fn visit(root: &Path, entries_max: usize, mut visit: impl FnMut(&Path
                 queue.push_back(path);
             }
         }
-        let [has_head, has_objects, has_refs, is_part] = bare;
-        if has_head && (is_part || has_objects && has_refs) {
+        if shape.is_repository() {
             visit(&folder, &folder);
         }
     }
@@ -118,7 +141,8 @@ impl Protected {
             if path.ends_with(OWN_CONFIGURATION) {
                 self.file(path);
             } else {
-                self.repositories.push(path.to_owned());
+                // One that cannot be looked at is new once it can.
+                self.repositories.extend(kind(path).map(|_| path.to_owned()));
                 self.repository(path, folder);
             }
         });
@@ -154,46 +178,69 @@ impl Protected {
     fn repository(&mut self, git: &Path, folder: &Path) {
         let Some(metadata) = kind(git) else { return };
         if metadata.is_dir() {
-            self.git_folder(git, folder, 0);
+            self.git_folder(git, folder);
+            // What is in other folders is found by the search.
+            if git.file_name().is_some_and(is_git) {
+                self.within(git, folder);
+            }
             return;
         }
         self.file(git);
         if let Some(main) = main_repository(git) {
-            self.git_folder(&main, folder, 0);
+            self.git_folder(&main, folder);
+            self.within(&main, folder);
+            self.repositories.push(main.clone());
             self.writable.push(main);
         }
     }
 
+    /// The repositories within a folder of git: those of submodules and worktrees, and whatever else has their shape.
+    fn within(&mut self, git: &Path, folder: &Path) {
+        let mut folders = vec![git.to_owned()];
+        while let Some(inner) = folders.pop() {
+            let mut shape = Shape::default();
+            for entry in std::fs::read_dir(&inner).into_iter().flatten().filter_map(Result::ok) {
+                shape.add(&entry.file_name());
+                if is_git(&entry.file_name()) {
+                    self.repositories.push(entry.path());
+                }
+                if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                    folders.push(entry.path());
+                }
+            }
+            if inner == git || !shape.is_repository() {
+                continue;
+            }
+            match is_worktree(&inner) {
+                true => self.worktree(&inner),
+                false => self.git_folder(&inner, folder),
+            }
+            self.repositories.push(inner);
+        }
+    }
+
+    /// What a repository has for a worktree.
+    fn worktree(&mut self, of_worktree: &Path) {
+        for name in ["commondir", "gitdir"] {
+            self.file(&of_worktree.join(name));
+        }
+        self.file_or_forbidden(&of_worktree.join("config.worktree"));
+    }
+
+    fn file_or_forbidden(&mut self, path: &Path) {
+        match kind(path) {
+            Some(_) => self.file(path),
+            None => self.forbidden.push(path.to_owned()),
+        }
+    }
+
     /// A folder of git; `folder` is its working folder.
-    fn git_folder(&mut self, git: &Path, folder: &Path, depth: usize) {
+    fn git_folder(&mut self, git: &Path, folder: &Path) {
         self.folder_or_none(&git.join("hooks"));
         self.file_or_none(&git.join("config"));
         self.named_by(&git.join("config"), git, folder);
         for name in ["commondir", "config.worktree"] {
-            let path = git.join(name);
-            match kind(&path) {
-                Some(_) => self.file(&path),
-                None => self.forbidden.push(path),
-            }
-        }
-        for worktree in folders(&git.join("worktrees")) {
-            for name in ["commondir", "gitdir", "config.worktree"] {
-                self.file(&worktree.join(name));
-            }
-        }
-        self.modules(&git.join("modules"), folder, depth);
-    }
-
-    fn modules(&mut self, modules: &Path, folder: &Path, depth: usize) {
-        if depth >= MODULES_DEPTH_MAX {
-            return;
-        }
-        for module in folders(modules) {
-            match kind(&module.join("HEAD")) {
-                Some(_) => self.git_folder(&module, folder, depth + 1),
-                // The name of a submodule may have several components.
-                None => self.modules(&module, folder, depth + 1),
-            }
+            self.file_or_forbidden(&git.join(name));
         }
     }
 
@@ -218,12 +265,10 @@ impl Protected {
     }
 }
 
-fn folders(folder: &Path) -> Vec<PathBuf> {
-    let entries = std::fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok);
-    entries
-        .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
-        .map(|entry| entry.path())
-        .collect()
+/// Whether a folder of git is what a repository has for a worktree: all but a head and an index is the repository's.
+pub(super) fn is_worktree(git: &Path) -> bool {
+    git.parent().is_some_and(|parent| parent.ends_with("worktrees"))
+        && text(&git.join("commondir")).is_some_and(|common| common.trim_end_matches(['\n', '\r']) == "../..")
 }
 
 /// Returns the main repository of a worktree whose `.git` is a file, if that repository names this worktree: a

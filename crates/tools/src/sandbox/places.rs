@@ -115,10 +115,21 @@ fn sandboxed(
     };
     let Protected { existing, missing_files, missing_folders, forbidden, writable, repositories, unexamined } =
         git::protected(root, &configurations(home));
-    let repositories = Repositories { root: root.to_owned(), known: repositories };
     let mut notes = Vec::new();
     let mut places = Places { is_read_only: true, has_devices: true, ..Places::default() };
-    places.writable = [vec![root.to_owned()], real(&sandbox.writable), writable].concat();
+    places.writable = [vec![root.to_owned()], real(&sandbox.writable), writable.clone()].concat();
+    let chosen = real(&sandbox.writable);
+    let can_change =
+        |folder: &PathBuf| !protection.has_mounts || chosen.iter().any(|chosen| folder.starts_with(chosen));
+    let (unsearched, unexamined): (Vec<PathBuf>, Vec<PathBuf>) = unexamined.into_iter().partition(can_change);
+    let repositories = Repositories::new(
+        root,
+        repositories,
+        &writable,
+        unexamined.clone(),
+        unsearched,
+        places.writable.clone(),
+    );
     let (closed, closed_missing) = present_and_missing(&sandbox.closed);
     let is_writable = |path: &PathBuf| places.writable.iter().any(|folder| path.starts_with(folder));
     let hidden = [closed, real(&sandbox.hidden)].concat();
@@ -137,11 +148,6 @@ fn sandboxed(
         places.replaced.push((private.var_tmp(), "/var/tmp".into()));
     }
     places.read_only = [existing, real(&sandbox.read_only), needed(&sandbox.network)].concat();
-    let chosen = real(&sandbox.writable);
-    let unexamined: Vec<PathBuf> = unexamined
-        .into_iter()
-        .filter(|folder| !chosen.iter().any(|chosen| folder.starts_with(chosen)))
-        .collect();
     if !unexamined.is_empty() {
         notes.push(format!(
             "not changeable, since the workspace has too many files to look for git repositories in them: {}; the user can \

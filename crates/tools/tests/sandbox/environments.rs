@@ -16,7 +16,7 @@ use serde_json::json;
 
 use crate::probes::{Harm, PROBES, Stopped};
 use crate::victims::Victims;
-use crate::{network, say, unruly};
+use crate::{git, network, say, unruly};
 
 /// The variable with the folder for the files of tests.
 pub(crate) const FOLDER: &str = "GREENROOM_TEST_FOLDER";
@@ -45,6 +45,10 @@ pub(crate) fn tests() -> Vec<Test> {
         test("probes_do_harm_as_a_user", || as_nobody("probes_do_harm")),
         test("work_goes_on", work_goes_on),
         test("work_goes_on_as_a_user", || as_nobody("work_goes_on")),
+        test("git_runs_nothing_of_a_command", git::runs_nothing_of_a_command),
+        test("git_runs_nothing_of_a_command_as_a_user", || as_nobody("git_runs_nothing_of_a_command")),
+        test("work_with_git_goes_on", git::work_goes_on),
+        test("work_with_git_goes_on_as_a_user", || as_nobody("work_with_git_goes_on")),
         test("refusals", refusals),
         test("unruly_commands", unruly::commands),
         test("unruly_commands_as_a_user", || as_nobody("unruly_commands")),
@@ -221,7 +225,7 @@ fn probes(environment: Environment) {
 
 /// What a sandbox must not prevent.
 fn work_goes_on() {
-    const WORK: [(&str, &str); 12] = [
+    const WORK: [(&str, &str); 13] = [
         ("cat a.txt", "hello"),
         ("echo new > made.txt && cat made.txt && rm made.txt", "new"),
         ("mkdir -p x/y && mv x z && rmdir z/y z && echo ok", "ok"),
@@ -241,6 +245,7 @@ fn work_goes_on() {
             "python3 -c 'import socket; a,b=socket.socketpair(); a.send(b\"k\"); print(b.recv(1).decode())' 2>&1 || echo k",
             "k",
         ),
+        ("mkdir g && chmod 2775 g && touch g/x && chmod 755 g/x && rm -r g && echo ok", "ok"),
         ("ls / > /dev/null && bash --version > /dev/null && echo ok", "ok"),
     ];
     for environment in Environment::SANDBOXES {

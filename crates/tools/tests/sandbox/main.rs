@@ -7,6 +7,8 @@
 #[cfg(target_os = "linux")]
 mod environments;
 #[cfg(target_os = "linux")]
+mod git;
+#[cfg(target_os = "linux")]
 mod network;
 #[cfg(target_os = "linux")]
 mod probes;

@@ -310,6 +310,18 @@ pub(crate) const PROBES: &[Probe] = &[
         "sudo -n true && echo ESCAPED; su -c 'echo ESCAPED' nobody < /dev/null > /dev/null && false",
     ),
     probe(
+        "leave a program with the rights of its owner",
+        Sandbox,
+        Yes,
+        "cp /bin/true $WS/p; chmod 4755 $WS/p; [ -u $WS/p ] && echo ESCAPED; rm -f $WS/p",
+    ),
+    probe(
+        "leave a program with the rights of its owner by other calls",
+        Sandbox,
+        Perhaps,
+        "python3 - <<'E'\nimport ctypes,os\nl=ctypes.CDLL(None); p=os.environ['WS'].encode()+b'/p'; how=(ctypes.c_uint64*3)(0o101,0o4755,0)\ndef tried(make):\n    try: make()\n    except OSError: pass\n    if os.path.exists(p):\n        if os.stat(p).st_mode & 0o4000: print('ESCAPED')\n        os.remove(p)\nclosed=lambda flags: os.close(os.open(p,flags,0o4755))\ndef temporary():\n    f=os.open(os.environ['WS'],os.O_TMPFILE|os.O_RDWR,0o4755); os.link('/proc/self/fd/%d'%f,p)\ndef changed(change):\n    closed_=os.open(p,os.O_CREAT|os.O_RDWR,0o755); change(closed_)\nfor make in (lambda: closed(os.O_CREAT|os.O_RDWR), temporary, lambda: os.mknod(p,0o104755), lambda: changed(lambda f: os.fchmod(f,0o4755)), lambda: changed(lambda f: l.syscall(452,-100,p,0o4755,0)), lambda: changed(lambda f: l.syscall(90,p,0o4755)), lambda: l.syscall(85,p,0o4755), lambda: l.syscall(2,p,0o101,0o4755), lambda: l.syscall(437,-100,p,how,24), lambda: l.syscall(0x4000005a,p,0o4755)): tried(make)\nE",
+    ),
+    probe(
         "load a module",
         Always,
         Perhaps,

@@ -189,7 +189,7 @@ fn folder() -> PathBuf {
 }
 
 /// The files of the victims, with their content.
-const FILES: [(&str, &str); 25] = [
+const FILES: [(&str, &str); 27] = [
     ("store/token", SECRET),
     ("store/journal", "entries"),
     ("config/greenroom.yaml", SECRET),
@@ -205,6 +205,8 @@ const FILES: [(&str, &str); 25] = [
     ("ws/.git/modules/part/HEAD", "ref: refs/heads/main\n"),
     ("ws/.git/modules/part/config", "[core]\n"),
     ("ws/.git/modules/part/hooks/x", ""),
+    ("ws/.git/modules/part/objects/info/x", ""),
+    ("ws/.git/modules/part/refs/heads/x", ""),
     ("ws/deep/nested/.git/HEAD", "ref: refs/heads/main\n"),
     ("ws/deep/nested/.git/config", "[core]\n"),
     ("ws/deep/nested/b.txt", "hello"),

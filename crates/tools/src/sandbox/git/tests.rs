@@ -79,13 +79,19 @@ fn what_is_protected() {
             ".git/config=",
             ".git/hooks/",
             ".git/modules/a/b/HEAD=x",
+            ".git/modules/a/b/objects/",
+            ".git/modules/a/b/refs/",
+            ".git/worktrees/w/HEAD=x",
+            ".git/worktrees/w/commondir=../..\n",
             ".git/worktrees/w/gitdir=x",
             "s/.git=gitdir: ../.git/modules/a/b",
         ],
-        ".git/config .git/hooks .git/worktrees/w/gitdir s/.git",
+        ".git/config .git/hooks .git/worktrees/w/commondir .git/worktrees/w/gitdir s/.git",
         ".git/modules/a/b/config",
         ".git/modules/a/b/hooks greenroom.yaml",
-        &format!("{swept} .git/modules/a/b/commondir .git/modules/a/b/config.worktree"),
+        &format!(
+            "{swept} .git/modules/a/b/commondir .git/modules/a/b/config.worktree .git/worktrees/w/config.worktree"
+        ),
     );
     check(
         &["x/y/.git/config=", "x/y/.git/hooks/", "node_modules/z/.git/config=", "x/greenroom.yaml=1"],
