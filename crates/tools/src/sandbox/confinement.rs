@@ -385,8 +385,15 @@ mod linux {
     /// Of the flags for a file without a name, the bit that no other flag has.
     const TEMPORARY: u64 = 0o20_000_000;
 
-    fn wrong(error: seccompiler::BackendError) -> Error {
-        Error::other(format!("seccomp: {error}"))
+    /// What seccompiler objects to, as an error of a system call.
+    trait OrWrong<T> {
+        fn or_wrong(self) -> Result<T>;
+    }
+
+    impl<T> OrWrong<T> for std::result::Result<T, seccompiler::BackendError> {
+        fn or_wrong(self) -> Result<T> {
+            self.map_err(|error| Error::other(format!("seccomp: {error}")))
+        }
     }
 
     /// Returns the filters of system calls: what is refused fails with `EPERM`, and `openat2`, whose arguments a filter does
@@ -404,7 +411,7 @@ mod linux {
     fn no_setuid() -> Result<BTreeMap<i64, Vec<SeccompRule>>> {
         let has = |argument: u8, bit: u64| {
             SeccompCondition::new(argument, SeccompCmpArgLen::Dword, SeccompCmpOp::MaskedEq(bit), bit)
-                .map_err(wrong)
+                .or_wrong()
         };
         let creates = [u64::from(libc::O_CREAT.unsigned_abs()), TEMPORARY];
         let mut rules = BTreeMap::new();
@@ -416,7 +423,7 @@ mod linux {
                     .map(|bit| Ok(vec![has(*mode, SETUID)?, has(*flags, bit)?]))
                     .collect::<Result<_>>()?,
             };
-            let of_call = conditions.into_iter().map(|all| SeccompRule::new(all).map_err(wrong));
+            let of_call = conditions.into_iter().map(|all| SeccompRule::new(all).or_wrong());
             rules.insert(*call, of_call.collect::<Result<_>>()?);
         }
         Ok(rules)
@@ -433,8 +440,8 @@ mod linux {
         // Typing into a terminal, and commands to a console.
         let mut rules: BTreeMap<i64, Vec<SeccompRule>> = BTreeMap::new();
         let typing = [libc::TIOCSTI, libc::TIOCLINUX].map(|request| {
-            let condition = equals(1, request & 0xffff_ffff).map_err(wrong)?;
-            SeccompRule::new(vec![condition]).map_err(wrong)
+            let condition = equals(1, request & 0xffff_ffff).or_wrong()?;
+            SeccompRule::new(vec![condition]).or_wrong()
         });
         rules.insert(libc::SYS_ioctl, typing.into_iter().collect::<Result<_>>()?);
         if confinement.has_filter {
@@ -450,8 +457,8 @@ mod linux {
                 }
                 let conditions = allowed
                     .into_iter()
-                    .map(|family| differs(0, u64::try_from(family).map_err(Error::other)?).map_err(wrong));
-                let rule = SeccompRule::new(conditions.collect::<Result<_>>()?).map_err(wrong)?;
+                    .map(|family| differs(0, u64::try_from(family).map_err(Error::other)?).or_wrong());
+                let rule = SeccompRule::new(conditions.collect::<Result<_>>()?).or_wrong()?;
                 rules.insert(libc::SYS_socket, vec![rule]);
             }
         }
@@ -465,9 +472,9 @@ mod linux {
             let again: Vec<_> = rules.iter().map(|(call, rules)| (call | X32, rules.clone())).collect();
             rules.extend(again);
         }
-        let architecture = TargetArch::try_from(std::env::consts::ARCH).map_err(wrong)?;
+        let architecture = TargetArch::try_from(std::env::consts::ARCH).or_wrong()?;
         let refuse = SeccompAction::Errno(error.unsigned_abs());
         let filter = SeccompFilter::new(rules, SeccompAction::Allow, refuse, architecture);
-        filter.and_then(TryInto::try_into).map_err(wrong)
+        filter.and_then(TryInto::try_into).or_wrong()
     }
 }

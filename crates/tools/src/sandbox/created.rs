@@ -7,6 +7,7 @@
 
 use std::ffi::OsStr;
 use std::fs::{Metadata, Permissions};
+use std::io::{ErrorKind, Result};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -20,6 +21,8 @@ const ARMED: [&str; 3] = ["config", "config.worktree", "commondir"];
 const CLOCKS_DIFFER_BY: Duration = Duration::from_secs(2);
 /// The permissions that a search needs for a folder.
 const SEARCHABLE: u32 = 0o500;
+/// The permissions that a folder needs whose files are moved or removed.
+const CHANGEABLE: u32 = 0o700;
 /// The ending of a file that was moved aside.
 const ASIDE: &str = "not-used";
 /// The keys of a new repository's configuration that name no program, by section.
@@ -257,8 +260,36 @@ fn leads_to(git: &Path) -> Option<PathBuf> {
 
 fn move_aside(path: &Path, done: &mut Vec<PathBuf>) {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    if std::fs::rename(path, path.with_file_name(format!("{name}.{ASIDE}"))).is_ok() {
-        done.push(path.to_owned());
+    let names = (1_u64..).map(|number| match number {
+        1 => format!("{name}.{ASIDE}"),
+        number => format!("{name}.{number}.{ASIDE}"),
+    });
+    let free = names.map(|name| path.with_file_name(name)).find(|free| free.symlink_metadata().is_err());
+    let is_moved = free.is_some_and(|free| change(path, || std::fs::rename(path, &free)));
+    done.extend(is_moved.then(|| path.to_owned()));
+}
+
+/// Removes a file or a link, also from a folder that its owner made read-only. Returns whether it did.
+pub(super) fn remove(path: &Path) -> bool {
+    change(path, || std::fs::remove_file(path))
+}
+
+/// Moves or removes a file, also where its folder has been made read-only. Returns whether it did.
+fn change(path: &Path, act: impl Fn() -> Result<()>) -> bool {
+    match act() {
+        Ok(()) => true,
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+            let Some((folder, metadata)) = path.parent().and_then(|folder| Some((folder, kind(folder)?)))
+            else {
+                return false;
+            };
+            let mode = metadata.permissions().mode() & 0o7777;
+            let set = |mode| std::fs::set_permissions(folder, Permissions::from_mode(mode));
+            let is_done = set(mode | CHANGEABLE).and_then(|()| act()).is_ok();
+            let _ = set(mode);
+            is_done
+        }
+        Err(_) => false,
     }
 }
 
@@ -273,7 +304,7 @@ fn disarm_hooks(hooks: &Path, done: &mut Vec<PathBuf>) {
                 let Some(metadata) = kind(&path) else { continue };
                 let mode = metadata.permissions().mode();
                 let is_disarmed = if metadata.is_symlink() {
-                    std::fs::remove_file(&path).is_ok()
+                    remove(&path)
                 } else if metadata.is_file() && mode & 0o111 != 0 {
                     std::fs::set_permissions(&path, Permissions::from_mode(mode & 0o7777 & !0o111)).is_ok()
                 } else {
@@ -283,7 +314,7 @@ fn disarm_hooks(hooks: &Path, done: &mut Vec<PathBuf>) {
             }
         }
         // A link to a folder of hooks.
-        Some(_) => done.extend(std::fs::remove_file(hooks).is_ok().then(|| hooks.to_owned())),
+        Some(_) => done.extend(remove(hooks).then(|| hooks.to_owned())),
         None => {}
     }
 }
@@ -308,7 +339,8 @@ fn is_harmless(text: &str, is_inside: impl Fn(&str) -> bool) -> bool {
         // `ext::` is a command.
         let is_plain = !value.to_ascii_lowercase().starts_with("ext::") && !value.starts_with('!');
         if (&*section, &*key) == ("core", "worktree") {
-            return is_inside(value);
+            // Another reading of quotes and comments could be another path.
+            return !value.contains(['\\', '"', '#', ';']) && is_inside(value);
         }
         is_plain && HARMLESS.iter().any(|(name, keys)| *name == section && keys.contains(&&*key))
     })

@@ -8,7 +8,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use super::confinement::{Confinement, Rules};
-use super::created::Repositories;
+use super::created::{self, Repositories};
 use super::git::{self, Protected};
 use super::placeholders::{Placeholders, is_placeholder};
 use super::plan::{Places, mounts, outermost};
@@ -54,7 +54,7 @@ impl Ready {
     /// each for the model. All its processes have ended.
     pub(crate) fn end(self) -> Vec<String> {
         let removed: Vec<PathBuf> =
-            self.forbidden.iter().filter(|path| std::fs::remove_file(path).is_ok()).cloned().collect();
+            self.forbidden.iter().filter(|path| created::remove(path)).cloned().collect();
         drop(self.placeholders);
         let mut done = self.notes;
         if !removed.is_empty() {

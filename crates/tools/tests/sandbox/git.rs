@@ -27,6 +27,10 @@ const ATTACKS: &[(&str, &str, &str)] = &[
     ("node_modules/p/.git", "node_modules/p", ""),
     ("m/.git", "m", ""),
     ("h/g", "m", "echo 'gitdir: ../h/g' > m/.git; chmod 0111 h"),
+    // What stands in the way of making it safe.
+    (".git/x", "m", "echo 'gitdir: ../.git/x' > m/.git; mkdir -p .git/x/config.not-used/x"),
+    (".git/x", "m", "echo 'gitdir: ../.git/x' > m/.git; chmod 0555 .git/x"),
+    ("e/g", "e/x", "rm e/g/HEAD; echo ../e/g > .git/commondir; chmod 0555 .git"),
     // Two commands, of which each seems harmless.
     (
         ".git/x",

@@ -227,6 +227,7 @@ fn a_repository_is_found_wherever_a_command_puts_it() {
         ("h/g", &["m/.git=gitdir: ../h/g", "h%111"]),
         ("h/g", &["h%444"]),
         ("h/g", &["h%000"]),
+        (".git/x", &[".git/x/config.not-used/x=1", ".git/x/config.2.not-used=1"]),
     ];
     for (place, made) in rows {
         let parts = repository(place);
