@@ -9,7 +9,8 @@
 //! that allow and over the mode; a policy that cannot be read denies everything.
 //!
 //! Reading order: `policy` (the rules and the mode), `rule`, `pattern` (of a command's words) and `path` (of paths), `mode`,
-//! `shell` (the parser of commands), `programs` (what is known of them), `judge` (the decision), `offer` (the rules that a person is offered).
+//! `shell` (the parser of commands), `programs` (what is known of them), `judge` (the decision), `offer` (the rules
+//! that a person is offered).
 
 mod judge;
 mod mode;
