@@ -13,6 +13,8 @@ mod hostile;
 mod malformed;
 /// Requests that are larger than the model's window.
 mod overflow;
+/// Answers that an own provider did not finish.
+mod partial;
 /// Every way in which a provider fails, in-process and over HTTP.
 mod provider;
 /// Retries: how long, how often, and when not.

@@ -14,7 +14,7 @@ mod rules;
 mod sizes;
 mod words;
 
-use greenroom_kernel::{Failure, FailureClass};
+use greenroom_kernel::{AssistantMessage, Failure, FailureClass, StopReason};
 
 use self::digest::Digest;
 use self::rules::Refusal;
@@ -68,8 +68,30 @@ pub fn classify(status: Option<u16>, body: &str, retry_after_ms: Option<u64>) ->
     Failure { class, message, status, limit, requested, retry_after_ms }
 }
 
+/// Classifies an answer that its provider did not finish ([`StopReason::is_partial`]); `None` if it is whole.
+///
+/// The words of [`AssistantMessage::error`] decide like those of an error inside a stream; without a class of
+/// their own, the call may be repeated.
+pub fn classify_answer(answer: &AssistantMessage) -> Option<Failure> {
+    if answer.is_whole() {
+        return None;
+    }
+    let said = answer.error.as_deref().unwrap_or_default();
+    let failure = classify(Some(200), said, None);
+    if !said.trim().is_empty() && (failure.class != FailureClass::Other || blames_request(said)) {
+        return Some(Failure { status: None, ..failure });
+    }
+    let how = if answer.stop == StopReason::Aborted {
+        "broke off the answer"
+    } else {
+        "failed in the middle of the answer"
+    };
+    let quoted = one_line(said);
+    let colon = if quoted.is_empty() { "" } else { ": " };
+    Some(Failure::new(FailureClass::Overloaded, format!("the provider {how}{colon}{quoted}")))
+}
+
 /// Whether an error in place of an answer says that the request is at fault, so that asking again is of no use.
-#[cfg(feature = "http")]
 pub(crate) fn blames_request(body: &str) -> bool {
     Refusal::new(Some(200), &Digest::of(body)).names_fault_of_request()
 }

@@ -107,7 +107,9 @@ pub trait Provider: Send + Sync + 'static {
     /// Returns the provider's name in the model catalogue, such as `openai`.
     fn name(&self) -> &str;
 
-    /// Starts one model call.
+    /// Starts one model call. The stream ends with [`ReplyEvent::Done`] and the whole answer, or with an `Err`;
+    /// a stream that ends with neither has failed, too. What was streamed before a failure is shown and then
+    /// void: the run repeats the call, if the failure's class says that it may succeed later.
     ///
     /// # Errors
     /// Returns the classified response if the provider answered with something other than a stream. A later
@@ -202,7 +204,11 @@ pub enum ReplyEvent {
     /// The usage of a pass of the model within the answer, which the answer's own usage does not include: an answer with
     /// a provider's own tools, or with its own compaction, takes several passes. It is billed like a call of its own.
     Spent(Usage),
-    /// The complete answer. Nothing follows it.
+    /// The complete answer. Nothing follows it. A provider whose call fails after it began sends an `Err` item
+    /// instead. An answer that stops with [`StopReason::Error`](greenroom_kernel::StopReason::Error) or
+    /// [`StopReason::Aborted`](greenroom_kernel::StopReason::Aborted) is not complete: the runtime treats it
+    /// like such an item, with the class that the words of [`AssistantMessage::error`] have
+    /// ([`classify::classify_answer`]), and bills its usage.
     Done(Box<AssistantMessage>),
 }
 

@@ -3,7 +3,8 @@
 //!
 //! Invariants: a call that was sent and not refused is billed once: by its report, and by our own count for
 //! what the report omits ([`greenroom_kernel::unreported`]). A call that is cut off, for whatever reason, has
-//! no report; dropping its flight reports the cost to the session. A model without a known price has no
+//! no report; dropping its flight reports the cost to the session. An answer that its provider did not finish is a call
+//! that failed ([`whole`]), billed by the report that it has. A model without a known price has no
 //! flight.
 
 use std::sync::Arc;
@@ -11,7 +12,8 @@ use std::sync::Arc;
 use greenroom_kernel::unreported::{Sent, count_answer, count_streamed, missing};
 use greenroom_kernel::usage::Ratio;
 use greenroom_kernel::{AssistantMessage, Usage};
-use greenroom_provider::{ModelInfo, ReplyEvent, Request, ResentReasoning};
+use greenroom_provider::classify::classify_answer;
+use greenroom_provider::{ModelInfo, ProviderError, ReplyEvent, Request, ResentReasoning};
 use ractor::ActorRef;
 
 use crate::core::deps::Deps;
@@ -34,6 +36,8 @@ pub(crate) struct Flight {
     /// The passes of the model that were billed already, and their cost in micro-dollars.
     passes: Usage,
     passes_cost: u64,
+    /// The usage of an answer that its provider did not finish, by its report and our own count.
+    partial: Option<Usage>,
     is_over: bool,
 }
 
@@ -58,6 +62,7 @@ impl Flight {
             streamed: String::new(),
             passes: Usage::default(),
             passes_cost: 0,
+            partial: None,
             is_over: false,
         }))
     }
@@ -89,9 +94,17 @@ impl Flight {
         !self.is_over
     }
 
+    /// Keeps the usage of an answer that its provider did not finish: dropping the flight bills it.
+    pub(crate) fn broke_off(&mut self, answer: &AssistantMessage) {
+        let mut spent = self.missing_in(answer);
+        spent.add(&answer.usage.unwrap_or_default());
+        self.partial = Some(spent);
+    }
+
     /// Ends the flight with an answer. Usage that the report omits is billed to the session; if the answer is
     /// empty, all of it, because such an answer is not recorded.
     pub(crate) fn answered(mut self, answer: &AssistantMessage) {
+        self.is_over = true;
         let mut spent = self.missing_in(answer);
         if answer.is_empty() {
             spent.add(&answer.usage.unwrap_or_default());
@@ -102,6 +115,7 @@ impl Flight {
     /// Ends the flight with a summary, and adds usage that its report omits to the report, by which it is
     /// billed. Returns the cost in micro-dollars.
     pub(crate) fn completed(mut self, answer: &mut AssistantMessage) -> u64 {
+        self.is_over = true;
         let missing = self.missing_in(answer);
         if missing.total_tokens() > 0 {
             answer.usage.get_or_insert_default().add(&missing);
@@ -110,8 +124,7 @@ impl Flight {
         cost.saturating_add(self.passes_cost)
     }
 
-    fn missing_in(&mut self, answer: &AssistantMessage) -> Usage {
-        self.is_over = true;
+    fn missing_in(&self, answer: &AssistantMessage) -> Usage {
         let mut reported = self.passes;
         reported.add(&answer.usage.unwrap_or_default());
         missing(Some(&reported), self.sent().count_for(&reported), count_answer(answer))
@@ -135,9 +148,22 @@ impl Flight {
 impl Drop for Flight {
     fn drop(&mut self) {
         if !std::mem::replace(&mut self.is_over, true) {
-            self.tell(missing(None, self.sent().count(), count_streamed(&self.streamed)));
+            let spent = self.partial.take();
+            self.tell(
+                spent.unwrap_or_else(|| missing(None, self.sent().count(), count_streamed(&self.streamed))),
+            );
         }
     }
+}
+
+/// Checks that an answer is whole, where it enters the runtime: of a step, and of a summary.
+///
+/// # Errors
+/// Its provider did not finish it: it counts like a stream that broke off, and its flight bills it.
+pub(crate) fn whole(answer: &AssistantMessage, flight: Option<&mut Flight>) -> Result<(), ProviderError> {
+    let Some(failure) = classify_answer(answer) else { return Ok(()) };
+    flight.into_iter().for_each(|flight| flight.broke_off(answer));
+    Err(ProviderError::new(failure, answer.error.as_deref().unwrap_or_default()))
 }
 
 /// Warns, once per model, that a cost limit does not apply to calls without a known price.

@@ -18,7 +18,7 @@ use ractor::ActorRef;
 use tokio_util::sync::CancellationToken;
 use tracing::Span;
 
-use crate::actors::flight::{Flight, warn_of_no_price};
+use crate::actors::flight::{self, Flight, warn_of_no_price};
 use crate::actors::model_hooks::{Decision, Finished, ModelHooks};
 use crate::core::deps::Deps;
 use crate::core::message::{RequestHead, SessionMail, SessionMessage, Summariser};
@@ -280,6 +280,7 @@ async fn answer(
             answer.usage = answer.usage.map(possible);
             answer.usage.iter().for_each(|usage| place.used(usage));
             answer.usage.iter().for_each(|usage| tokens.used(usage.total_tokens()));
+            flight::whole(&answer, flight.as_deref_mut())?;
             let cost = flight.take().map_or(0, |flight| flight.completed(&mut answer));
             reserved.into_iter().for_each(|reserved| reserved.answered(cost));
             return Ok(answer);

@@ -1,13 +1,13 @@
 //! Whole bodies: overflows with their sizes, refusals that resemble overflows, messages, and the corpus if it
 //! is present.
 
-use greenroom_kernel::FailureClass;
 use greenroom_kernel::FailureClass::{
     Auth, ContentFilter, ContextOverflow, ImageRefused, Loading, Other, OutputLimit, Overloaded,
     PayloadTooLarge, Quota, RateLimited, RequestTooLargeForRateLimit, Timeout,
 };
+use greenroom_kernel::{AssistantMessage, FailureClass, StopReason};
 
-use super::{QUOTED_CHARS_MAX, classify, one_line};
+use super::{QUOTED_CHARS_MAX, classify, classify_answer, one_line};
 
 /// Checks the class of each row (status, body, class) and shows all rows that disagree.
 fn check_classes(rows: &[(Option<u16>, &str, FailureClass)]) {
@@ -1205,4 +1205,44 @@ fn refusals_of_opaque_data() {
     ] {
         assert_ne!(classify(Some(400), body, None).class, FailureClass::OpaqueRefused, "{body}");
     }
+}
+
+/// An answer that a provider did not finish is classified by its words, and may otherwise be asked for again.
+#[test]
+fn answers_that_are_not_whole_are_classified() {
+    let check = |stop, error: Option<&str>, expected: Option<(FailureClass, &str)>| {
+        let answer = AssistantMessage {
+            content: Vec::new(),
+            provider: "own".to_owned(),
+            model: "m".to_owned(),
+            usage: None,
+            stop,
+            stop_raw: None,
+            error: error.map(str::to_owned),
+        };
+        let failure = classify_answer(&answer);
+        let seen = failure.as_ref().map(|failure| (failure.class, failure.message.as_str()));
+        assert_eq!(seen, expected, "{stop:?} {error:?}");
+        assert!(failure.is_none_or(|failure| failure.status.is_none()));
+    };
+    let failed = "the provider failed in the middle of the answer";
+    for whole in [StopReason::Stop, StopReason::Length, StopReason::ToolCalls, StopReason::ContentFilter] {
+        check(whole, Some("rate limit reached"), None);
+    }
+    for nothing in [None, Some(""), Some(" \n")] {
+        check(StopReason::Error, nothing, Some((Overloaded, failed)));
+        check(StopReason::Aborted, nothing, Some((Overloaded, "the provider broke off the answer")));
+    }
+    check(StopReason::Error, Some("it\nbroke"), Some((Overloaded, &format!("{failed}: it broke"))));
+    check(
+        StopReason::Error,
+        Some("This model's maximum context length is 8192 tokens, but 9000 tokens were requested"),
+        Some((ContextOverflow, "the request (9000 tokens) exceeds the model's context window (8192 tokens)")),
+    );
+    let blamed = r#"{"error":{"type":"invalid_request_error","message":"no such field: colour"}}"#;
+    check(
+        StopReason::Error,
+        Some(blamed),
+        Some((Other, "the provider refused the request: no such field: colour")),
+    );
 }

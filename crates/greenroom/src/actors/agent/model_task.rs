@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::Span;
 
 use super::prefix::Prefix;
-use crate::actors::flight::{Flight, warn_of_no_price};
+use crate::actors::flight::{self, Flight, warn_of_no_price};
 use crate::actors::model_hooks::{Decision, Finished, ModelHooks};
 use crate::actors::summary_call;
 use crate::agent::Agent;
@@ -332,6 +332,7 @@ impl ModelTask {
                     }
                     answer.usage.iter().for_each(|usage| place.used(usage));
                     answer.usage.iter().for_each(|usage| tokens.used(usage.total_tokens()));
+                    flight::whole(&answer, flight.as_deref_mut()).map_err(Box::new)?;
                     flight.take().into_iter().for_each(|flight| flight.answered(&answer));
                     return Ok(answer);
                 }
