@@ -27,6 +27,8 @@ mod faults;
 mod fidelity;
 /// Past and future events as one stream, and consumers.
 mod follow;
+/// Copies of sessions.
+mod forks;
 /// A conversation goes from one agent to another.
 mod hand_offs;
 /// Handles reach their sessions, whatever happened to the sessions.

@@ -1,11 +1,11 @@
 //! Copies of sessions: forks, and new sessions that continue another one with a goal.
 //!
-//! Invariants: the original is unchanged; a copy has the whole log up to its leaf, so that everything can be recalled
-//! in it; nothing is written if the new id is in use.
+//! Invariants: the original is unchanged; a copy is one moment of its original, which may be at work, and has the whole
+//! log up to its leaf, so that everything can be recalled in it; nothing is written if the new id is in use.
 
 use std::sync::Arc;
 
-use greenroom_kernel::entry::EntryId;
+use greenroom_kernel::entry::{Entry, EntryId};
 
 use crate::agent::Agent;
 use crate::api::runtime::{Runtime, no_session};
@@ -33,13 +33,21 @@ impl Continued {
 }
 
 impl Runtime {
-    /// Copies a session under another id: its active context continues there; the original is unchanged.
+    /// Copies a session under another id: its active context continues there; the original is unchanged. A
+    /// session that works is copied as it is at this moment, and one in which nothing was said has an empty copy.
     ///
     /// # Errors
-    /// [`Error::NoSession`]; [`Error::NotEmpty`] if the new id is in use: then nothing is changed.
+    /// [`Error::NoSession`]; [`Error::Deleted`]; [`Error::NotEmpty`] if the new id is in use: then nothing is changed.
     pub async fn fork(&self, from: &str, to: &str, agent: impl Into<Arc<Agent>>) -> Result<SessionHandle> {
-        let head = self.head(from).await?.ok_or_else(|| no_session(from))?;
-        self.fork_to_leaf(from, to, head.leaf, agent.into()).await
+        self.check_unused(to).await?;
+        let Some(head) = self.head(from).await? else {
+            self.held(from).await?.ok_or_else(|| no_session(from))?.door.check_deleted()?;
+            return self.open(to, agent).await;
+        };
+        let mut entries = self.entries(from, EntryId(0)).await?;
+        // The log may have grown since the head was read: what is newer belongs to a later moment.
+        entries.truncate(entries.partition_point(|entry| entry.id.0 < head.entries));
+        self.copied(entries, to, head.leaf, agent.into()).await
     }
 
     /// Like [`Self::fork`], with the path that ends at an entry; this also works for a session whose log
@@ -54,20 +62,27 @@ impl Runtime {
         at: EntryId,
         agent: impl Into<Arc<Agent>>,
     ) -> Result<SessionHandle> {
-        self.fork_to_leaf(from, to, Some(at), agent.into()).await
+        self.check_unused(to).await?;
+        let entries = self.entries(from, EntryId(0)).await?;
+        self.copied(entries, to, Some(at), agent.into()).await
     }
 
-    async fn fork_to_leaf(
+    /// Returns [`Error::NotEmpty`] if a session with this id has entries.
+    async fn check_unused(&self, to: &str) -> Result<()> {
+        match self.head(to).await?.is_some_and(|taken| taken.entries > 0) {
+            true => Err(Error::NotEmpty { session: to.to_owned() }),
+            false => Ok(()),
+        }
+    }
+
+    /// Opens a session with these entries, whose path ends at `leaf`.
+    async fn copied(
         &self,
-        from: &str,
+        entries: Vec<Entry>,
         to: &str,
         leaf: Option<EntryId>,
         agent: Arc<Agent>,
     ) -> Result<SessionHandle> {
-        if self.head(to).await?.is_some_and(|taken| taken.entries > 0) {
-            return Err(Error::NotEmpty { session: to.to_owned() });
-        }
-        let entries = self.entries(from, EntryId(0)).await?;
         if let Some(entry) = leaf {
             let at = entries.binary_search_by_key(&entry, |entry| entry.id);
             let at = at.map_err(|_| Error::NoEntry { entry, entries: entries.len() as u64 })?;
