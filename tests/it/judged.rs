@@ -236,8 +236,8 @@ async fn a_validator_that_panics_ends_its_run_and_no_session() {
         panic!("injected: no verdict")
     }
     let error = session.prompt("a").validate(panics).await.unwrap_err();
-    let Error::Model(failure) = &error else { panic!("{error:?}") };
-    assert_eq!(failure.message, "a validator failed: it panicked: injected: no verdict");
+    let Error::Stopped { reason } = &error else { panic!("{error:?}") };
+    assert_eq!(reason, "a validator failed: it panicked: injected: no verdict");
     assert!(drain(&mut events).iter().all(|event| event.kind.event_type() != EventType::SessionRestarted));
     assert_eq!(session.prompt("b").await.unwrap().text, "two");
 }

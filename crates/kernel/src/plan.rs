@@ -18,7 +18,7 @@ use crate::size::{Estimator, entry_tokens, stored_tokens};
 use crate::skills::Skills;
 use crate::summary::{self, SUMMARY_TOKENS_MIN};
 use crate::text::bounded;
-use crate::words::{Words, WordsMax};
+use crate::words::{Request, Words, WordsMax};
 
 mod touched;
 
@@ -414,6 +414,8 @@ fn build(active: &ActivePath<'_>, cut: usize, options: &PlanOptions) -> Result<P
     let shown = options.words_max.shown.min(replaced_tokens.saturating_sub(SMALL_TOKENS) / WORDS_PARTS);
     let words_max = WordsMax { shown, ..options.words_max };
     let skills_max = options.skills_max.min(replaced_tokens.saturating_sub(SMALL_TOKENS) / WORDS_PARTS);
+    let request = request_from.zip(active_request.as_deref()).map(|(from, text)| Request { from, text });
+    let words = Words::select(carried, replaced, request, words_max);
     Ok(Plan {
         base: active.compaction_id(),
         first: path[active.start].id,
@@ -424,7 +426,7 @@ fn build(active: &ActivePath<'_>, cut: usize, options: &PlanOptions) -> Result<P
         turn_prefix,
         previous_summary: active.compaction().map(|compaction| compaction.summary.clone()),
         active_request,
-        words: Words::select(carried, replaced, request_from, words_max),
+        words,
         skills: Skills::select(carried, replaced, &path[first_kept..], skills_max),
         files: file_operations(active, replaced, options.files),
         tokens_before: options.tokens_before,

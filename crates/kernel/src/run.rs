@@ -154,10 +154,19 @@ impl AbortCause {
         match self {
             Self::Requested => RunOutcome::Aborted,
             Self::OutOfTime { limit_ms } => {
-                let reason = format!("the run reached its time limit of {} s", limit_ms.div_ceil(1_000));
+                let reason = format!("the run reached its time limit of {}", shown_ms(limit_ms));
                 RunOutcome::Stopped { reason }
             }
         }
+    }
+}
+
+/// Returns a duration as a text: `700 ms`, `1.5 s`, `90 s`.
+fn shown_ms(ms: u64) -> String {
+    match (ms / 1_000, ms % 1_000) {
+        (0, _) => format!("{ms} ms"),
+        (seconds, 0) => format!("{seconds} s"),
+        (seconds, rest) => format!("{seconds}.{} s", format!("{rest:03}").trim_end_matches('0')),
     }
 }
 

@@ -14,7 +14,16 @@ pub(crate) fn bounded(text: &str, bytes: usize) -> String {
     }
     let head = text.floor_char_boundary(bytes * 2 / 3);
     let tail = text.ceil_char_boundary(text.len() - bytes / 3);
-    format!("{}\n[… {} bytes cut …]\n{}", &text[..head], tail - head, &text[tail..])
+    format!("{}{BOUNDED_LEAD}{}{BOUNDED_TAIL}{}", &text[..head], tail - head, &text[tail..])
+}
+
+/// The marks around the number of bytes in the place of what was cut out of a text.
+const BOUNDED_LEAD: &str = "\n[… ";
+const BOUNDED_TAIL: &str = " bytes cut …]\n";
+
+/// Whether a part of this text was cut out by [`bounded`], or it imitates such a text.
+pub(crate) fn is_bounded(text: &str) -> bool {
+    text.contains(BOUNDED_TAIL)
 }
 
 /// Returns at most about `limit` characters of a text: three quarters of them from its beginning and the rest

@@ -15,6 +15,7 @@ use crate::message::{Block, Message};
 use crate::prune::RECALL;
 use crate::size::classes;
 use crate::summary::escape_tags;
+use crate::text::is_bounded;
 
 #[cfg(test)]
 mod tests;
@@ -47,6 +48,15 @@ pub struct WordsMax {
     pub shown: u64,
 }
 
+/// The request in progress.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Request<'a> {
+    /// Its first message.
+    pub(crate) from: EntryId,
+    /// Its text, as the summary shows it.
+    pub(crate) text: &'a str,
+}
+
 /// The user's words that a compaction carries.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Words {
@@ -56,6 +66,8 @@ pub struct Words {
     pub left: Vec<EntryId>,
     /// The first message of the request in progress: it and later ones are shown as the request.
     pub request_from: Option<EntryId>,
+    /// Whether the request in progress is shown with all its words.
+    is_request_whole: bool,
     /// How many tokens of them the summary shows at most.
     shown_max: u64,
     /// The quotes that the summary shows.
@@ -65,11 +77,12 @@ pub struct Words {
 }
 
 impl Words {
-    /// Selects from the words that the previous compaction carries, and from those in `replaced`.
+    /// Selects from the words that the previous compaction carries, and from those in `replaced`. `request` is the
+    /// request in progress, which the summary shows in a place of its own.
     pub(crate) fn select(
         previous: Option<&Carried>,
         replaced: &[Arc<Entry>],
-        request_from: Option<EntryId>,
+        request: Option<Request<'_>>,
         most: WordsMax,
     ) -> Self {
         if most.carried == 0 {
@@ -81,14 +94,16 @@ impl Words {
             let text = own_words(&entry.kind)?;
             Some(Quote { entry: entry.id, is_rule: has_rule(&text), text })
         });
+        let request_from = request.map(|request| request.from);
+        let is_request_whole = request.is_some_and(|request| !is_bounded(request.text));
         // The request is shown in another place, so its words take no room here; but they are kept for the next time.
         let is_request = |quote: &Quote| request_from.is_some_and(|from| quote.entry >= from);
         let (request, rest): (Vec<Quote>, Vec<Quote>) = carried.chain(typed).partition(is_request);
         let mut quotes = within(&rest, most.carried, &mut left);
         quotes.extend(within(&request, most.carried, &mut left));
         let (left, shown_max) = (newest(left), most.shown);
-        let mut words =
-            Self { quotes, left, request_from, shown_max, shown: Vec::new(), not_shown: Vec::new() };
+        let (shown, not_shown) = (Vec::new(), Vec::new());
+        let mut words = Self { quotes, left, request_from, is_request_whole, shown_max, shown, not_shown };
         words.limit(shown_max);
         words
     }
@@ -103,9 +118,11 @@ impl Words {
         let tokens_max = tokens_max.min(self.shown_max);
         self.hide();
         if tokens_max >= SHOWN_TOKENS_MIN {
-            let is_shown = |quote: &&Quote| self.request_from.is_none_or(|from| quote.entry < from);
+            let is_before = |entry: EntryId| self.request_from.is_none_or(|from| entry < from);
+            let is_shown = |quote: &&Quote| is_before(quote.entry);
             let quotes: Vec<Quote> = self.quotes.iter().filter(is_shown).cloned().collect();
             let mut not_shown = self.left.clone();
+            not_shown.retain(|entry| !self.is_request_whole || is_before(*entry));
             self.shown = within(&quotes, tokens_max, &mut not_shown);
             self.not_shown = newest(not_shown);
         }

@@ -33,6 +33,8 @@ const NAME_MAX: usize = 64;
 #[derive(Clone, Debug)]
 pub(crate) struct OutputForm {
     pub(crate) schema: Arc<OutputSchema>,
+    /// The name of what is wanted, for people: a type as it is written, or the schema's name.
+    title: String,
     /// Whether the value is wrapped in an object.
     pub(crate) is_wrapped: bool,
     /// The program's own schema.
@@ -56,6 +58,7 @@ impl OutputForm {
         let AnswerForm { schema, is_wrapped } = rooted(own.clone());
         Self {
             schema: Arc::new(OutputSchema { name: name_of(type_name::<T>()), schema }),
+            title: title_of(std::any::type_name::<T>()),
             is_wrapped,
             own: Arc::new(own),
             judge: Judge::Type(|text, is_wrapped| read::<T>(text, is_wrapped).map(drop)),
@@ -85,7 +88,7 @@ impl OutputForm {
         let (schema, is_wrapped) =
             Some(rooted(tidied)).filter(|(schema, _)| schema.is_strict()).unwrap_or_else(|| rooted(plain));
         let (schema, own, judge) = (Arc::new(schema), Arc::new(own.clone()), Judge::Schema(Arc::new(judge)));
-        Ok(Self { schema, is_wrapped, own, judge })
+        Ok(Self { schema, title: name, is_wrapped, own, judge })
     }
 
     /// Returns the form that was recorded with a prompt. The schema then judges answers, because the type is
@@ -96,7 +99,7 @@ impl OutputForm {
     pub(crate) fn of_terms(terms: &OutputTerms) -> Result<Self, ConfigError> {
         let form = Self::of_schema(&terms.schema)?;
         let schema = OutputSchema { name: terms.name.clone(), ..OutputSchema::clone(&form.schema) };
-        Ok(Self { schema: Arc::new(schema), ..form })
+        Ok(Self { schema: Arc::new(schema), title: terms.name.clone(), ..form })
     }
 
     /// Returns the form as it is recorded with a prompt.
@@ -110,7 +113,7 @@ impl OutputForm {
         validators.push(move |answer: ProposedAnswer| {
             let wrong = judge
                 .check(&answer.text)
-                .map_err(|error| format!("it does not fit the schema {:?}: {error}", judge.schema.name));
+                .map_err(|error| format!("it does not fit the schema {:?}: {error}", judge.title));
             std::future::ready(wrong)
         });
     }
@@ -162,13 +165,31 @@ impl OutputForm {
     }
 
     pub(crate) fn unreadable(&self, text: String, reason: String) -> Error {
-        Error::Output { wanted: self.schema.name.clone(), reason, text }
+        Error::Output { wanted: self.title.clone(), reason, text }
     }
 }
 
 fn type_name<T>() -> &'static str {
     let full = std::any::type_name::<T>();
     full.rsplit("::").next().unwrap_or(full)
+}
+
+/// Returns a type's full name without the paths in it: `Vec<u32>`.
+fn title_of(full: &str) -> String {
+    let mut title = String::new();
+    let mut rest = full;
+    while let Some(at) = rest.find(|c: char| !c.is_alphanumeric() && c != '_') {
+        let after = &rest[at..];
+        match after.strip_prefix("::") {
+            Some(inner) => rest = inner,
+            None => {
+                let mark = after.chars().next().map_or(0, char::len_utf8);
+                title.push_str(&rest[..at + mark]);
+                rest = &after[mark..];
+            }
+        }
+    }
+    title + rest
 }
 
 /// Converts a name into one that servers accept.

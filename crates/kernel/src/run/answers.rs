@@ -149,8 +149,7 @@ impl Run {
                 self.validation.rejections = 0;
                 self.conclude(answer)
             }
-            Verdict::Failed { reason } => self
-                .end(vec![answer], RunOutcome::Failed(Box::new(Failure::new(FailureClass::Other, reason)))),
+            Verdict::Failed { reason } => self.end(vec![answer], RunOutcome::Stopped { reason }),
             Verdict::Ended { reason } => {
                 let stopped = format!("the answer was not accepted because: {reason}");
                 self.validation.ended_by = Some(reason);

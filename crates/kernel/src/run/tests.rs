@@ -1028,7 +1028,8 @@ fn a_model_that_goes_on_calling_too_many_tools_is_stopped() {
 
 #[test]
 fn a_run_that_is_out_of_time_is_stopped_as_an_abort_and_says_why() {
-    let late = |partial| Input::Abort { partial, cause: AbortCause::OutOfTime { limit_ms: 90_000 } };
+    let late_after = |partial, limit_ms| Input::Abort { partial, cause: AbortCause::OutOfTime { limit_ms } };
+    let late = |partial| late_after(partial, 90_000);
     check(vec![(late(None), "cancel; end stopped ()")]);
     check_asked(vec![(late(Some(Box::new(says("half")))), "cancel; end stopped (a)")]);
     check_asked(vec![
@@ -1039,11 +1040,15 @@ fn a_run_that_is_out_of_time_is_stopped_as_an_abort_and_says_why() {
     ]);
     check_asked(vec![(text(), "record (a) end"), (late(None), ""), (recorded(0), "")]);
     check_asked(vec![(text(), "record (a) end"), (late(None), ""), (recorded(1), "end stopped ()")]);
-    let effects = check_asked(Vec::new()).on(late(None));
-    let Some(Effect::End { outcome: RunOutcome::Stopped { reason }, .. }) = effects.last() else {
-        panic!("{effects:?}")
-    };
-    assert_eq!(reason, "the run reached its time limit of 90 s");
+    for (limit_ms, shown) in
+        [(90_000, "90 s"), (700, "700 ms"), (1_500, "1.5 s"), (60_050, "60.05 s"), (0, "0 ms")]
+    {
+        let effects = check_asked(Vec::new()).on(late_after(None, limit_ms));
+        let Some(Effect::End { outcome: RunOutcome::Stopped { reason }, .. }) = effects.last() else {
+            panic!("{effects:?}")
+        };
+        assert_eq!(*reason, format!("the run reached its time limit of {shown}"));
+    }
 }
 
 #[test]

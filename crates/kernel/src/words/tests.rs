@@ -102,13 +102,40 @@ fn the_request_in_progress_is_kept_and_not_shown_a_second_time() {
         sketch.push(said(prompt), 1);
     }
     let most = WordsMax { carried: 100, shown: 100 };
-    let words = Words::select(None, &sketch.path, Some(EntryId(1)), most);
+    let request = Some(Request { from: EntryId(1), text: "Two.\n\nThree." });
+    let words = Words::select(None, &sketch.path, request, most);
     assert_eq!((shown(&words), words.quotes.len()), (vec![0], 3));
     assert!(words.text().contains("[0] One.") && !words.text().contains("Two"), "{}", words.text());
     // The next compaction, when that turn is over, shows it.
     let carried = Carried { words: words.quotes, request_from: words.request_from, ..Carried::default() };
     let next = Words::select(Some(&carried), &[], None, most);
     assert_eq!(shown(&next), [0, 1, 2]);
+}
+
+/// A request of more words than are carried is shown whole in its own place, so it is not named as left out, and
+/// there is no block of words only for that. One of which that place shows a part is named.
+#[test]
+fn a_request_that_is_shown_whole_is_not_named_as_left_out() {
+    let long = "A detail of it. ".repeat(200);
+    let most = WordsMax { carried: 100, shown: 100 };
+    let check = |prompts: &[&str], from: u64, text: &str, not_shown: &[u64], is_empty: bool| {
+        let mut sketch = Sketch::default();
+        for prompt in prompts {
+            sketch.push(said(prompt), 1);
+        }
+        let request = Some(Request { from: EntryId(from), text });
+        let words = Words::select(None, &sketch.path, request, most);
+        assert!(words.left.contains(&EntryId(from)), "it is named to the next compaction: {words:?}");
+        assert_eq!(
+            (ids(&words.not_shown), words.text().is_empty()),
+            (not_shown.to_vec(), is_empty),
+            "{text:.40}"
+        );
+    };
+    check(&[&long], 0, &long, &[], true);
+    check(&["One.", &long], 1, &long, &[], false);
+    check(&[&long, &long], 1, &long, &[0], false);
+    check(&[&long], 0, &crate::text::bounded(&long, 300), &[0], false);
 }
 
 #[test]

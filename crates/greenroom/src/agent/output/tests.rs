@@ -54,6 +54,23 @@ enum Expression {
     Negated(Box<Expression>),
 }
 
+/// A type is named as in the program; servers get a name of letters and digits.
+#[test]
+fn the_type_of_an_answer_is_named_as_it_is_written() {
+    fn check<T: JsonSchema + DeserializeOwned>(title: &str, name: &str) {
+        let form = OutputForm::of::<T>();
+        assert_eq!((form.title.as_str(), form.schema.name.as_str()), (title, name));
+        let error = form.unreadable(String::new(), "no".to_owned());
+        assert_eq!(error.to_string(), format!("the answer does not fit the schema {title:?}: no"));
+    }
+    check::<Person>("Person", "Person");
+    check::<Vec<u32>>("Vec<u32>", "Vecu32");
+    check::<Vec<Person>>("Vec<Person>", "Person");
+    check::<BTreeMap<String, Option<Vec<Home>>>>("BTreeMap<String, Option<Vec<Home>>>", "Home");
+    check::<(u8, Home)>("(u8, Home)", "Home");
+    check::<bool>("bool", "bool");
+}
+
 /// Whether `value` satisfies the schema, for the keywords in these tests.
 fn satisfies(value: &Value, schema: &Value, root: &Value) -> bool {
     let Value::Object(map) = schema else { return schema != &Value::Bool(false) };
