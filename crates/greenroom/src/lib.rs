@@ -186,9 +186,10 @@ pub use greenroom_kernel::{
 /// adds `#[serde(crate = "greenroom::serde")]` and `#[schemars(crate = "greenroom::schemars")]`.
 pub use {futures_util, schemars, serde, serde_json};
 
-/// The choices in [`CompactionSettings`].
+/// The choices in [`CompactionSettings`], what a compaction would do, and why it cannot.
 pub mod compaction {
-    pub use greenroom_kernel::settings::{CutRule, Strategy, UnknownWindow};
+    pub use greenroom_kernel::plan::{NothingToCompact, Plan};
+    pub use greenroom_kernel::settings::{CutRule, SettingsError, Strategy, UnknownWindow};
     pub use greenroom_kernel::size::Estimator;
 }
 
@@ -208,6 +209,7 @@ pub mod permissions {
 pub mod provider {
     pub use futures_util::future::BoxFuture;
     pub use greenroom_kernel::ToolSpec;
+    pub use greenroom_kernel::messages::Messages;
     pub use greenroom_provider::retry_after::retry_after_ms;
     pub use greenroom_provider::{
         NativeCompaction, OutputSchema, Provider, ProviderError, Purpose, ReplyEvent, ReplyStream, Request,

@@ -75,7 +75,7 @@ pub enum HookDecision {
 pub struct Supplied {
     /// The summary, without a footer.
     pub summary: String,
-    /// An alternative first kept entry; `None` for the plan's.
+    /// An alternative first kept entry, at which the path may be cut; `None` for the plan's.
     pub first_kept: Option<EntryId>,
 }
 

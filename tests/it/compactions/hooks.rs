@@ -60,10 +60,10 @@ async fn a_supplied_summary_may_name_its_own_first_kept_entry_and_gets_the_foote
 #[tokio::test(start_paused = true)]
 async fn a_supplied_summary_that_is_empty_too_large_or_cuts_where_none_may_is_refused() {
     for (summary, first_kept, reason) in [
-        (String::new(), None, "empty, or too large"),
-        (text("long", 20_000), None, "empty, or too large"),
-        ("short".to_owned(), Some(2), "not a legal cut"),
-        ("short".to_owned(), Some(999), "not a legal cut"),
+        (String::new(), None, "the summary that a hook supplied is empty"),
+        (text("long", 20_000), None, "the summary that a hook supplied is too large"),
+        ("short".to_owned(), Some(2), "not a legal cut: the nearest ones are 1 and 3"),
+        ("short".to_owned(), Some(999), "not a legal cut: the nearest one is"),
     ] {
         let (_model, _runtime, session) = hooked(|builder| {
             builder.before_compact(move |_| {
@@ -121,6 +121,67 @@ async fn an_agents_hooks_are_asked_after_the_runtimes() {
         let are_skipped =
             [of_runtime(), of_agent()].map(|decision| matches!(decision, BeforeCompact::Skip(_)));
         assert_eq!(told.iter().any(|warning| warning == skipped), are_skipped.contains(&true), "{told:?}");
+    }
+}
+
+/// The limit of the runtime's hooks is a setting: a summariser that takes a minute is waited for, and one that
+/// exceeds the limit is skipped with a warning that names the setting, as an agent's is.
+#[tokio::test(start_paused = true)]
+async fn the_time_limit_of_a_hook_is_a_setting() {
+    let minute = |_: CompactionProposal| async {
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        supply("By hand.".into(), None)
+    };
+    let skipped =
+        |limit: &str| Some(format!("a before_compact hook was skipped: it took longer than {limit}"));
+    let (s, by_runtime) = (Duration::from_secs, ", the limit by `RuntimeBuilder::hook_timeout`");
+    for (of_runtime, of_agent, is_agents, told) in [
+        (None, None, false, skipped(&format!("10s{by_runtime}"))),
+        (Some(s(90)), None, false, None),
+        (Some(s(30)), Some(s(90)), false, skipped(&format!("30s{by_runtime}"))),
+        (Some(s(90)), Some(s(30)), true, skipped("30s, the limit by `Agent::hook_timeout`")),
+        (None, Some(s(90)), true, None),
+    ] {
+        let model = simulator(ByPurpose::new(Echo, Summariser::Obedient), 100_000);
+        let mut runtime = builder(&model);
+        if let Some(limit) = of_runtime {
+            runtime = runtime.hook_timeout(limit);
+        }
+        let mut agent = agent(100_000);
+        if let Some(limit) = of_agent {
+            agent = agent.hook_timeout(limit);
+        }
+        match is_agents {
+            true => agent = agent.before_compact(minute),
+            false => runtime = runtime.before_compact(minute),
+        }
+        let runtime = runtime.start().await.unwrap();
+        let session = opened(&runtime, "s", &agent, chat(8, 200)).await;
+        let mut events = session.subscribe();
+        assert_eq!(session.compact(keep(300)).await.unwrap().outcome.as_str(), "completed");
+        assert_eq!(warnings(&drain(&mut events)).into_iter().next(), told);
+        assert_eq!(newest(&runtime, "s").await.from_hook, told.is_none());
+    }
+}
+
+/// A hook knows where the conversation may be cut: each of these places is accepted, and no other one.
+#[tokio::test(start_paused = true)]
+async fn a_hook_is_told_the_legal_cuts() {
+    for entry in 0..20 {
+        let told: Arc<Mutex<Vec<EntryId>>> = Arc::default();
+        let cuts = Arc::clone(&told);
+        let (_model, _runtime, session) = hooked(|builder| {
+            builder.before_compact(move |proposal| {
+                *cuts.lock().unwrap() = proposal.cuts.to_vec();
+                async move { supply("By hand.".into(), Some(entry)) }
+            })
+        })
+        .await;
+        let reason = session.compact(keep(300)).await.unwrap().outcome.reason().map(str::to_owned);
+        let is_illegal = reason.is_some_and(|reason| reason.contains("is not a legal cut"));
+        let cuts = told.lock().unwrap().clone();
+        assert_eq!(cuts.len(), 17, "{cuts:?}");
+        assert_eq!(cuts.contains(&EntryId(entry)), !is_illegal, "{entry}: {cuts:?}");
     }
 }
 

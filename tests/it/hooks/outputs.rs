@@ -42,8 +42,8 @@ async fn a_validator_ends_the_run_at_once_with_its_reason() {
 async fn a_validator_that_hangs_fails_the_run_and_an_abort_does_not_wait_for_it() {
     let hangs = || agent(100_000).validate(|_| std::future::pending::<std::result::Result<(), String>>());
     let lived = live(hangs(), vec![Said::text("one")]).await;
-    let Err(Error::Model(failure)) = &lived.reply else { panic!("{:?}", lived.reply) };
-    assert_eq!(failure.message, "a validator failed: it took longer than 60s");
+    let Err(Error::Stopped { reason }) = &lived.reply else { panic!("{:?}", lived.reply) };
+    assert_eq!(reason, "a validator failed: it took longer than 60s, the limit by `Agent::hook_timeout`");
 
     let model = simulator(greenroom_simulator::Echo, 100_000);
     let runtime = runtime(&model).await;

@@ -395,8 +395,8 @@ impl AgentState {
                 let session = Arc::clone(&self.shared.id);
                 let Some(running) = self.current(attempt) else { return };
                 let BeginRun { validators, agent: definition, waiting, .. } = &running.begin;
-                let (validators, waiting, timeout) =
-                    (validators.clone(), waiting.clone(), definition.hooks.timeout);
+                let (validators, waiting, definition) =
+                    (validators.clone(), waiting.clone(), Arc::clone(definition));
                 let app_state = definition.state.clone();
                 let (agent, over) = (myself.clone(), running.over.clone());
                 tokio::spawn(async move {
@@ -404,7 +404,7 @@ impl AgentState {
                     tokio::select! {
                         biased;
                         () = over.cancelled() => {}
-                        verdict = validators.judge(&answer, &waiting, timeout) => {
+                        verdict = validators.judge(&answer, &waiting, &definition.hooks) => {
                             let _ = agent.cast(AgentMessage::Validated { attempt, verdict }.into());
                         }
                     }

@@ -4,7 +4,7 @@
 
 use greenroom_kernel::compacting::HookDecision;
 
-use crate::agent::hooks::{AgentHooks, HOOK_TIMEOUT, Hooks, guarded};
+use crate::agent::hooks::{AgentHooks, Hooks, guarded};
 use crate::limits::waits::Chain;
 use crate::values::compaction::{BeforeCompact, CompactionProposal, CompactionReport};
 
@@ -15,13 +15,13 @@ pub(crate) async fn before_compact(
     agent: &AgentHooks,
     proposal: &CompactionProposal,
 ) -> (HookDecision, Vec<String>) {
-    let of_runtime = runtime.before_compact.iter().map(|hook| (hook, HOOK_TIMEOUT));
-    let of_agent = agent.before_compact.iter().map(|hook| (hook, agent.timeout));
+    let of_runtime = runtime.before_compact.iter().map(|hook| (hook, runtime.limit()));
+    let of_agent = agent.before_compact.iter().map(|hook| (hook, agent.limit()));
     let (mut supplied, mut focus, mut warnings) = (None, Vec::new(), Vec::new());
     // The compaction waits for the hook, and the session's next run waits for the compaction.
     let waiting = Chain::default().and(&proposal.session);
-    for (hook, timeout) in of_runtime.chain(of_agent) {
-        match guarded(&waiting, timeout, || hook(proposal.clone())).await {
+    for (hook, limit) in of_runtime.chain(of_agent) {
+        match guarded(&waiting, limit, || hook(proposal.clone())).await {
             Ok(BeforeCompact::Continue) => {}
             Ok(BeforeCompact::Cancel(reason)) => return (HookDecision::Cancel { reason }, warnings),
             Ok(BeforeCompact::Focus(more)) => focus.push(more),
@@ -41,11 +41,11 @@ pub(crate) async fn before_compact(
 
 /// Calls all hooks after a compaction. Returns a warning for each hook that was skipped.
 pub(crate) async fn ended(hooks: &Hooks, report: CompactionReport) -> Vec<String> {
-    let hooks = if report.entry.is_some() { &hooks.after_compact } else { &hooks.compact_failed };
+    let those = if report.entry.is_some() { &hooks.after_compact } else { &hooks.compact_failed };
     let mut warnings = Vec::new();
-    for hook in hooks {
+    for hook in those {
         // No session waits for this hook.
-        if let Err(problem) = guarded(&Chain::default(), HOOK_TIMEOUT, || hook(report.clone())).await {
+        if let Err(problem) = guarded(&Chain::default(), hooks.limit(), || hook(report.clone())).await {
             warnings.push(format!("a hook after a compaction was skipped: {problem}"));
         }
     }

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use greenroom_kernel::bill::CallCost;
 use greenroom_kernel::compacting::{CompactionParams, Effect, HookDecision, Input, SummaryRequest};
+use greenroom_kernel::plan::Plan;
 use greenroom_kernel::retry::BACKOFF_MS_MAX;
 use greenroom_kernel::run::is_full;
 use greenroom_kernel::usage::Ratio;
@@ -267,7 +268,9 @@ impl CompactorState {
                     trace::planned(&running.span, &self.shared.id, &plan);
                     let CompactionWork::Replace(compacting) = &running.work else { continue };
                     let params = compacting.params();
+                    let cuts = Plan::places(&params.path).into();
                     let proposal = CompactionProposal {
+                        cuts,
                         session: Arc::clone(&self.shared.id),
                         trigger: params.trigger,
                         options: params.options(),

@@ -71,7 +71,7 @@ impl ToolHooks<'_> {
                 questions: questions.clone(),
                 app_state: self.agent.state.clone(),
             };
-            let limit = TimeLimit { timeout: hooks.timeout, pauses: questions.pauses().clone() };
+            let limit = TimeLimit { pauses: questions.pauses().clone(), ..hooks.timeout.into() };
             let decided = guarded(self.waiting, limit, || hook(proposal)).await;
             let Judged { then, told, warning } = judge_before(decided, call);
             self.say(HookPoint::BeforeTool, call, told, warning);

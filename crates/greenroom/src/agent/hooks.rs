@@ -28,9 +28,6 @@ use input::{InputVerdict, ProposedInput};
 use model_call::{BeforeModel, ModelCallProposal, ModelCallReport};
 use tool_call::{AfterTool, BeforeTool, ToolCallProposal, ToolCallReport};
 
-/// The time limit of a compaction's hook.
-pub(crate) const HOOK_TIMEOUT: Duration = Duration::from_secs(10);
-
 /// A hook with input `In` and decision `Out`.
 type Hook<In, Out> = Arc<dyn Fn(In) -> BoxFuture<'static, Out> + Send + Sync>;
 
@@ -59,6 +56,11 @@ pub(crate) struct AgentHooks {
 impl AgentHooks {
     /// The default time limit of a hook.
     pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
+
+    /// Returns the time limit of a hook whose failure is told to the program, and not to the model.
+    pub(crate) fn limit(&self) -> TimeLimit {
+        TimeLimit { setting: Some("Agent::hook_timeout"), ..self.timeout.into() }
+    }
 }
 
 impl Default for AgentHooks {
@@ -89,14 +91,35 @@ impl fmt::Debug for AgentHooks {
 }
 
 /// A runtime's hooks.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub(crate) struct Hooks {
     pub(crate) before_compact: Vec<Hook<CompactionProposal, BeforeCompact>>,
     pub(crate) after_compact: Vec<Hook<CompactionReport, ()>>,
     pub(crate) compact_failed: Vec<Hook<CompactionReport, ()>>,
+    /// The time limit of each hook.
+    pub(crate) timeout: Duration,
+}
+
+impl Default for Hooks {
+    fn default() -> Self {
+        Self {
+            before_compact: Vec::new(),
+            after_compact: Vec::new(),
+            compact_failed: Vec::new(),
+            timeout: Self::TIMEOUT,
+        }
+    }
 }
 
 impl Hooks {
+    /// The default time limit of a hook.
+    const TIMEOUT: Duration = Duration::from_secs(10);
+
+    /// Returns the time limit of each of its hooks.
+    pub(crate) fn limit(&self) -> TimeLimit {
+        TimeLimit { setting: Some("RuntimeBuilder::hook_timeout"), ..self.timeout.into() }
+    }
+
     /// Whether the runtime has no hooks.
     pub(crate) fn is_empty(&self) -> bool {
         self.before_compact.is_empty() && self.after_compact.is_empty() && self.compact_failed.is_empty()
@@ -107,11 +130,13 @@ impl Hooks {
 pub(crate) struct TimeLimit {
     pub(crate) timeout: Duration,
     pub(crate) pauses: Pauses,
+    /// The name of the setting, for the program that made the hook.
+    pub(crate) setting: Option<&'static str>,
 }
 
 impl From<Duration> for TimeLimit {
     fn from(timeout: Duration) -> Self {
-        Self { timeout, pauses: Pauses::default() }
+        Self { timeout, pauses: Pauses::default(), setting: None }
     }
 }
 
@@ -121,14 +146,17 @@ pub(crate) async fn guarded<T>(
     limit: impl Into<TimeLimit>,
     hook: impl FnOnce() -> BoxFuture<'static, T>,
 ) -> Result<T, String> {
-    let TimeLimit { timeout, pauses } = limit.into();
+    let TimeLimit { timeout, pauses, setting } = limit.into();
     let call = waiting.clone().scope(async { hook().await });
     tokio::select! {
         biased;
         ended = AssertUnwindSafe(call).catch_unwind() => {
             ended.map_err(|panic| format!("it panicked: {}", panic_text(&*panic)))
         }
-        () = pauses.sleep(timeout) => Err(format!("it took longer than {timeout:?}")),
+        () = pauses.sleep(timeout) => {
+            let by = setting.map(|setting| format!(", the limit by `{setting}`")).unwrap_or_default();
+            Err(format!("it took longer than {timeout:?}{by}"))
+        }
     }
 }
 

@@ -5,7 +5,6 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
@@ -13,7 +12,7 @@ use greenroom_kernel::RunId;
 use greenroom_kernel::run::Verdict;
 use greenroom_tools::AppState;
 
-use crate::agent::hooks::{guarded, has_state};
+use crate::agent::hooks::{AgentHooks, guarded, has_state};
 use crate::limits::waits::Chain;
 
 /// An answer for a validator to judge: one without tool calls.
@@ -97,10 +96,15 @@ impl Validators {
         self.0.is_empty()
     }
 
-    /// Calls the validators in order; the first rejection decides. `timeout` limits each of them.
-    pub(crate) async fn judge(&self, answer: &ProposedAnswer, waiting: &Chain, timeout: Duration) -> Verdict {
+    /// Calls the validators in order; the first rejection decides. Each has the time limit of the agent's hooks.
+    pub(crate) async fn judge(
+        &self,
+        answer: &ProposedAnswer,
+        waiting: &Chain,
+        of_agent: &AgentHooks,
+    ) -> Verdict {
         for validator in &self.0 {
-            match guarded(waiting, timeout, || validator(answer.clone())).await {
+            match guarded(waiting, of_agent.limit(), || validator(answer.clone())).await {
                 Ok(Ok(())) => {}
                 Ok(Err(Rejection { reason, ends_run: false })) => return Verdict::Rejected { reason },
                 Ok(Err(Rejection { reason, ends_run: true })) => return Verdict::Ended { reason },

@@ -131,6 +131,9 @@ pub struct CompactionProposal {
     pub settings: Arc<CompactionSettings>,
     /// The part to summarise, and the part to keep.
     pub plan: Arc<Plan>,
+    /// The entries with which the kept part may begin, oldest first: those that
+    /// [`Supplied::first_kept`] may name. An early one may keep too much.
+    pub cuts: Arc<[EntryId]>,
     /// Requests another compaction, later.
     pub compaction: CompactionRequests,
 }
@@ -164,7 +167,8 @@ pub enum BeforeCompact {
     Cancel(String),
     /// Compact as planned, with this focus for the summary in addition to that of the request.
     Focus(String),
-    /// Use this summary instead of asking a model.
+    /// Use this summary instead of asking a model. One that is empty, or that leaves the context too large, fails the
+    /// compaction with a reason that has the sizes; at the window, a model is asked instead.
     Supply(Supplied),
     /// Go on as if the hook were not there: it could not decide, for this reason, which becomes a warning.
     Skip(String),

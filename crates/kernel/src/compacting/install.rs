@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::{Compacting, Effect, Phase, Rung, Segment, Supplied};
 use crate::carried::{Carried, Fact, FactRecall};
 use crate::compacting::summaries::to_estimate;
-use crate::entry::{Compaction, CompactionOutcome, Entry, EntryKind, EntryRange, PrunedResult};
+use crate::entry::{Compaction, CompactionOutcome, Entry, EntryId, EntryKind, EntryRange, PrunedResult};
 use crate::ledger;
 use crate::path::{ActivePath, as_sent, entry_message};
 use crate::plan::Plan;
@@ -53,26 +53,53 @@ impl Compacting {
                 Some(moved) => plan = moved,
                 None if self.params.at_window => return self.ask_for_summaries(),
                 None => {
-                    let reason = format!("the hook's first kept entry {first_kept} is not a legal cut");
+                    let near = near_places(&Plan::places(&self.params.path), first_kept);
+                    let reason =
+                        format!("the hook's first kept entry {first_kept} is not a legal cut: {near}");
                     return self.end(CompactionOutcome::Failed { reason }, None);
                 }
             }
         }
         let text = summary::supplied(&plan, &supplied.summary);
-        let segment = self.segment(&plan, text, Author::Hook, plan.facts_max()).filter(|segment| {
-            !supplied.summary.trim().is_empty()
-                && (self.is_success(segment.compaction.tokens_after)
-                    || self.can_be_sent(segment.compaction.tokens_after))
-        });
-        match segment {
-            Some(segment) => self.install(segment),
-            // At the window, something must be done: the hook's decision is ignored.
-            None if self.params.at_window => self.ask_for_summaries(),
-            None => {
-                let reason = "the summary that a hook supplied is empty, or too large".to_owned();
-                self.end(CompactionOutcome::Failed { reason }, None)
-            }
+        let sized = self.sized_segment(&plan, text, Author::Hook, plan.facts_max());
+        let tokens_after = sized.segment.compaction.tokens_after;
+        let is_empty = supplied.summary.trim().is_empty();
+        let is_success = self.is_success(tokens_after) || self.can_be_sent(tokens_after);
+        if !is_empty && sized.is_smaller && is_success {
+            return self.install(sized.segment);
         }
+        // At the window, something must be done: the hook's decision is ignored.
+        if self.params.at_window {
+            return self.ask_for_summaries();
+        }
+        let reason = match is_empty {
+            true => "the summary that a hook supplied is empty".to_owned(),
+            false => self.too_large(&plan, &sized),
+        };
+        self.end(CompactionOutcome::Failed { reason }, None)
+    }
+
+    /// Returns what of a hook's summary and the part that it keeps is too large, with the sizes.
+    fn too_large(&self, plan: &Plan, sized: &Sized) -> String {
+        let (after, before) = (sized.segment.compaction.tokens_after, self.params.tokens_before);
+        let kept = self.tokens_after(plan, 0);
+        let most = self.target_tokens().unwrap_or(u64::MAX).min(before.saturating_sub(1));
+        let replaced = self.params.replaced_tokens(plan);
+        if kept.saturating_add(SUMMARY_TOKENS_MIN) > most {
+            return format!(
+                "the part that a hook keeps is too large: without a summary the context has {kept} tokens from entry {} on, \
+                 and with one it may have at most {most}; a later first kept entry keeps less",
+                plan.first_kept
+            );
+        }
+        let (size, room) = match sized.summary_tokens < replaced {
+            true => (after.saturating_sub(kept), most - kept),
+            false => (sized.summary_tokens, replaced.saturating_sub(1)),
+        };
+        format!(
+            "the summary that a hook supplied is too large: with the user's words and the facts it has {size} tokens, and \
+             may have at most {room}"
+        )
     }
 
     /// Installs a digest, or the truncate fallback, as a chosen strategy.
@@ -154,6 +181,12 @@ impl Compacting {
         author: Author,
         facts_max: u64,
     ) -> Option<Box<Segment>> {
+        let sized = self.sized_segment(plan, text, author, facts_max);
+        sized.is_smaller.then_some(sized.segment)
+    }
+
+    /// Returns such a segment, whatever its size.
+    fn sized_segment(&self, plan: &Plan, text: String, author: Author, facts_max: u64) -> Sized {
         let active = ActivePath::of(&self.params.path);
         let carried = || active.compaction().map(|compaction| compaction.debt.clone()).unwrap_or_default();
         let Ledger { text, facts, recall, is_shown } = self.with_ledger(plan, text, facts_max);
@@ -229,23 +262,22 @@ impl Compacting {
         compaction.tokens_after = self.tokens_after(plan, summary_tokens);
         // Compares estimates; and below the window also with the measured size: at the window the measurement
         // has just been shown to be too low.
-        let smaller = summary_tokens < self.params.replaced_tokens(plan)
+        let is_smaller = summary_tokens < self.params.replaced_tokens(plan)
             && (compaction.tokens_after < self.params.tokens_before || self.params.at_window);
         // A result that is replaced needs no shorter form.
         let kept: Vec<PrunedResult> =
             self.pruned.iter().filter(|result| result.entry >= plan.first_kept).cloned().collect();
         let prune = (!kept.is_empty()).then(|| Box::new(self.prune_of(kept)));
-        smaller.then(|| {
-            Box::new(Segment {
-                base: plan.base,
-                first: plan.first,
-                last: plan.last,
-                first_kept: plan.first_kept,
-                prune,
-                compaction,
-                outcome,
-            })
-        })
+        let segment = Box::new(Segment {
+            base: plan.base,
+            first: plan.first,
+            last: plan.last,
+            first_kept: plan.first_kept,
+            prune,
+            compaction,
+            outcome,
+        });
+        Sized { segment, summary_tokens, is_smaller }
     }
 
     /// Looks the facts up in the new context, and adds those that are missing to the summary's text, as long as the
@@ -303,6 +335,15 @@ impl Compacting {
     }
 }
 
+/// A segment and its size.
+struct Sized {
+    segment: Box<Segment>,
+    /// The size of what takes the place of the replaced part, in tokens by our estimate.
+    summary_tokens: u64,
+    /// Whether it is smaller than what it replaces.
+    is_smaller: bool,
+}
+
 /// A summary's text with the facts that it lacked.
 struct Ledger {
     text: String,
@@ -310,6 +351,17 @@ struct Ledger {
     recall: Option<FactRecall>,
     /// Whether facts were added.
     is_shown: bool,
+}
+
+/// Names the legal cuts before and after an entry that is none.
+fn near_places(places: &[EntryId], entry: EntryId) -> String {
+    let after = places.partition_point(|place| *place < entry);
+    let before = after.checked_sub(1).and_then(|index| places.get(index));
+    match (before, places.get(after)) {
+        (Some(before), Some(after)) => format!("the nearest ones are {before} and {after}"),
+        (Some(nearest), None) | (None, Some(nearest)) => format!("the nearest one is {nearest}"),
+        (None, None) => "there is none".to_owned(),
+    }
 }
 
 /// Returns a debt extended by the current cut, after `base`. If `base` was cut too, the two become one range.

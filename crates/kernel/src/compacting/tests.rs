@@ -1240,8 +1240,23 @@ fn hooks_may_cancel_or_supply() {
     assert_eq!(ran.installed.as_ref().map(|segment| segment.first_kept), Some(EntryId(37)));
     // Below the window, an unusable summary fails; at it, the hook is ignored.
     let long = "word ".repeat(9_000);
-    for word in [supply(" \n", None), supply(&long, None), supply("x", Some(38)), supply("x", Some(0))] {
-        assert_eq!(run_with(&below, &word, nobody).outcome(), "failed", "{word:?}");
+    for (word, reason) in [
+        (supply(" \n", None), "the summary that a hook supplied is empty"),
+        (
+            supply(&long, None),
+            "the summary that a hook supplied is too large: with the user's words and the facts it has",
+        ),
+        (supply("x", Some(2)), "the part that a hook keeps is too large: without a summary the context has"),
+        (
+            supply("x", Some(38)),
+            "the hook's first kept entry 38 is not a legal cut: the nearest ones are 37 and 39",
+        ),
+        (supply("x", Some(0)), "the hook's first kept entry 0 is not a legal cut: the nearest one is 1"),
+        (supply("x", Some(9_999)), "the hook's first kept entry 9999 is not a legal cut: the nearest one is"),
+    ] {
+        let ran = run_with(&below, &word, nobody);
+        assert_eq!(ran.outcome(), "failed", "{word:?}");
+        assert!(ran.end.outcome.reason().is_some_and(|told| told.starts_with(reason)), "{:?}", ran.end);
         let at_window = params(path(&long_turn()), Trigger::Overflow);
         let ran = run_with(&at_window, &word, |request| Model::Lossy.answer(request));
         assert_eq!((ran.outcome(), ran.requests.len()), ("completed", 2), "{word:?}: {:?}", ran.end);

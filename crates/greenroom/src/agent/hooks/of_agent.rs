@@ -18,8 +18,8 @@ impl Agent {
     /// [`Rejection::end_run`] ends the run at once. At most
     /// [`rejections_max`](crate::RunLimits::rejections_max) answers (2 by default) are sent back; the next
     /// rejection ends the run, too. In both cases the error is [`Error::Rejected`](crate::Error::Rejected).
-    /// Several validators are called in order. One that panics or takes longer than [`Self::hook_timeout`]
-    /// fails the run, because an answer counts only after it was judged.
+    /// Several validators are called in order. One that panics or takes longer than [`Self::hook_timeout`] stops the
+    /// run ([`Error::Stopped`](crate::Error::Stopped)), because an answer counts only after it was judged.
     ///
     /// ```
     /// use greenroom::{Rejection, prelude::*};

@@ -287,8 +287,8 @@ impl RuntimeBuilder {
     }
 
     /// Adds a hook before every compaction, which may cancel it, give it a focus, or supply the summary. One that
-    /// panics or takes longer than 10 s is skipped, with a warning. An agent may have hooks of its own:
-    /// [`Agent::before_compact`](crate::Agent::before_compact).
+    /// panics or takes longer than [`Self::hook_timeout`] is skipped, with a warning. An agent may have hooks of
+    /// its own: [`Agent::before_compact`](crate::Agent::before_compact).
     #[must_use]
     pub fn before_compact<F, Fut>(mut self, hook: F) -> Self
     where
@@ -296,6 +296,16 @@ impl RuntimeBuilder {
         Fut: std::future::Future<Output = BeforeCompact> + Send + 'static,
     {
         self.hooks.before_compact.push(crate::agent::hooks::hook(hook));
+        self
+    }
+
+    /// Sets the time limit of each of the runtime's hooks; the default is 10 s. A run that needs the compaction
+    /// waits as long, so a hook that asks a model for the summary needs more than that model usually takes, and
+    /// not much more. An agent's hooks have a limit of their own:
+    /// [`Agent::hook_timeout`](crate::Agent::hook_timeout).
+    #[must_use]
+    pub fn hook_timeout(mut self, timeout: Duration) -> Self {
+        self.hooks.timeout = timeout;
         self
     }
 
