@@ -1246,7 +1246,7 @@ fn hooks_may_cancel_or_supply() {
             supply(&long, None),
             "the summary that a hook supplied is too large: with the user's words and the facts it has",
         ),
-        (supply("x", Some(2)), "the part that a hook keeps is too large: without a summary the context has"),
+        (supply("x", Some(3)), "the part that a hook keeps is too large: without a summary the context has"),
         (
             supply("x", Some(38)),
             "the hook's first kept entry 38 is not a legal cut: the nearest ones are 37 and 39",

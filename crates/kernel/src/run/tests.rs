@@ -1768,7 +1768,7 @@ fn a_validator_that_fails_and_an_abort_while_it_judges_end_the_run_and_keep_the_
     let mut run = check_run(validated(), judging());
     assert_eq!(
         words(&run.on(Input::Validated(Verdict::Failed { reason: "it panicked".into() }))),
-        "end failed other (a)"
+        "end stopped (a)"
     );
     assert_eq!(run.rejected(), None);
     let mut run = check_run(validated(), judging());
