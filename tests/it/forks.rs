@@ -135,7 +135,7 @@ async fn a_session_without_entries_is_forked_into_an_empty_one() {
     deleted.prompt("hello").await.unwrap();
     runtime.delete("gone").await.unwrap();
     let missing = runtime.fork("gone", "three", &agent(50_000)).await;
-    assert!(matches!(missing, Err(Error::Deleted { .. })), "{missing:?}");
+    assert!(matches!(missing, Err(Error::NoSession { .. })), "{missing:?}");
     let missing = runtime.fork("none", "three", &agent(50_000)).await;
     assert!(matches!(missing, Err(Error::NoSession { .. })), "{missing:?}");
     let missing = runtime.fork_at("one", "three", EntryId(0), &agent(50_000)).await;
