@@ -396,8 +396,8 @@ mod linux {
         }
     }
 
-    /// Returns the filters of system calls: what is refused fails with `EPERM`, and `openat2`, whose arguments a filter does
-    /// not see, as on systems that do not have it.
+    /// Returns the filters of system calls: what is refused fails with `EPERM`, and `openat2`, whose arguments a
+    /// filter does not see, as on systems that do not have it.
     pub(crate) fn filters(confinement: &Confinement) -> Result<Vec<BpfProgram>> {
         let mut filters = vec![program(refused(confinement)?, libc::EPERM)?];
         if confinement.has_filter {

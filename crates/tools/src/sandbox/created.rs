@@ -1,9 +1,9 @@
 //! Repositories that a command creates or leads git to: what git would run in them is disarmed.
 //!
 //! Invariants: a repository that was there before is left alone, and so is all that git does not run. A hook is not
-//! deleted: it loses the right to be executed, so that git passes over it. A configuration that can name programs is moved
-//! aside, and so is a `.git` that leads to a place that commands can change and that is not searched. The search follows no
-//! link, and has no limit: what a command has made may not keep the rest from being found.
+//! deleted: it loses the right to be executed, so that git passes over it. A configuration that can name programs is
+//! moved aside, and so is a `.git` that leads to a place that commands can change and that is not searched. The
+//! search follows no link, and has no limit: what a command has made may not keep the rest from being found.
 
 use std::ffi::OsStr;
 use std::fs::{Metadata, Permissions};
@@ -83,8 +83,8 @@ struct Place {
 }
 
 impl Repositories {
-    /// Notes the repositories that were found; `writable` is all that commands can change, `belonging` what of it belongs
-    /// to the workspace's repository.
+    /// Notes the repositories that were found; `writable` is all that commands can change, `belonging` what of it
+    /// belongs to the workspace's repository.
     pub(super) fn new(
         root: &Path,
         found: Vec<PathBuf>,
@@ -319,8 +319,8 @@ fn disarm_hooks(hooks: &Path, done: &mut Vec<PathBuf>) {
     }
 }
 
-/// Whether a configuration has only keys that name no program and no other configuration. `is_inside`: whether a path of
-/// it is in the workspace.
+/// Whether a configuration has only keys that name no program and no other configuration. `is_inside`: whether a path
+/// of it is in the workspace.
 fn is_harmless(text: &str, is_inside: impl Fn(&str) -> bool) -> bool {
     let mut section = String::new();
     text.lines().all(|line| {
