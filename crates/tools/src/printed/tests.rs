@@ -48,13 +48,13 @@ async fn a_command_that_does_not_end_is_given_up() {
 /// What a command started ends with it if it is given up, also where the shell waits for it.
 #[tokio::test]
 async fn a_command_that_is_given_up_leaves_nothing_running() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = tempfile::tempdir().expect("a folder");
     let variables = [("PATH".to_owned(), "/usr/bin:/bin".to_owned())];
     let command = "sleep 600 & echo $! > child; wait; true";
     let limit = Duration::from_secs(2);
     let answered = answer(command, folder.path(), &variables, b"x", 100, limit).await;
     assert_eq!(answered, Err("did not end within 2 s".to_owned()));
-    let child = std::fs::read_to_string(folder.path().join("child")).unwrap();
+    let child = std::fs::read_to_string(folder.path().join("child")).expect("it was written");
     let status = std::path::PathBuf::from(format!("/proc/{}/stat", child.trim()));
     // It is gone, or a zombie for a moment.
     let is_over = || std::fs::read_to_string(&status).map_or(true, |stat| stat.contains(") Z "));
