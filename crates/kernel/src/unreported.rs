@@ -29,7 +29,7 @@ const LEAST_DIVISOR: u64 = 10;
 const TOKENS_MAX: u64 = 100_000_000;
 
 /// Removes the counts that no call can have from a report, so that no limit is used up by one. They count as not
-/// reported.
+/// reported on bills; what measures the context still sees them, and tells the user.
 pub fn possible(mut report: Usage) -> Usage {
     if all_input(&report) > TOKENS_MAX {
         report = Usage {

@@ -200,7 +200,7 @@ async fn what_may_be_true_is_believed_and_compacts_in_time() {
 async fn a_cost_limit_is_not_used_up_by_tokens_that_no_window_holds() {
     let script = Function(|request: &SeenRequest, _: CallInfo| {
         let said = Said::text("a good answer");
-        if request.last_user_text() == "lie" { said.with_usage(usage(LIES[4], LIES[4])) } else { said }
+        if request.last_user_text() == "lie" { said.with_usage(usage(90_000_000, 90_000_000)) } else { said }
     });
     let model = Simulator::new(greenroom_simulator::SimulatorOptions {
         window: 128_000,

@@ -176,8 +176,9 @@ fn type_name<T>() -> &'static str {
 
 /// Returns a type's full name without the paths in it: `Vec<u32>`.
 fn title_of(full: &str) -> String {
+    let full = full.replace("{{closure}}::", "");
     let mut title = String::new();
-    let mut rest = full;
+    let mut rest = full.as_str();
     while let Some(at) = rest.find(|c: char| !c.is_alphanumeric() && c != '_') {
         let after = &rest[at..];
         match after.strip_prefix("::") {

@@ -326,12 +326,12 @@ impl ModelTask {
             let delta = match event {
                 ReplyEvent::Done(mut answer) => {
                     redactor.answer(&mut answer);
-                    answer.usage = answer.usage.map(possible);
                     for delta in pieces.end(redactor) {
                         self.publish(EventKind::MessageDelta { delta });
                     }
-                    answer.usage.iter().for_each(|usage| place.used(usage));
-                    answer.usage.iter().for_each(|usage| tokens.used(usage.total_tokens()));
+                    let usage = answer.usage.map(possible);
+                    usage.iter().for_each(|usage| place.used(usage));
+                    usage.iter().for_each(|usage| tokens.used(usage.total_tokens()));
                     flight::whole(&answer, flight.as_deref_mut()).map_err(Box::new)?;
                     flight.take().into_iter().for_each(|flight| flight.answered(&answer));
                     return Ok(answer);
