@@ -1901,7 +1901,7 @@ export interface LoggedEntryQuestion extends LoggedEntryFields {
   expires_at_ms: number | null;
 }
 
-/** A question was answered, or is no longer scope. */
+/** A question was answered, or is no longer asked. */
 export interface LoggedEntryQuestionEnded extends LoggedEntryFields {
   type: "question_ended";
   question: EntryId;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::entry::{Entry, EntryKind, Spender, Spent};
-use crate::unreported::possible;
+use crate::unreported::billable;
 use crate::{Head, Message, Usage};
 
 /// Computes the cost of a model call, in micro-dollars, by the names of its provider and its model; `None` if the price is not
@@ -32,7 +32,7 @@ impl CallCost {
     /// Returns the cost of the call that an answer ends.
     pub(crate) fn of_message(&self, message: &Message) -> Option<u64> {
         let answer = message.as_answer()?;
-        self.of(&answer.provider, &answer.model, &possible(answer.usage?))
+        self.of(&answer.provider, &answer.model, &billable(answer.usage?))
     }
 }
 
@@ -195,7 +195,7 @@ pub fn spent_tokens(entry: &Entry) -> u64 {
 pub fn spent(entry: &Entry) -> Option<(Usage, Option<u64>)> {
     match &entry.kind {
         EntryKind::Message { message, cost_microdollars, .. } => {
-            Some((possible(message.as_answer()?.usage?), *cost_microdollars))
+            Some((billable(message.as_answer()?.usage?), *cost_microdollars))
         }
         EntryKind::CompactionEnded(ended) => Some((ended.summary_usage, ended.cost_microdollars)),
         EntryKind::Spent(spent) => Some((spent.usage, spent.cost_microdollars)),

@@ -28,9 +28,9 @@ const LEAST_DIVISOR: u64 = 10;
 /// The largest count of one side of a call that is billed, in tokens: ten times the largest window of a model.
 const TOKENS_MAX: u64 = 100_000_000;
 
-/// Removes the counts that no call can have from a report, so that no limit is used up by one. They count as not
-/// reported on bills; what measures the context still sees them, and tells the user.
-pub fn possible(mut report: Usage) -> Usage {
+/// Returns a report as it is billed: without counts that no call can have, which would use up every limit. They count
+/// as not reported. The report itself is unchanged, so that the tracker can warn about it.
+pub fn billable(mut report: Usage) -> Usage {
     if all_input(&report) > TOKENS_MAX {
         report = Usage {
             input_tokens: 0,

@@ -3404,7 +3404,7 @@ class LoggedEntryQuestion(LoggedEntryFields):
 
 
 class LoggedEntryQuestionEnded(LoggedEntryFields):
-    """A question was answered, or is no longer scope."""
+    """A question was answered, or is no longer asked."""
 
     type: t.Literal["question_ended"]
 

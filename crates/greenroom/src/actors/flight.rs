@@ -9,7 +9,7 @@
 
 use std::sync::Arc;
 
-use greenroom_kernel::unreported::{Sent, count_answer, count_streamed, missing, possible};
+use greenroom_kernel::unreported::{Sent, billable, count_answer, count_streamed, missing};
 use greenroom_kernel::usage::Ratio;
 use greenroom_kernel::{AssistantMessage, Usage};
 use greenroom_provider::classify::classify_answer;
@@ -97,7 +97,7 @@ impl Flight {
     /// Keeps the usage of an answer that its provider did not finish: dropping the flight bills it.
     pub(crate) fn broke_off(&mut self, answer: &AssistantMessage) {
         let mut spent = self.missing_in(answer);
-        spent.add(&answer.usage.map(possible).unwrap_or_default());
+        spent.add(&answer.usage.map(billable).unwrap_or_default());
         self.partial = Some(spent);
     }
 
@@ -107,7 +107,7 @@ impl Flight {
         self.is_over = true;
         let mut spent = self.missing_in(answer);
         if answer.is_empty() {
-            spent.add(&answer.usage.map(possible).unwrap_or_default());
+            spent.add(&answer.usage.map(billable).unwrap_or_default());
         }
         self.tell(spent);
     }
@@ -126,7 +126,7 @@ impl Flight {
 
     fn missing_in(&self, answer: &AssistantMessage) -> Usage {
         let mut reported = self.passes;
-        reported.add(&answer.usage.map(possible).unwrap_or_default());
+        reported.add(&answer.usage.map(billable).unwrap_or_default());
         missing(Some(&reported), self.sent().count_for(&reported), count_answer(answer))
     }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use greenroom_kernel::redact::Redactor;
 use greenroom_kernel::size::{Estimator, message_tokens};
-use greenroom_kernel::unreported::possible;
+use greenroom_kernel::unreported::billable;
 use greenroom_kernel::{
     AssistantMessage, Block, Failure, FailureClass, Message, Part, StopReason, cost, summary,
 };
@@ -277,7 +277,7 @@ async fn answer(
             let _ = session.cast(spent.into());
         }
         if let ReplyEvent::Done(mut answer) = event {
-            answer.usage = answer.usage.map(possible);
+            answer.usage = answer.usage.map(billable);
             answer.usage.iter().for_each(|usage| place.used(usage));
             answer.usage.iter().for_each(|usage| tokens.used(usage.total_tokens()));
             flight::whole(&answer, flight.as_deref_mut())?;

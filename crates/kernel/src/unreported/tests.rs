@@ -51,11 +51,11 @@ fn a_report_that_cannot_be_is_replaced_and_no_other_one() {
 #[test]
 fn a_count_that_no_call_can_have_is_disregarded() {
     let true_one = Usage { cached_tokens: 90_000_000, reasoning_tokens: 7, ..usage(100_000_000, 9) };
-    assert_eq!(possible(true_one), true_one);
-    assert_eq!(possible(usage(100_000_001, 9)), usage(0, 9));
-    assert_eq!(possible(Usage { cached_tokens: u64::MAX, ..usage(5, 9) }), usage(0, 9));
-    assert_eq!(possible(Usage { reasoning_tokens: 8, ..usage(5, u64::MAX) }), usage(5, 0));
-    assert_eq!(possible(Usage { reasoning_tokens: u64::MAX, ..usage(5, 9) }), usage(5, 0));
+    assert_eq!(billable(true_one), true_one);
+    assert_eq!(billable(usage(100_000_001, 9)), usage(0, 9));
+    assert_eq!(billable(Usage { cached_tokens: u64::MAX, ..usage(5, 9) }), usage(0, 9));
+    assert_eq!(billable(Usage { reasoning_tokens: 8, ..usage(5, u64::MAX) }), usage(5, 0));
+    assert_eq!(billable(Usage { reasoning_tokens: u64::MAX, ..usage(5, 9) }), usage(5, 0));
 }
 
 #[test]

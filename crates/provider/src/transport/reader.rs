@@ -203,7 +203,7 @@ impl Reader {
     fn take_data(&mut self, data: &str) -> Option<Result<AssistantMessage, ProviderError>> {
         let was_open = self.decoder.progress() == Progress::Open;
         let has_surrogate = data.contains("\\ud") || data.contains("\\uD");
-        let repaired = has_surrogate.then(|| whole_characters(data)).flatten();
+        let repaired = has_surrogate.then(|| without_unpaired_surrogates(data)).flatten();
         let data = repaired.as_deref().unwrap_or(data);
         let taken = self.decoder.take(data, &mut self.events);
         self.has_chunk |= taken != Taken::Unreadable;
@@ -339,14 +339,14 @@ fn too_large(base: &str, what: &str) -> ProviderError {
     ProviderError::new(Failure::new(FailureClass::Other, message), "")
 }
 
-/// Replaces the halves of characters, as servers send them that cut a text in UTF-16; `None` if there are none. Such
-/// JSON has no meaning by itself.
-fn whole_characters(json: &str) -> Option<String> {
+/// Replaces unpaired surrogates, which servers send that split a text between UTF-16 code units; `None` if there are
+/// none. JSON with an unpaired surrogate cannot be decoded to a string.
+fn without_unpaired_surrogates(json: &str) -> Option<String> {
     let unit = |at: usize| -> Option<u16> {
         let digits = json.get(at..at + 6)?.strip_prefix("\\u")?;
         u16::from_str_radix(digits, 16).ok()
     };
-    let (mut whole, mut at, mut halves) = (String::with_capacity(json.len()), 0, 0);
+    let (mut whole, mut at, mut unpaired) = (String::with_capacity(json.len()), 0, 0);
     while let Some(rest) = json.get(at..).filter(|rest| !rest.is_empty()) {
         let Some(escape) = rest.find('\\') else {
             whole.push_str(rest);
@@ -357,7 +357,7 @@ fn whole_characters(json: &str) -> Option<String> {
         let length = match (unit(at), unit(at + 6)) {
             (Some(0xD800..=0xDBFF), Some(0xDC00..=0xDFFF)) => 12,
             (Some(0xD800..=0xDFFF), _) => {
-                halves += 1;
+                unpaired += 1;
                 whole.push_str("\\ufffd");
                 at += 6;
                 continue;
@@ -369,7 +369,7 @@ fn whole_characters(json: &str) -> Option<String> {
         whole.push_str(&json[at..at + length]);
         at += length;
     }
-    (halves > 0).then_some(whole)
+    (unpaired > 0).then_some(whole)
 }
 
 /// The failure of an answer in an encoding that was not asked for.

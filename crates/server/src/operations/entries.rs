@@ -230,7 +230,7 @@ pub enum LoggedKind {
         question: Question,
         expires_at_ms: Option<u64>,
     },
-    /// A question was answered, or is no longer scope.
+    /// A question was answered, or is no longer asked.
     QuestionEnded { question: EntryId, end: QuestionEnd },
 }
 

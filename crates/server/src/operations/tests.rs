@@ -182,7 +182,7 @@ async fn every_operation_does_what_it_says() {
             };
             assert_eq!(value.pointer(pointer), Some(&wanted), "{method}: {value}");
         }
-        // What was sent on has to end before the next thing is scope.
+        // What was sent on has to end before the next thing is asked.
         while client.runtime.session("a").await.is_ok_and(|session| session.is_live())
             && client.runtime.session("a").await.unwrap().state().await.unwrap().status
                 != greenroom::Status::Idle

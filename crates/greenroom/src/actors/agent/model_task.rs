@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use futures_util::{FutureExt, StreamExt};
 use greenroom_kernel::text::panic_text;
-use greenroom_kernel::unreported::possible;
+use greenroom_kernel::unreported::billable;
 use greenroom_kernel::{AssistantMessage, Failure, FailureClass, Part, StopReason};
 use greenroom_provider::{ProviderError, Purpose, ReplyEvent, Request};
 use parking_lot::Mutex;
@@ -329,7 +329,7 @@ impl ModelTask {
                     for delta in pieces.end(redactor) {
                         self.publish(EventKind::MessageDelta { delta });
                     }
-                    let usage = answer.usage.map(possible);
+                    let usage = answer.usage.map(billable);
                     usage.iter().for_each(|usage| place.used(usage));
                     usage.iter().for_each(|usage| tokens.used(usage.total_tokens()));
                     flight::whole(&answer, flight.as_deref_mut()).map_err(Box::new)?;

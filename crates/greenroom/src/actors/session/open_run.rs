@@ -9,7 +9,7 @@ use greenroom_kernel::entry::Entry;
 use greenroom_kernel::log::Log;
 use greenroom_kernel::message::{Message, StopReason};
 use greenroom_kernel::run::Fallbacks;
-use greenroom_kernel::unreported::possible;
+use greenroom_kernel::unreported::billable;
 use greenroom_kernel::usage::ContextUsage;
 use greenroom_kernel::{EntryId, Failure, RunOutcome, Usage};
 use greenroom_provider::ModelSettings;
@@ -435,7 +435,7 @@ impl Told {
             self.model.clone_from(&answer.model);
             self.steps += 1;
             self.tool_calls.extend(answer.tool_calls().map(CallView::from));
-            if let Some(usage) = &answer.usage.map(possible) {
+            if let Some(usage) = &answer.usage.map(billable) {
                 self.usage.add(usage);
             }
         }
