@@ -232,7 +232,6 @@ impl<'a> Refusal<'a> {
     }
 
     /// Whether the status or a code blames the request.
-    #[cfg(feature = "http")]
     pub(super) fn names_fault_of_request(&self) -> bool {
         self.blames_request() || self.has_code(words::REQUEST_CODES)
     }

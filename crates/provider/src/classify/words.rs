@@ -87,7 +87,6 @@ pub(super) const OPAQUE_CODES: &[&str] = &[
     "compactionblockmisplaced",
 ];
 /// Codes of a fault of the request.
-#[cfg(feature = "http")]
 pub(super) const REQUEST_CODES: &[&str] = &[
     "invalidrequest",
     "invalidargument",
