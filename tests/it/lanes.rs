@@ -81,7 +81,7 @@ async fn who_waits_for_a_place_is_told_where_it_stands_and_how_long_it_took() {
     assert!(of("a").is_empty(), "it did not wait");
     let wait = |position: u64, waited_ms: u64| {
         json!({
-            "type": "queue_update", "provider": "simulator", "is_summary": false, "reason": "places",
+            "type": "queue_update", "provider": "simulator", "is_summary": false, "reason": "slots",
             "position": position, "waited_ms": waited_ms,
         })
     };

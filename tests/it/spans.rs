@@ -286,6 +286,44 @@ async fn a_run_belongs_to_the_span_of_its_caller() {
     assert!(open.is_empty(), "what began has ended: {open:?}");
 }
 
+/// A program that exports its traces after the shutdown has all spans, on any number of threads.
+#[test]
+fn after_the_shutdown_no_span_is_open() {
+    const RUNTIMES: usize = 100;
+    let collector = Collector::default();
+    let dispatch = tracing::Dispatch::new(Registry::default().with(collector.clone()));
+    let of_threads = dispatch.clone();
+    let threads = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(4)
+        .enable_all()
+        .on_thread_start(move || std::mem::forget(tracing::dispatcher::set_default(&of_threads)))
+        .build()
+        .unwrap();
+    let one = async |collector: &Collector| {
+        let says = |_: &_, call: CallInfo| match call.session_call {
+            0 => Said::call("look", &json!({ "what": "it" })),
+            _ => Said::text("seen"),
+        };
+        let agent = agent(50_000).tool("look", |_: Look| async { Ok("there") });
+        let runtime = builder(&simulator(Function(says), 50_000)).start().await.unwrap();
+        let session = runtime.open("mine", &agent).await.unwrap();
+        session.prompt("one").await.unwrap();
+        runtime.shutdown().await.unwrap();
+        let collected = collector.0.lock().unwrap();
+        let open: Vec<&str> =
+            collected.spans.iter().filter(|span| !span.is_closed).map(|span| span.name).collect();
+        assert_eq!(open, [""; 0]);
+    };
+    let _guard = tracing::dispatcher::set_default(&dispatch);
+    threads.block_on(async {
+        for _ in 0..RUNTIMES {
+            one(&collector).await;
+        }
+    });
+    let collected = collector.0.lock().unwrap();
+    assert_eq!(collected.at("session invoke_agent step").len(), 2 * RUNTIMES);
+}
+
 /// A steer or a follow-up that begins a run belongs to its caller like a prompt; one that joins a run, or
 /// waits, is linked to it.
 #[tokio::test(start_paused = true)]
@@ -366,7 +404,7 @@ async fn waits_are_spans() {
     // One waits for the other to finish.
     let (one, two) = tokio::join!(a.prompt("slow"), b.prompt("slow"));
     one.and(two).unwrap();
-    assert_eq!(wait_reasons(&collector.0.lock().unwrap(), "session invoke_agent step chat wait"), ["places"]);
+    assert_eq!(wait_reasons(&collector.0.lock().unwrap(), "session invoke_agent step chat wait"), ["slots"]);
     open("c").await.prompt("fails").await.unwrap();
     assert_eq!(wait_reasons(&collector.0.lock().unwrap(), "session invoke_agent step wait"), ["retry"]);
     // The provider's requested wait also applies to others, which are aborted while they wait.
@@ -383,7 +421,7 @@ async fn waits_are_spans() {
     ended.unwrap();
     assert!(matches!(aborted, Err(Error::Aborted)), "{aborted:?}");
     let reasons = wait_reasons(&collector.0.lock().unwrap(), "session invoke_agent step chat wait");
-    assert_eq!(reasons, ["places", "paused"]);
+    assert_eq!(reasons, ["slots", "paused"]);
     runtime.shutdown().await.unwrap();
     drop((a, b, limited, other));
     let collected = collector.0.lock().unwrap();

@@ -421,5 +421,5 @@ async fn sums_by_label_are_what_the_sessions_cost() {
 #[test]
 fn the_reasons_of_waits_have_names() {
     let names: Vec<&str> = QueueReason::ALL.iter().map(|reason| reason.as_str()).collect();
-    assert_eq!(names, ["places", "tokens", "label_tokens", "label_runs", "paused"]);
+    assert_eq!(names, ["slots", "tokens", "label_tokens", "label_runs", "paused"]);
 }

@@ -2471,13 +2471,13 @@ export interface QuestionsListed {
 /**
  * Why a model call waits: see `EventKind::QueueUpdate`.
  *
- * - `places`: The provider has the maximum number of concurrent calls.
+ * - `slots`: The provider has the maximum number of concurrent calls.
  * - `tokens`: The limit of tokens per minute is reached.
  * - `label_tokens`: The limit of tokens per minute of a label is reached.
  * - `label_runs`: As many runs of a label work as may at a time: the first call of a further one waits.
  * - `paused`: The provider asked to wait.
  */
-export type QueueReason = "places" | "tokens" | "label_tokens" | "label_runs" | "paused";
+export type QueueReason = "slots" | "tokens" | "label_tokens" | "label_runs" | "paused";
 
 /** Words of the user. */
 export interface Quote {

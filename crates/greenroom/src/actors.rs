@@ -10,7 +10,7 @@
 //! ```
 //!
 //! - Actors: `supervisor`, `session`, `agent`, `usage_tracker`, `compactor`.
-//! - Model calls for others: `summary_call`; the cost of every call: `flight`.
+//! - Model calls: their waits and answers, `call_path`; those for summaries, `summary_call`; the cost of each, `flight`.
 //! - Hooks of the program: `model_hooks`, `tool_hooks`, `compaction_hooks`.
 //! - Tools: `tools_of` (all of an agent's), `sub_agent`, `compact_tool`, `recall`; `compaction_requests` (of hooks and tools).
 //!
@@ -18,6 +18,7 @@
 //! every parent handles the end of a child explicitly.
 
 pub(crate) mod agent;
+pub(crate) mod call_path;
 pub(crate) mod compact_tool;
 pub(crate) mod compaction_hooks;
 pub(crate) mod compaction_requests;

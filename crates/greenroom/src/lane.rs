@@ -28,7 +28,7 @@ pub(crate) mod learned;
 mod queue;
 pub(crate) mod served;
 pub(crate) mod shared_provider;
-mod silence;
+pub(crate) mod silence;
 
 use queue::Queue;
 pub(crate) use queue::{Turn, Urgency};
@@ -191,8 +191,8 @@ impl Lane {
     }
 
     /// Whether it has one slot, so that a call of low urgency delays all others.
-    pub(crate) fn has_one_place(&self) -> bool {
-        self.queue().has_one_place()
+    pub(crate) fn has_one_slot(&self) -> bool {
+        self.queue().has_one_slot()
     }
 
     /// Whether there is a limit on tokens per minute.
@@ -219,8 +219,8 @@ impl Lane {
         let (sender, mut granted) = oneshot::channel();
         let (ticket, position) = self.take_ticket(&call, sender);
         if granted.try_recv().is_err() {
-            reason = Some(QueueReason::Places);
-            waits(position, QueueReason::Places);
+            reason = Some(QueueReason::Slots);
+            waits(position, QueueReason::Slots);
             granted.await.expect("the queue keeps who waits until it grants a slot");
         }
         let delay =

@@ -454,6 +454,23 @@ async fn an_answer_to_a_session_without_an_agent_counts_when_it_is_opened() {
     assert_eq!(effects.seen().len(), 1);
 }
 
+/// A run that continues when the session is opened has its reply for the caller that resumes it.
+#[tokio::test(start_paused = true)]
+async fn a_run_that_continues_at_the_opening_is_joined_by_resume() {
+    let (home, model, effects) = (Home::new(), cashier(), Effects::default());
+    let agent = Arc::new(agent(100_000).add_tool(resumable(&effects)));
+    let world = World::start(&home, &model, &agent).await;
+    let question = wait(&world).await;
+    world.runtime.shutdown().await.unwrap();
+    let runtime = home.builder(&model).start().await.unwrap();
+    runtime.session("s").await.unwrap().answer(question.id, "yes").await.unwrap();
+    let session = runtime.open("s", agent).await.unwrap();
+    let reply = session.resume().await.unwrap();
+    assert_eq!(reply.text, session.context().await.unwrap().last().unwrap().text());
+    assert_eq!(effects.seen().len(), 1);
+    assert!(matches!(session.resume().await, Err(Error::NothingToResume { .. })), "it was answered");
+}
+
 /// A run resumed after a restart is aborted like any other.
 #[tokio::test(start_paused = true)]
 async fn an_abort_after_a_restart_withdraws() {

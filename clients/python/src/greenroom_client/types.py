@@ -1674,10 +1674,10 @@ class QuestionsListed(t.TypedDict):
     """The questions, oldest first in each session."""
 
 
-QueueReason = t.Literal["places", "tokens", "label_tokens", "label_runs", "paused"]
+QueueReason = t.Literal["slots", "tokens", "label_tokens", "label_runs", "paused"]
 """Why a model call waits: see `EventKind::QueueUpdate`.
 
-- `places`: The provider has the maximum number of concurrent calls.
+- `slots`: The provider has the maximum number of concurrent calls.
 - `tokens`: The limit of tokens per minute is reached.
 - `label_tokens`: The limit of tokens per minute of a label is reached.
 - `label_runs`: As many runs of a label work as may at a time: the first call of a further one waits.

@@ -67,7 +67,7 @@ fn from_the_first_key_to_the_first_token_it_takes_two_keys() {
     assert!(keys <= 3);
     // What is not known is not shown.
     assert!(!screen.contains('$'), "{screen}");
-    terminal.press("C-d");
+    terminal.leaves();
     terminal.shows("ended with 0");
     // The next start asks nothing.
     let config = place.run(&["config", "get", "provider"]).stdout;

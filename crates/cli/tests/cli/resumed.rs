@@ -13,7 +13,7 @@ fn model() -> Model {
 
 /// Leaves a chat, and returns the command that it prints for going on.
 fn leave(terminal: &Terminal) -> Vec<String> {
-    terminal.press("C-d");
+    terminal.leaves();
     terminal.shows("ended with 0");
     let all = terminal.all();
     let hint = all

@@ -120,6 +120,13 @@ impl Terminal {
         self.until(&format!("{text:?} is seen"), |screen| screen.contains(text))
     }
 
+    /// Leaves the chat once its run is over: before, a list asks what is to happen to the work.
+    #[track_caller]
+    pub(crate) fn leaves(&self) {
+        self.until("the run is over", |screen| !screen.contains("Esc interrupts"));
+        self.press("C-d");
+    }
+
     /// Reads the screen until it is as wanted, and gives it.
     #[track_caller]
     pub(crate) fn until(&self, what: &str, is_so: impl Fn(&str) -> bool) -> String {

@@ -3,17 +3,15 @@
 //!
 //! Invariants: a call that was sent and not refused is billed once: by its report, and by our own count for
 //! what the report omits ([`greenroom_kernel::unreported`]). A call that is cut off, for whatever reason, has
-//! no report; dropping its flight reports the cost to the session. An answer that its provider did not finish is a call
-//! that failed ([`whole`]), billed by the report that it has. A model without a known price has no
-//! flight.
+//! no report; dropping its flight reports the cost to the session. An answer that its provider did not finish is
+//! billed by the report that it has. A model without a known price has no flight.
 
 use std::sync::Arc;
 
 use greenroom_kernel::unreported::{Sent, billable, count_answer, count_streamed, missing};
 use greenroom_kernel::usage::Ratio;
 use greenroom_kernel::{AssistantMessage, Usage};
-use greenroom_provider::classify::classify_answer;
-use greenroom_provider::{ModelInfo, ProviderError, ReplyEvent, Request, ResentReasoning};
+use greenroom_provider::{ModelInfo, ReplyEvent, Request, ResentReasoning};
 use ractor::ActorRef;
 
 use crate::core::deps::Deps;
@@ -154,16 +152,6 @@ impl Drop for Flight {
             );
         }
     }
-}
-
-/// Checks that an answer is whole, where it enters the runtime: of a step, and of a summary.
-///
-/// # Errors
-/// Its provider did not finish it: it counts like a stream that broke off, and its flight bills it.
-pub(crate) fn whole(answer: &AssistantMessage, flight: Option<&mut Flight>) -> Result<(), ProviderError> {
-    let Some(failure) = classify_answer(answer) else { return Ok(()) };
-    flight.into_iter().for_each(|flight| flight.broke_off(answer));
-    Err(ProviderError::new(failure, answer.error.as_deref().unwrap_or_default()))
 }
 
 /// Warns, once per model, that a cost limit does not apply to calls without a known price.

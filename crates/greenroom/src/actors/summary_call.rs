@@ -6,7 +6,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::StreamExt;
 use greenroom_kernel::redact::Redactor;
 use greenroom_kernel::size::{Estimator, message_tokens};
 use greenroom_kernel::unreported::billable;
@@ -15,19 +14,19 @@ use greenroom_kernel::{
 };
 use greenroom_provider::{ModelSettings, ProviderError, Purpose, ReplyEvent, Request};
 use ractor::ActorRef;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::Span;
 
-use crate::actors::flight::{self, Flight, warn_of_no_price};
+use crate::actors::call_path::{Answering, Sender, Waits, limit_output, no_body};
+use crate::actors::flight::warn_of_no_price;
 use crate::actors::model_hooks::{Decision, Finished, ModelHooks};
 use crate::core::deps::Deps;
-use crate::core::message::{RequestHead, SessionMail, SessionMessage, Summariser};
+use crate::core::message::{RequestHead, SessionMail, Summariser};
 use crate::core::metrics::{CallResult, CallTimes, Happened};
-use crate::core::ownership;
 use crate::core::shared::SessionShared;
 use crate::core::trace;
-use crate::events::reasons::QueueReason;
-use crate::lane::{ModelCall, Queued, Urgency};
+use crate::lane::{ModelCall, Urgency};
 use crate::limits::spending::tree::Wanted;
 use crate::limits::waits::Chain;
 
@@ -100,11 +99,12 @@ pub(crate) async fn ask(
         Decision::Answered(text) => (Ok(Box::new(answered(provider, model, text))), false, Duration::ZERO),
         Decision::Ask(request) => {
             let span = trace::chat(parent, &*lane.provider, &request);
-            let began = tokio::time::Instant::now();
+            let began = Instant::now();
             let mut counted =
                 Counted { deps, provider, model, purpose, times: CallTimes::default(), is_over: false };
             let mut answer =
                 answer(summariser, is_told, session, shared, &span, *request, &mut counted).await;
+            lane.heard(model, answer.as_mut().err().map(|error| &mut **error), &deps.learned);
             match &mut answer {
                 Ok(answer) => deps.redactor.answer(answer),
                 Err(error) => deps.redactor.failure(&mut error.failure),
@@ -120,7 +120,7 @@ pub(crate) async fn ask(
                     counted.end(CallResult::Failed(error.failure.class));
                 }
             }
-            (answer, true, took)
+            (answer.map_err(|error| *error), true, took)
         }
     };
     let result = answer.as_deref().map_err(|error| &error.failure);
@@ -190,10 +190,8 @@ async fn answer(
     span: &Span,
     mut request: Request,
     counted: &mut Counted<'_>,
-) -> Result<Box<AssistantMessage>, ProviderError> {
+) -> Result<Box<AssistantMessage>, Box<ProviderError>> {
     let (deps, times) = (counted.deps, &mut counted.times);
-    let silent = |failure| ProviderError::new(failure, "");
-    let asked = tokio::time::Instant::now();
     let texts = || request.messages.iter().map(|text| message_tokens(text, Estimator::Classes)).sum::<u64>();
     let call = ModelCall {
         turn: deps.turn(shared),
@@ -205,87 +203,41 @@ async fn answer(
         },
     };
     let tenants = deps.tenants(shared);
-    let mut tokens = deps.accounts.tokens(&tenants, call.tokens);
-    if !tokens.delay().is_zero() {
-        let tell = |position, reason| {
-            let queued = Queued { position, waited: asked.elapsed(), reason };
-            let mut wait = Span::none();
-            trace::queued(&mut wait, span, &shared.id, &queued);
-            if is_told {
-                shared.publish(&deps.bus, lane.queue_update(true, queued));
-            }
-            wait
-        };
-        let _wait = tell(1, QueueReason::LabelTokens);
-        tokio::time::sleep(tokens.delay()).await;
-        tell(0, QueueReason::LabelTokens);
-    }
-    // Reserved before a slot is requested: the call whose reservation this one waits for may itself wait for
-    // a slot.
+    let publish = |kind| {
+        if is_told {
+            shared.publish(&deps.bus, kind);
+        }
+    };
+    let waits = Waits { deps, shared, lane, span, tenants: &tenants, is_summary: true, publish: &publish };
+    let tokens = waits.tokens(call.tokens, Instant::now()).await;
     let sent = deps.learned.ratio(lane.origin(), &request.model).apply(texts());
-    let refused = |reason| silent(Failure::new(FailureClass::Other, reason));
+    let refused = |reason| no_body(Failure::new(FailureClass::Other, reason));
     let info = deps.priced(agent, lane.provider.name(), &request.model);
     let wanted = Wanted::of(info.as_ref(), &request, cost::with_margin(sent));
     let reserved = match wanted {
         Some(wanted) => {
-            let waits = || trace::wait(span, &shared.id, "budget");
-            Some(deps.ledger.reserve_summary(shared, wanted, waits).await.map_err(refused)?)
+            let budget = || trace::wait(span, &shared.id, "budget");
+            Some(deps.ledger.reserve_summary(shared, wanted, budget).await.map_err(refused)?)
         }
         None => {
             warn_of_no_price(deps, shared, lane, &request.model);
             None
         }
     };
-    // What the labels' limits and the budget took is not a wait for a slot.
-    let asked = tokio::time::Instant::now();
-    let mut wait = Span::none();
-    let tell = |queued| {
-        trace::queued(&mut wait, span, &shared.id, &queued);
-        if is_told {
-            shared.publish(&deps.bus, lane.queue_update(true, queued));
-        }
-    };
-    let mut place = lane.enter(call, tell).await;
-    let waited = asked.elapsed();
-    trace::entered(span, &shared.id, waited);
-    deps.metrics.count(Happened::CallEntered { provider: lane.provider.name(), waited });
-    // Others may have spent money while this call waited for its slot.
-    let of_accounts = deps.accounts.look(&tenants, deps.now_ms(), wanted).map_err(refused)?;
-    if let (Some(wanted), Some(reserved)) = (wanted, &reserved) {
-        let allowed = reserved.output_tokens().min(of_accounts);
-        if allowed < wanted.output_tokens {
-            request.settings.output_tokens_max = Some(allowed);
-        }
-    }
     // Dropping the future cancels the call.
-    ownership::may_act(deps, &CancellationToken::new()).await;
-    tokens.begin();
-    let mut silence = lane.silence();
-    let mut flight = Flight::begin(session, None, deps, lane, &request, info.as_ref());
-    times.sent = Some(tokio::time::Instant::now());
-    let stream = silence.unless_silent(lane.provider.stream(request)).await.map_err(silent)?;
-    if stream.is_err() {
-        flight.take().into_iter().for_each(|flight| flight.refused());
-    }
-    let mut stream = stream?;
-    while let Some(event) = silence.unless_silent(stream.next()).await.map_err(silent)? {
-        let event = event?;
-        times.first.get_or_insert_with(tokio::time::Instant::now);
-        flight.iter_mut().for_each(|flight| flight.heard(&event));
-        if let (ReplyEvent::Spent(usage), None) = (&event, &flight) {
-            let spent = SessionMessage::Spent { attempt: None, usage: *usage, cost_microdollars: None };
-            let _ = session.cast(spent.into());
-        }
-        if let ReplyEvent::Done(mut answer) = event {
+    let admitted = waits.slot(call, tokens, wanted, &CancellationToken::new()).await;
+    let (admitted, allowed) = admitted.map_err(refused)?;
+    limit_output(&mut request, reserved.as_ref().map(|reserved| reserved.output_tokens()));
+    limit_output(&mut request, allowed);
+    let mut flight = None;
+    let sender = Sender { deps, lane, session, attempt: None };
+    let mut answering = Answering::send(sender, admitted, request, info.as_ref(), &mut flight, times).await?;
+    loop {
+        if let ReplyEvent::Done(mut answer) = answering.next().await? {
             answer.usage = answer.usage.map(billable);
-            answer.usage.iter().for_each(|usage| place.used(usage));
-            answer.usage.iter().for_each(|usage| tokens.used(usage.total_tokens()));
-            flight::whole(&answer, flight.as_deref_mut())?;
-            let cost = flight.take().map_or(0, |flight| flight.completed(&mut answer));
+            let cost = answering.end(&answer)?.map_or(0, |flight| flight.completed(&mut answer));
             reserved.into_iter().for_each(|reserved| reserved.answered(cost));
             return Ok(answer);
         }
     }
-    let text = "the summariser's stream ended before the answer was complete";
-    Err(silent(Failure::new(FailureClass::Malformed, text)))
 }

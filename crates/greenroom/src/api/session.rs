@@ -117,7 +117,9 @@ impl SessionHandle {
         RunRequest::new(self.clone(), Some(prompt.into()))
     }
 
-    /// Continues the newest prompt if a crash or an abort left it without a complete answer.
+    /// Continues the newest prompt if a crash or an abort left it without a complete answer. If its run continued when
+    /// the session was opened, as one whose question was answered in the meantime does, the request waits for its
+    /// reply.
     ///
     /// Errors of the request: [`Error::NothingToResume`] if the prompt was answered; otherwise those of
     /// [`Self::prompt`].

@@ -82,7 +82,7 @@ impl TakeOver {
 
 async fn keep_taking(weak: WeakRuntime, mut choose: Chooser) {
     let (mut failed, mut resuming) = (Failed::new(), JoinSet::new());
-    let places = Arc::new(Semaphore::new(AT_ONCE));
+    let slots = Arc::new(Semaphore::new(AT_ONCE));
     let mut underway: HashMap<tokio::task::Id, String> = HashMap::new();
     loop {
         while let Some(ended) = resuming.try_join_next_with_id() {
@@ -101,9 +101,9 @@ async fn keep_taking(weak: WeakRuntime, mut choose: Chooser) {
                         continue;
                     }
                     let Some(agent) = choose(&summary) else { continue };
-                    let (runtime, places, id) = (runtime.clone(), Arc::clone(&places), summary.id.clone());
+                    let (runtime, slots, id) = (runtime.clone(), Arc::clone(&slots), summary.id.clone());
                     let task = resuming.spawn(async move {
-                        let Ok(_place) = places.acquire().await else { return false };
+                        let Ok(_slot) = slots.acquire().await else { return false };
                         is_settled(&summary.id, resume(&runtime, &summary.id, agent).await)
                     });
                     underway.insert(task.id(), id);

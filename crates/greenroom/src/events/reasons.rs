@@ -8,7 +8,7 @@ names! {
     /// Why a model call waits: see [`EventKind::QueueUpdate`](crate::EventKind::QueueUpdate).
     pub enum QueueReason ("reason to wait") {
         /// The provider has the maximum number of concurrent calls.
-        Places = "places",
+        Slots = "slots",
         /// The limit of tokens per minute is reached.
         Tokens = "tokens",
         /// The limit of tokens per minute of a label is reached.

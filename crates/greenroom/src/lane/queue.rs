@@ -34,7 +34,7 @@ pub(super) struct Waiter {
 
 /// The slots of a lane, and the calls that wait for them.
 pub(super) struct Queue {
-    places: usize,
+    slots: usize,
     taken: usize,
     taken_by_summaries: usize,
     steps: Rounds,
@@ -70,9 +70,9 @@ struct Group {
 }
 
 impl Queue {
-    pub(super) fn new(places: usize) -> Self {
+    pub(super) fn new(slots: usize) -> Self {
         Self {
-            places,
+            slots,
             taken: 0,
             taken_by_summaries: 0,
             steps: Rounds::default(),
@@ -86,11 +86,11 @@ impl Queue {
     #[cfg(feature = "metrics")]
     pub(super) fn occupancy(&self) -> (usize, usize, usize) {
         let queued = self.steps.count + self.summaries.count + self.background.count;
-        (self.places, self.taken, queued)
+        (self.slots, self.taken, queued)
     }
 
-    pub(super) fn has_one_place(&self) -> bool {
-        self.places == 1
+    pub(super) fn has_one_slot(&self) -> bool {
+        self.slots == 1
     }
 
     /// Adds a waiter. Returns its number and its position; 1 is next.
@@ -121,10 +121,10 @@ impl Queue {
     }
 
     fn next_urgency(&self) -> Option<Urgency> {
-        if self.taken >= self.places {
+        if self.taken >= self.slots {
             return None;
         }
-        let is_half_free = self.taken_by_summaries < self.places.div_ceil(2);
+        let is_half_free = self.taken_by_summaries < self.slots.div_ceil(2);
         let step = self.steps.first();
         let summary = self.summaries.first().filter(|_| is_half_free);
         match (step, summary) {
@@ -132,7 +132,7 @@ impl Queue {
             (Some(_), _) => Some(Urgency::Step),
             (None, Some(_)) => Some(Urgency::Summary),
             (None, None) => {
-                let one_stays_free = self.taken + 1 < self.places || self.places == 1;
+                let one_stays_free = self.taken + 1 < self.slots || self.slots == 1;
                 let is_wanted = self.background.first().is_some() && self.summaries.first().is_none();
                 (is_wanted && is_half_free && one_stays_free).then_some(Urgency::Background)
             }

@@ -186,7 +186,7 @@ async fn a_chat_that_meets_a_host_that_dies_is_served_by_the_next_one() {
         assert!(!is_greenroom(host));
         terminal.says("two");
         terminal.until("it is answered", |screen| screen.matches("word").count() == 2);
-        terminal.press("C-d");
+        terminal.leaves();
         terminal.shows("ended with 0");
         drop(terminal);
         hosted.kill_host();

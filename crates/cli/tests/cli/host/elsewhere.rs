@@ -48,7 +48,7 @@ async fn a_chat_is_told_of_a_branch_and_of_the_deletion_of_its_session() {
     terminal.shows("New session");
     terminal.says("three");
     terminal.until("it is answered", |screen| screen.matches("word").count() == 2);
-    terminal.press("C-d");
+    terminal.leaves();
     terminal.shows("ended with 0");
     assert!(hosted.place.only_session().starts_with("chat-"));
 }
@@ -117,7 +117,7 @@ async fn a_chat_says_that_its_host_was_stopped_and_what_it_does_about_it() {
                 let screen = terminal.until("it is answered", |screen| screen.matches("word").count() == 2);
                 assert!(!screen.contains("host"), "{screen}");
             }
-            terminal.press("C-d");
+            terminal.leaves();
             terminal.shows("ended with 0");
         }
     }

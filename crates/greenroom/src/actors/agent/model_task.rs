@@ -4,9 +4,8 @@
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
-use futures_util::{FutureExt, StreamExt};
+use futures_util::FutureExt;
 use greenroom_kernel::text::panic_text;
-use greenroom_kernel::unreported::billable;
 use greenroom_kernel::{AssistantMessage, Failure, FailureClass, Part, StopReason};
 use greenroom_provider::{ProviderError, Purpose, ReplyEvent, Request};
 use parking_lot::Mutex;
@@ -16,15 +15,15 @@ use tokio_util::sync::CancellationToken;
 use tracing::Span;
 
 use super::prefix::Prefix;
-use crate::actors::flight::{self, Flight, warn_of_no_price};
+use crate::actors::call_path::{Answering, Sender, Waits, limit_output};
+use crate::actors::flight::{Flight, warn_of_no_price};
 use crate::actors::model_hooks::{Decision, Finished, ModelHooks};
 use crate::actors::summary_call;
 use crate::agent::Agent;
 use crate::core::deps::Deps;
 use crate::core::mail::Mail;
-use crate::core::message::{AgentMessage, ModelOutcome, RunAttempt, SessionMail, SessionMessage};
+use crate::core::message::{AgentMessage, ModelOutcome, RunAttempt, SessionMail};
 use crate::core::metrics::{CallResult, CallTimes, Happened};
-use crate::core::ownership;
 use crate::core::shared::SessionShared;
 use crate::core::trace;
 use crate::events::event::{Delta, EventKind};
@@ -33,7 +32,6 @@ use crate::events::redact::Pieces;
 use crate::events::run_link::RunLink;
 use crate::lane::{Lane, ModelCall, Queued, Urgency};
 use crate::limits::accounts::ReservedTokens;
-use crate::limits::labels::Tenants;
 use crate::limits::spending::tree::Wanted;
 use crate::limits::waits::Chain;
 
@@ -68,7 +66,10 @@ impl ModelTask {
     pub(super) async fn run(self, request: Box<Request>) {
         let outcome = self.with_hooks(request).await;
         let over = AgentMessage::ModelOver { attempt: self.attempt, call: self.call, outcome };
-        let _ = self.agent.cast(over.into());
+        let agent = self.agent.clone();
+        // The span of its step must not outlive a runtime that is shut down with the reply.
+        drop(self);
+        let _ = agent.cast(over.into());
     }
 
     /// Makes the call with its hooks, and returns the outcome.
@@ -230,37 +231,23 @@ impl ModelTask {
     }
 
     /// Waits for the limits of the labels by which the session is counted: until its run may work, and its call has tokens.
-    async fn wait_for_tenants(&self, tenants: &Tenants, asked: Instant, span: &Span) -> ReservedTokens {
-        let accounts = &self.deps.accounts;
-        let is_over = |reason| self.tell_tenants_wait(0, reason, asked, span);
+    async fn wait_for_tenants(&self, waits: &Waits<'_>) -> ReservedTokens {
+        let asked = Instant::now();
         if !self.waiting.is_awaited() && !self.shared.has_label_slots() {
+            let queued =
+                |position| Queued { position, waited: asked.elapsed(), reason: QueueReason::LabelRuns };
             let mut held = Vec::new();
-            for slots in accounts.run_slots(tenants) {
+            for slots in self.deps.accounts.run_slots(waits.tenants) {
                 let mut wait = None;
-                let tell = |position| {
-                    wait = Some(self.tell_tenants_wait(position, QueueReason::LabelRuns, asked, span))
-                };
+                let tell = |position| waits.tell(wait.get_or_insert_with(Span::none), queued(position));
                 held.push(slots.enter(tell).await);
-                wait.is_some().then(|| is_over(QueueReason::LabelRuns));
+                if let Some(mut wait) = wait {
+                    waits.tell(&mut wait, queued(0));
+                }
             }
             self.shared.keep_label_slots(self.attempt.run, held);
         }
-        let tokens = accounts.tokens(tenants, self.tokens);
-        if !tokens.delay().is_zero() {
-            let _wait = self.tell_tenants_wait(1, QueueReason::LabelTokens, asked, span);
-            tokio::time::sleep(tokens.delay()).await;
-            is_over(QueueReason::LabelTokens);
-        }
-        tokens
-    }
-
-    /// Tells that the call waits for a limit of its labels, or that the wait is over. Returns the wait's span.
-    fn tell_tenants_wait(&self, position: usize, reason: QueueReason, asked: Instant, span: &Span) -> Span {
-        let queued = Queued { position, waited: asked.elapsed(), reason };
-        let mut wait = Span::none();
-        trace::queued(&mut wait, span, &self.shared.id, &queued);
-        self.publish(self.lane.queue_update(false, queued));
-        wait
+        waits.tokens(self.tokens, asked).await
     }
 
     async fn work(
@@ -271,56 +258,33 @@ impl ModelTask {
         flight: &mut Option<Box<Flight>>,
         span: &Span,
     ) -> Result<Box<AssistantMessage>, NoAnswer> {
-        let asked = Instant::now();
-        let tenants = self.deps.tenants(&self.shared);
-        let mut tokens = self.wait_for_tenants(&tenants, asked, span).await;
+        let Self { deps, lane, shared, .. } = self;
+        let tenants = deps.tenants(shared);
+        let publish = |kind| self.publish(kind);
+        let waits =
+            Waits { deps, shared, lane, span, tenants: &tenants, is_summary: false, publish: &publish };
+        let tokens = self.wait_for_tenants(&waits).await;
         // Sessions that share a limit with this one may be working, too.
-        let info = self.deps.priced(&self.definition, self.lane.provider.name(), &request.model);
+        let info = deps.priced(&self.definition, lane.provider.name(), &request.model);
         let wanted = Wanted::of(info.as_ref(), &request, self.input_tokens_max);
         if wanted.is_none() {
-            warn_of_no_price(&self.deps, &self.shared, &self.lane, &request.model);
+            warn_of_no_price(deps, shared, lane, &request.model);
         }
-        let waits = || trace::wait(span, &self.shared.id, "budget");
-        let reserved = self.deps.ledger.reserve(&self.shared, wanted, waits).await;
-        let allowed = reserved.map_err(NoAnswer::OverBudget)?;
+        let budget = || trace::wait(span, &shared.id, "budget");
+        let allowed = deps.ledger.reserve(shared, wanted, budget).await.map_err(NoAnswer::OverBudget)?;
         limit_output(&mut request, allowed);
-        // What the labels' limits took is not a wait for a slot.
-        let asked = Instant::now();
-        let call =
-            ModelCall { turn: self.deps.turn(&self.shared), urgency: Urgency::Step, tokens: self.tokens };
-        let mut wait = Span::none();
-        let tell = |queued| {
-            trace::queued(&mut wait, span, &self.shared.id, &queued);
-            self.publish(self.lane.queue_update(false, queued));
-        };
-        let mut place = self.lane.enter(call, tell).await;
-        let waited = asked.elapsed();
-        trace::entered(span, &self.shared.id, waited);
-        self.deps.metrics.count(Happened::CallEntered { provider: self.lane.provider.name(), waited });
-        // Others may have spent money while this call waited for its slot.
-        let now_ms = self.deps.now_ms();
-        let allowed = self.deps.accounts.look(&tenants, now_ms, wanted).map_err(NoAnswer::OverBudget)?;
-        let is_less = wanted.is_some_and(|wanted| allowed < wanted.output_tokens);
-        limit_output(&mut request, Some(allowed).filter(|_| is_less));
-        ownership::may_act(&self.deps, &self.cancel).await;
-        let silent = |failure| Box::new(ProviderError::new(failure, ""));
-        tokens.begin();
+        let call = ModelCall { turn: deps.turn(shared), urgency: Urgency::Step, tokens: self.tokens };
+        let admitted = waits.slot(call, tokens, wanted, &self.cancel).await;
+        let (admitted, allowed) = admitted.map_err(NoAnswer::OverBudget)?;
+        limit_output(&mut request, allowed);
         let mut pieces = Pieces::default();
-        let redactor = &self.deps.redactor;
-        let mut silence = self.lane.silence();
-        *flight =
-            Flight::begin(&self.session, Some(self.attempt), &self.deps, &self.lane, &request, info.as_ref());
-        times.sent = Some(Instant::now());
-        let stream = silence.unless_silent(self.lane.provider.stream(*request)).await.map_err(silent)?;
-        if stream.is_err() {
-            flight.take().into_iter().for_each(|flight| flight.refused());
-        }
-        let mut stream = stream.map_err(Box::new)?;
-        while let Some(event) = silence.unless_silent(stream.next()).await.map_err(silent)? {
-            let event = event.map_err(Box::new)?;
-            flight.iter_mut().for_each(|flight| flight.heard(&event));
-            if times.first.is_none() {
-                times.first = Some(tokio::time::Instant::now());
+        let redactor = &deps.redactor;
+        let sender = Sender { deps, lane, session: &self.session, attempt: Some(self.attempt) };
+        let mut answering = Answering::send(sender, admitted, *request, info.as_ref(), flight, times).await?;
+        let mut has_started = false;
+        loop {
+            let event = answering.next().await?;
+            if !std::mem::replace(&mut has_started, true) {
                 self.publish(EventKind::MessageStart);
             }
             let delta = match event {
@@ -329,11 +293,9 @@ impl ModelTask {
                     for delta in pieces.end(redactor) {
                         self.publish(EventKind::MessageDelta { delta });
                     }
-                    let usage = answer.usage.map(billable);
-                    usage.iter().for_each(|usage| place.used(usage));
-                    usage.iter().for_each(|usage| tokens.used(usage.total_tokens()));
-                    flight::whole(&answer, flight.as_deref_mut()).map_err(Box::new)?;
-                    flight.take().into_iter().for_each(|flight| flight.answered(&answer));
+                    if let Some(flight) = answering.end(&answer)? {
+                        flight.answered(&answer);
+                    }
                     return Ok(answer);
                 }
                 ReplyEvent::Text(text) => Delta::Text(text),
@@ -343,13 +305,6 @@ impl ModelTask {
                 }
                 ReplyEvent::ThinkingDropped { reason, count } => {
                     self.thinking_dropped(reason, count);
-                    continue;
-                }
-                // A flight bills it itself.
-                ReplyEvent::Spent(usage) if flight.is_none() => {
-                    let attempt = Some(self.attempt);
-                    let spent = SessionMessage::Spent { attempt, usage, cost_microdollars: None };
-                    let _ = self.session.cast(spent.into());
                     continue;
                 }
                 // Other events have no visible text.
@@ -363,11 +318,6 @@ impl ModelTask {
             }
             self.link.room().await;
         }
-        let failure = Failure::new(
-            FailureClass::Malformed,
-            "the provider's stream ended before the answer was complete",
-        );
-        Err(NoAnswer::Failed(Box::new(ProviderError::new(failure, ""))))
     }
 }
 
@@ -379,12 +329,6 @@ fn add_text(partial: &mut AssistantMessage, text: &str) {
             partial.content.push(Part::Text(text.to_owned()));
         }
     }
-}
-
-/// Lowers a request's output limit to what the budget allows.
-fn limit_output(request: &mut Request, allowed: Option<u64>) {
-    let limits = [request.settings.output_tokens_max, allowed];
-    request.settings.output_tokens_max = limits.into_iter().flatten().min();
 }
 
 /// Why a call has no answer.

@@ -78,10 +78,10 @@ impl ToolTask {
                 }
                 continue;
             }
-            let places: HashMap<&str, Semaphore> =
-                now.iter().map(|call| (&*call.name, self.places(call))).collect();
+            let slots: HashMap<&str, Semaphore> =
+                now.iter().map(|call| (&*call.name, self.slots(call))).collect();
             let mut running: FuturesUnordered<_> =
-                now.iter().map(|call| self.in_turn(call, &places[&*call.name])).collect();
+                now.iter().map(|call| self.in_turn(call, &slots[&*call.name])).collect();
             while let Some(over) = running.next().await {
                 // The last result is sent together with the end of the task.
                 match over {
@@ -92,8 +92,11 @@ impl ToolTask {
             }
         }
         let over = AgentMessage::ToolsOver { attempt: self.attempt };
+        let line = self.line.clone();
+        // Like that of a model call, it must not outlive the runtime.
+        drop(self);
         if let Some(mail) = Mail::of(last.into_iter().chain([over]).collect()) {
-            self.line.send(mail);
+            line.send(mail);
         }
     }
 
@@ -103,20 +106,20 @@ impl ToolTask {
         self.tools.get(&call.name).map_or(Some(usize::MAX), |tool| tool.parallel_max())
     }
 
-    fn places(&self, call: &ToolCall) -> Semaphore {
+    fn slots(&self, call: &ToolCall) -> Semaphore {
         Semaphore::new(self.parallel_max(call).unwrap_or(1).clamp(1, Semaphore::MAX_PERMITS))
     }
 
     /// Runs a call when its tool has a free slot, and returns its end. A call that is cancelled before never
     /// starts.
-    async fn in_turn(&self, call: &ToolCall, places: &Semaphore) -> Option<AgentMessage> {
-        let place = tokio::select! {
+    async fn in_turn(&self, call: &ToolCall, slots: &Semaphore) -> Option<AgentMessage> {
+        let slot = tokio::select! {
             biased;
             () = self.cancel.cancelled() => return None,
-            place = places.acquire() => place,
+            slot = slots.acquire() => slot,
         };
         let over = self.one(call).await;
-        drop(place);
+        drop(slot);
         Some(over)
     }
 

@@ -120,7 +120,7 @@ impl SessionState {
         let request = CompactionRequest::new(Trigger::Threshold);
         let mut params = self.compaction_params(&request, measured);
         let writers = self.writers(params.window);
-        if writers.first().is_none_or(|writer| writer.summariser.lane.has_one_place()) {
+        if writers.first().is_none_or(|writer| writer.summariser.lane.has_one_slot()) {
             // The run's own calls would wait for the summary.
             return;
         }

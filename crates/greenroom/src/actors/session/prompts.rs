@@ -290,9 +290,17 @@ impl SessionState {
         Box::new(PromptOptions { early_aborts, time_limit, is_left: true, ..PromptOptions::default() })
     }
 
+    /// Continues the newest prompt. A run that an earlier process left, and that continued when the session was opened,
+    /// is joined.
     pub(super) async fn resume(&mut self, options: Box<PromptOptions>, reply: ReplyTo<Reply>) {
         if self.runs.is_left_waiting() {
             return self.take_up(options, reply).await;
+        }
+        let continued = self.runs.open_mut().filter(|run| run.options().is_left);
+        if let Some(run) = continued.filter(|_| options.validators.is_empty()) {
+            let _ = options.recorded.set(run.attempt().run);
+            run.join([reply]);
+            return;
         }
         if let Err(error) = self.check_idle("resume it") {
             let _ = reply.send(Err(error));

@@ -15,13 +15,7 @@ fn end(id: &str, name: &str) -> EventKind {
 
 fn queued(position: u64) -> EventKind {
     let provider = "openai".to_owned();
-    EventKind::QueueUpdate {
-        provider,
-        is_summary: false,
-        reason: QueueReason::Places,
-        position,
-        waited_ms: 0,
-    }
+    EventKind::QueueUpdate { provider, is_summary: false, reason: QueueReason::Slots, position, waited_ms: 0 }
 }
 
 #[test]

@@ -105,7 +105,7 @@ pub(crate) fn all() -> Vec<EventKind> {
         EventKind::QueueUpdate {
             provider: "local".into(),
             is_summary: false,
-            reason: QueueReason::Places,
+            reason: QueueReason::Slots,
             position: 3,
             waited_ms: 0,
         },

@@ -16,8 +16,8 @@ struct Named {
 }
 
 impl Named {
-    fn new(places: usize) -> Self {
-        Self { queue: Queue::new(places), names: HashMap::new(), receivers: Vec::new(), held: Vec::new() }
+    fn new(slots: usize) -> Self {
+        Self { queue: Queue::new(slots), names: HashMap::new(), receivers: Vec::new(), held: Vec::new() }
     }
 
     /// Adds the waiters; returns their positions.
@@ -72,8 +72,8 @@ fn urgency(name: &str) -> Urgency {
 }
 
 #[track_caller]
-fn check(places: usize, asked: &str, order: &str) {
-    let mut named = Named::new(places);
+fn check(slots: usize, asked: &str, order: &str) {
+    let mut named = Named::new(slots);
     named.add(asked);
     let mut granted = vec![named.granted()];
     while !named.held.is_empty() {
@@ -132,13 +132,13 @@ fn summaries_hold_half_and_come_in_turn() {
 }
 
 #[test]
-fn the_background_takes_idle_places_only() {
+fn the_background_takes_idle_slots_only() {
     let mut named = Named::new(2);
     named.add("a-");
     assert_eq!(named.granted(), "a-", "nobody else wants it, and another stays free");
     named.add("b- c");
     assert_eq!(named.granted(), "c");
-    assert_eq!(named.freed(), "", "the last free place is not for the background");
+    assert_eq!(named.freed(), "", "the last free slot is not for the background");
     assert_eq!(named.freed(), "b-");
     // Before a later step.
     let mut named = Named::new(2);
@@ -176,15 +176,15 @@ fn who_leaves_is_not_waited_for() {
 
 /// No slot is lost or granted twice, in any order of operations.
 #[test]
-fn places_are_neither_lost_nor_given_twice() {
+fn slots_are_neither_lost_nor_given_twice() {
     let mut random = 1_u64;
     let mut draw = |below: usize| {
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         usize::try_from(random >> 33).unwrap() % below
     };
     let (mut granted, mut left) = (0, 0);
-    for places in 1..=4 {
-        let mut named = Named::new(places);
+    for slots in 1..=4 {
+        let mut named = Named::new(slots);
         let mut waiting: Vec<(u64, String)> = Vec::new();
         for _ in 0..5_000 {
             match draw(4) {
@@ -210,11 +210,11 @@ fn places_are_neither_lost_nor_given_twice() {
                 named.held.push(urgency(&waiting.swap_remove(at).1));
                 granted += 1;
             }
-            assert!(named.held.len() <= places);
+            assert!(named.held.len() <= slots);
             let summaries = named.held.iter().filter(|urgency| **urgency != Urgency::Step).count();
-            assert!(summaries <= places.div_ceil(2));
+            assert!(summaries <= slots.div_ceil(2));
             let is_step = |(_, name): &&(u64, String)| urgency(name) == Urgency::Step;
-            assert!(named.held.len() == places || !waiting.iter().any(|waiter| is_step(&waiter)));
+            assert!(named.held.len() == slots || !waiting.iter().any(|waiter| is_step(&waiter)));
         }
     }
     assert!(granted > 1_000 && left > 1_000, "{granted} {left}");
