@@ -457,7 +457,14 @@ async fn an_answer_to_a_session_without_an_agent_counts_when_it_is_opened() {
 /// A run that continues when the session is opened has its reply for the caller that resumes it.
 #[tokio::test(start_paused = true)]
 async fn a_run_that_continues_at_the_opening_is_joined_by_resume() {
-    let (home, model, effects) = (Home::new(), cashier(), Effects::default());
+    let (home, effects) = (Home::new(), Effects::default());
+    let model = simulator(
+        Function(|request: &SeenRequest, _: CallInfo| match request.messages.last() {
+            Some(last) if last.role() == "tool" => Said::text("It is done.").after_ms(1_000),
+            _ => Said::call("refund", &json!({ "euros": 120 })),
+        }),
+        100_000,
+    );
     let agent = Arc::new(agent(100_000).add_tool(resumable(&effects)));
     let world = World::start(&home, &model, &agent).await;
     let question = wait(&world).await;
