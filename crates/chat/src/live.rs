@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use greenroom::permissions::Mode;
-use greenroom::{CompactionSettings, Event, InProgress, ModelSettings, SessionSummary};
+use greenroom::{Event, InProgress, ModelSettings, SessionSummary};
 use greenroom::{EventKind, Record};
 use greenroom_server::operations::{ListQuestions, RewindScope, Sent, SessionPermissions, WaitingInput};
 use greenroom_server::{Client, ClientError, Events, Received};
@@ -146,7 +146,6 @@ struct TerminalChat {
     /// Whether the user was told that the host does not reply: then Ctrl-C leaves.
     is_silent: bool,
     /// The compaction settings of the configuration.
-    compaction: CompactionSettings,
     program: Arc<dyn Program>,
     /// The model that the user chose in this chat.
     chosen: Option<String>,
@@ -227,7 +226,6 @@ pub async fn talk(
         interrupts,
         silences,
         is_silent: false,
-        compaction: environment.compaction,
         program,
         chosen: None,
         mode: None,

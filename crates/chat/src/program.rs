@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use greenroom::futures_util::future::BoxFuture;
 use greenroom::permissions::Mode;
-use greenroom::{CompactionSettings, ReasoningEffort, SessionSummary};
+use greenroom::{ReasoningEffort, SessionSummary};
 use greenroom_server::Client;
 use greenroom_terminal::ColorChoice;
 use greenroom_terminal::theme::Theme;
@@ -129,8 +129,6 @@ pub struct Environment {
     pub trusts_project: bool,
     /// The effort that the session was resumed with, or that a flag names.
     pub effort: Option<ReasoningEffort>,
-    /// The compaction settings.
-    pub compaction: CompactionSettings,
     /// Whether to use colours.
     pub color: ColorChoice,
     /// Which colours to use.

@@ -204,6 +204,12 @@ impl Keeper {
         let before = lease.granted.lock().incarnation;
         let is_draining = lease.is_draining.load(Ordering::SeqCst);
         match self.try_register(Some(before), is_draining).await? {
+            // The database was so late that the lease has run out. The next attempt follows this incarnation.
+            Some(granted) if granted.until <= Instant::now() => {
+                tracing::debug!(incarnation = granted.incarnation, "a lease came too late");
+                lease.granted.lock().incarnation = granted.incarnation;
+                Ok(false)
+            }
             Some(granted) => {
                 tracing::info!(incarnation = granted.incarnation, "this node has a lease again");
                 *lease.granted.lock() = granted;

@@ -92,6 +92,11 @@ impl Painter {
         let same = same.min(region.len().saturating_sub(1)).min(self.region.len().saturating_sub(1));
         up_or_down(&mut out, row, same);
         out.push('\r');
+        if is_resized {
+            // A row that the terminal has wrapped stays marked when it is written over: with more columns it would be
+            // joined with the next one again.
+            out.push_str("\x1b[J");
+        }
         for row in &frame.above {
             self.write(row, &mut out);
             out.push_str("\r\n");

@@ -89,9 +89,8 @@ impl TerminalChat {
                 Ok(vec![Done::Context(context)])
             }),
             Command::Context => {
-                let trigger = self.model.status.trigger;
                 let of_prompt = self.program.prompt_parts();
-                self.spawn(async move { context(&backend, &of_prompt, trigger, width).await });
+                self.spawn(async move { context(&backend, &of_prompt, width).await });
             }
             Command::Status => {
                 let (folder, server) = (self.folder.clone(), self.program.server());
@@ -358,7 +357,8 @@ async fn compact(backend: &Backend, how: HowToCompact) -> Outcome {
     note(Look::DIM, format::compaction(&compacted))
 }
 
-async fn context(backend: &Backend, of_prompt: &[PromptPart], trigger: u64, width: usize) -> Outcome {
+async fn context(backend: &Backend, of_prompt: &[PromptPart], width: usize) -> Outcome {
+    let trigger = backend.state().await?.compacts_at.unwrap_or(0);
     rows(figures::context(&backend.context().await?, of_prompt, trigger, width))
 }
 

@@ -179,10 +179,8 @@ impl TerminalChat {
 
     /// Updates the status line from the session's state.
     pub(super) fn stands(&mut self, state: &greenroom::State) {
-        let window = state.context.window.unwrap_or(0);
         self.model.status.model.clone_from(&state.model);
-        let trigger = self.compaction.trigger_tokens(window).filter(|_| self.compaction.enabled);
-        self.model.status.trigger = trigger.unwrap_or(0);
+        self.model.status.trigger = state.compacts_at.unwrap_or(0);
         self.model.status.cost_microdollars = state.cost_microdollars;
         self.model.status.estimated_tokens = state.estimated_tokens;
         self.model.quiet_context(state.context);

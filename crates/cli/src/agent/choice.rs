@@ -10,7 +10,7 @@ use greenroom::internal::Catalog;
 use greenroom::provider::Provider as _;
 
 use super::server::Server;
-use super::{data_dir, load_config, named_model};
+use super::{data_dir, load_config, named_model, warn};
 use crate::args::{Global, ModelArgs};
 use crate::config::surroundings::Surroundings;
 use crate::config::{BUILT_IN, Config, DEFAULT_MODEL, Loaded, OPENAI};
@@ -142,8 +142,9 @@ pub(crate) fn keep_model(
 /// the agent is made.
 pub(crate) async fn complete_unasked(global: &Global, args: &mut ModelArgs) -> Result<()> {
     match complete(global, args).await? {
-        // Why a server cannot be asked is said when the model is.
-        Choice::Made | Choice::NoKey | Choice::NotListed { .. } => Ok(()),
+        // A missing key is reported where the agent is made.
+        Choice::Made | Choice::NoKey => Ok(()),
+        Choice::NotListed { address, reason, model } => warn_unchecked(global, &address, &reason, &model),
         Choice::OneOf { address, models } => {
             let more = models.len().saturating_sub(NAMED_MAX);
             let more = if more > 0 { format!("\n  and {more} more") } else { String::new() };
@@ -154,6 +155,14 @@ pub(crate) async fn complete_unasked(global: &Global, args: &mut ModelArgs) -> R
             )))
         }
     }
+}
+
+/// Warns that the default model is asked for at a server that may not have it.
+///
+/// # Errors
+/// Standard error is closed.
+pub(crate) fn warn_unchecked(global: &Global, address: &str, reason: &str, model: &str) -> Result<()> {
+    warn(global, &format!("{address} does not list its models, so {model} is used unchecked: {reason}"))
 }
 
 /// Returns the model of the vendor that a flag names, or else of the one whose key is there, unless something names

@@ -189,7 +189,6 @@ fn environment(global: &Global, args: &ModelArgs, link: &Link) -> Result<Environ
         workspace,
         own_folder: agent::own_folder(),
         effort: args.effort,
-        compaction: config.compaction,
         color: global.color,
     })
 }

@@ -261,6 +261,11 @@ fn the_model_of_a_server_is_one_that_it_lists() {
     };
     assert_eq!(asks(&["--model", "other"]), "other");
     assert_eq!(asks(&["--set", "model=phi4"]), "phi4");
+    // Nothing there has a list.
+    let other = url.replace("/v1", "/v2");
+    let ran = place.run(&["-p", "hi", "--base-url", &other, "--set", "limits.retries_max=0"]);
+    let warning = format!("{other} does not list its models, so gpt-5.5 is used unchecked: ");
+    assert!(ran.stderr.contains(&warning), "{ran:?}");
     if !is_there() {
         return;
     }

@@ -9,11 +9,12 @@ use std::time::Duration;
 
 use greenroom_kernel::compactions::{self, CompactionDetails, CompactionRecord};
 use greenroom_kernel::settings::CompactionSettings;
-use greenroom_kernel::{Entry, EntryId, Head};
+use greenroom_kernel::{Entry, EntryId, Head, ToolSpec};
 use greenroom_store::{Engine, Notice, Store, StoreError};
 use ractor::{ActorRef, ActorStatus};
 use tokio::sync::oneshot;
 
+use crate::actors::tools_of::tools_of;
 use crate::agent::Agent;
 use crate::api::consumer::Consumer;
 use crate::api::consumers;
@@ -552,6 +553,15 @@ impl Runtime {
     /// [`Error::Config`] for an unknown provider; [`Error::Store`].
     pub async fn models(&self, agent: &Agent) -> Result<Models> {
         models(&self.deps, agent).await
+    }
+
+    /// Returns the specifications of all tools that the model of a session with this agent gets, by name: the agent's own
+    /// tools, its sub-agents and hand-offs, `compact` and `recall`.
+    ///
+    /// # Errors
+    /// [`Error::Config`] if two tools have one name.
+    pub fn tool_specs(&self, agent: &Agent) -> Result<Arc<[ToolSpec]>> {
+        Ok(tools_of(&self.deps, agent)?.specs())
     }
 
     /// Forgets the limit that a model's server named when it refused a request. Returns whether there was one.

@@ -4,11 +4,11 @@
 //! the runtime ends, and then to the node with the least to do. Without a placement, this process runs everything and nothing
 //! here waits.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use greenroom_store::{Claim, Member, Placement, StoreError};
+use greenroom_store::{Claim, Member, StoreError};
 use parking_lot::Mutex;
 use ractor::ActorRef;
 use tokio_util::sync::CancellationToken;
@@ -21,7 +21,10 @@ use crate::values::error::Result;
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 /// How often the nodes are counted among which the rates are divided.
-const COUNT_EVERY: u32 = 5;
+const COUNT_EVERY: Duration = Duration::from_secs(5);
+
+/// How often it is checked whether the runtime still exists.
+const STILL_THERE_EVERY: Duration = Duration::from_secs(1);
 
 /// The nodes that are to run this node's sessions once it has left, with their load.
 #[derive(Default)]
@@ -98,44 +101,50 @@ pub(crate) fn is_lost(error: &StoreError) -> bool {
     matches!(error, StoreError::Fenced { .. } | StoreError::Elsewhere { .. } | StoreError::LeaseLost)
 }
 
-/// Divides the rates of providers and of labels among the nodes that there are now.
-async fn share_rates(deps: &Deps, placement: &dyn Placement) {
-    match placement.members().await {
-        Ok(members) => deps.share_rates(members.len().max(1) as u64),
-        Err(error) => tracing::debug!(%error, "the nodes could not be counted; the rates stay as they are"),
-    }
-}
-
-/// Lets the supervisor end everything whenever this node loses its lease, and divides the rates, as long as the runtime
-/// exists.
+/// Lets the supervisor end everything whenever this node loses its lease, and divides the rates among the nodes, as long
+/// as the runtime exists.
 pub(crate) fn watch(deps: &Arc<Deps>, supervisor: &ActorRef<SupervisorMessage>) {
     if deps.store.placement().is_none() {
         return;
     }
-    let (weak, supervisor) = (Arc::downgrade(deps), supervisor.clone());
-    let has_rates = deps.has_rates();
-    tokio::spawn(async move {
-        let (mut known, mut turn) = (0, 0);
-        loop {
-            let Some(deps) = weak.upgrade() else { return };
-            let Some(placement) = deps.store.placement() else { return };
-            if has_rates && turn % COUNT_EVERY == 0 {
-                share_rates(&deps, placement).await;
-            }
-            turn = turn.wrapping_add(1);
-            let lost = placement.lost(known);
-            drop(deps);
-            tokio::select! {
-                losses = lost => {
-                    known = losses;
-                    tracing::error!("this node lost its lease: everything that it ran ends here");
-                    if supervisor.cast(SupervisorMessage::LeaseLost).is_err() {
-                        return;
-                    }
+    tokio::spawn(end_with_the_lease(Arc::downgrade(deps), supervisor.clone()));
+    // A task of its own: a storage that does not answer must not delay the end.
+    if deps.has_rates() {
+        tokio::spawn(share_rates(Arc::downgrade(deps)));
+    }
+}
+
+async fn end_with_the_lease(deps: Weak<Deps>, supervisor: ActorRef<SupervisorMessage>) {
+    let mut known = 0;
+    loop {
+        let Some(lost) = deps.upgrade().and_then(|deps| Some(deps.store.placement()?.lost(known))) else {
+            return;
+        };
+        tokio::select! {
+            losses = lost => {
+                known = losses;
+                tracing::error!("this node lost its lease: everything that it ran ends here");
+                if supervisor.cast(SupervisorMessage::LeaseLost).is_err() {
+                    return;
                 }
-                // Whether the runtime still exists.
-                () = tokio::time::sleep(Duration::from_secs(1)) => {}
+            }
+            () = tokio::time::sleep(STILL_THERE_EVERY) => {}
+        }
+    }
+}
+
+/// Divides the rates of providers and of labels among the nodes that there are.
+async fn share_rates(weak: Weak<Deps>) {
+    loop {
+        let Some(deps) = weak.upgrade() else { return };
+        let Some(placement) = deps.store.placement() else { return };
+        match placement.members().await {
+            Ok(members) => deps.share_rates(members.len().max(1) as u64),
+            Err(error) => {
+                tracing::debug!(%error, "the nodes could not be counted; the rates stay as they are")
             }
         }
-    });
+        drop(deps);
+        tokio::time::sleep(COUNT_EVERY).await;
+    }
 }

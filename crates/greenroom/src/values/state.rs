@@ -45,6 +45,10 @@ pub struct State {
     /// The model's window in tokens; absent if it is unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub context_window: Option<u64>,
+    /// The size of the context, in tokens, at which it is compacted; absent if it is not compacted by itself, or
+    /// if the session is read without its agent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub compacts_at: Option<u64>,
     /// The number of installed compactions.
     pub compactions: u64,
     /// All billed tokens of all its calls.

@@ -95,7 +95,7 @@ impl Operation for SessionContext {
     async fn perform(self, scope: CallScope) -> Performed<Self> {
         let session = scope.runtime.session(&self.session_id).await?;
         let (context, messages) = (session.state().await?.context, session.context().await?);
-        let tools = scope.agent.tool_specs();
+        let tools = scope.runtime.tool_specs(&scope.agent)?;
         let tool_tokens = tools
             .iter()
             .map(|tool| {
@@ -242,7 +242,7 @@ impl Operation for ListTools {
     type Outcome = Nothing;
 
     async fn perform(self, scope: CallScope) -> Performed<Self> {
-        let specs = scope.agent.tool_specs();
+        let specs = scope.runtime.tool_specs(&scope.agent)?;
         let tools = specs.iter().map(|tool| ToolSummary {
             name: tool.name.clone(),
             description: tool.description.clone(),

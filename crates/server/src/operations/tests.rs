@@ -98,6 +98,7 @@ async fn every_operation_does_what_it_says() {
         ("session/in_progress", a.clone(), "/events", json!([])),
         ("session/steer", prompt("three"), "/entry_id", json!(6)),
         ("agent/state", a.clone(), "/id", json!("a")),
+        ("agent/state", a.clone(), "/compacts_at", json!(6_001)),
         ("session/follow_up", prompt("four"), "", Value::Null),
         ("session/set_title", with(json!({ "title": "Four words" })), "/session_id", json!("a")),
         (
@@ -140,6 +141,7 @@ async fn every_operation_does_what_it_says() {
         ("session/tree", a.clone(), "/branches/0/text", json!("you: one")),
         ("session/context", a.clone(), "/parts/0/category", json!("instructions")),
         ("agent/tools", json!({}), "/tools/0/name", json!("look")),
+        ("agent/tools", json!({}), "/tools/1/name", json!("recall")),
         ("usage/report", json!({}), "/spending/0/cost_microdollars", json!(0)),
         (
             "usage/report",

@@ -241,10 +241,7 @@ pub(crate) async fn server(
         match choice::complete(global, args).await? {
             Server::Made => return Ok(Some(behind)),
             Server::NotListed { address, reason, model } => {
-                agent::warn(
-                    global,
-                    &format!("{address} does not list its models, so {model} is used unchecked: {reason}"),
-                )?;
+                choice::warn_unchecked(global, &address, &reason, &model)?;
                 return Ok(Some(behind));
             }
             Server::NoKey => {

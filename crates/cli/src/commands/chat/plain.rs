@@ -11,7 +11,6 @@ use greenroom_chat::commands::{self, Command};
 use greenroom_chat::{Backend, HELD_COLUMNS, HowToCompact, NEXT_HOST, figures};
 use greenroom_files::{self as files, FileError};
 use greenroom_kernel::entry::Trigger;
-use greenroom_kernel::usage::ContextUsage;
 use greenroom_server::operations::{
     Abort, Accepted, ClientKind, Operation, PromptOutcome, PromptSession, ResumeSession,
 };
@@ -25,7 +24,6 @@ use crate::args::{Global, ModelArgs};
 use crate::commands::run_view::{self, Unread};
 use crate::commands::view::View;
 use crate::config::Texts;
-use crate::config::surroundings::Surroundings;
 use crate::host::ATTEMPTS;
 use crate::host::link::Link;
 use crate::host::{self, Patience};
@@ -370,19 +368,10 @@ impl Chat {
         self.status_line().await
     }
 
-    /// Returns the current compaction trigger, in tokens, by the configuration.
-    fn trigger(&self, context: &ContextUsage) -> u64 {
-        let window = context.window.unwrap_or(0);
-        let loaded = agent::load_config_or(&self.global, &Surroundings::here(), self.last_valid.as_ref());
-        let trigger = loaded.ok().and_then(|loaded| loaded.config.compaction.trigger_tokens(window));
-        trigger.unwrap_or(window)
-    }
-
     async fn status_line(&mut self) -> Result<()> {
         let state = self.backend.state().await?;
-        let trigger = self.trigger(&state.context);
         let mut parts = vec![
-            format::context(&state.context, trigger, 16),
+            format::context(&state.context, state.compacts_at.or(state.context.window).unwrap_or(0), 16),
             format!("{} tokens in all", format::short(state.total_tokens)),
         ];
         if state.cost_microdollars > 0 {
@@ -413,7 +402,7 @@ impl Chat {
 
     async fn context(&mut self) -> Result<()> {
         let parts = self.backend.context().await?;
-        let trigger = self.trigger(&parts.context);
+        let trigger = self.backend.state().await?.compacts_at.unwrap_or(0);
         let of_prompt = agent::prompt::parts(&self.global, &self.args, &self.link.with.folder);
         let rows = figures::context(&parts, &of_prompt, trigger, self.output.view.text.width());
         self.rows(&rows)

@@ -130,6 +130,28 @@ async fn without_a_lease_nothing_is_written() {
     engine.close().await.expect("it closes");
 }
 
+/// A lease that is granted so late that it has run out is none: the node gets another one, and loses nothing twice.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lease_that_comes_too_late_is_not_lost_again() {
+    let Some(server) = Server::start().map(Arc::new) else { return };
+    let mut schema = Schema::cluster(&server, Duration::from_secs(1)).await;
+    schema.patience = Duration::from_secs(20);
+    let engine = schema.open("a").await.expect("it connects");
+    let placement = engine.placement().expect("it has one");
+    let (lost, lost_again) = (placement.lost(0), placement.lost(1));
+    schema.run("begin; lock table {s}.node in access exclusive mode; select pg_sleep(4); commit").await;
+    assert_eq!(tokio::time::timeout(WAIT_MAX, lost).await.expect("the loss is announced"), 1);
+    let has_lease = async {
+        while placement.check().is_err() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(WAIT_MAX, has_lease).await.expect("there is a lease again");
+    let again = tokio::time::timeout(Duration::from_secs(2), lost_again).await;
+    assert!(again.is_err(), "the lease is kept: {again:?}");
+    engine.close().await.expect("it closes");
+}
+
 /// A batch that is in doubt is not overtaken by the release of its session: the next owner finds it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_release_waits_for_what_is_in_doubt() {

@@ -119,6 +119,7 @@ impl SessionState {
             held_back: self.inbox.held_back().len(),
             is_unanswered: !self.runs.is_open() && self.log.unanswered().is_some(),
             is_held_back: self.is_others(),
+            compacts_at: self.tracker_config().limits.compacts_at(),
             ..state_by_log(&self.shared.id, &self.log, self.definition.model(), self.shared.context())
         }
     }
@@ -187,6 +188,7 @@ pub(super) fn state_by_log(id: &str, log: &Log, model: &str, context: ContextUsa
         entries: log.head().entries,
         context,
         context_window: context.window,
+        compacts_at: None,
         compactions: log.head().compactions,
         total_tokens: bill.usage.total_tokens(),
         cost_microdollars: bill.cost_microdollars,

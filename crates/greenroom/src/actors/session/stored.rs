@@ -46,12 +46,13 @@ pub(crate) async fn state(
     let config = definition.tracker_config(deps, session_limits(&log, is_sub_agent));
     let ratio = deps.learned.ratio(&config.origin, &config.model);
     let context = Tracker::open(log.path(), config.frame(), ratio).context_usage(config.limits.window);
+    let compacts_at = config.limits.compacts_at();
     let state = state_by_log(id, &log, definition.model(), context);
     // Its actors determined this before they slept; what was withdrawn since then is no longer in the inbox.
     let is_held_back =
         |items: &HashSet<EntryId>| log.inbox().iter().filter(|item| items.contains(&item.id)).count();
     let held_back = shared.published().held_back.map_or(state.held_back, |items| is_held_back(&items));
-    Ok(State { held_back, ..state })
+    Ok(State { held_back, compacts_at, ..state })
 }
 
 /// Checks whether a session could work with this agent.
