@@ -243,7 +243,7 @@ impl Calls {
         let mut rows = vec![head.cut(width)];
         rows.extend(changed.iter().take(DIFF_LINES_MAX).map(|row| row.cut(width)));
         if let Some(more) = changed.len().checked_sub(DIFF_LINES_MAX).filter(|more| *more > 0) {
-            rows.push(more_row(more, "more line"));
+            rows.push(more_row(more as u64, "more line"));
         }
         let (lines, more) = gist.shown();
         if more > 0 && gist.preview == Preview::Last {
@@ -342,8 +342,8 @@ fn mark(status: ToolStatus) -> (&'static str, Look) {
     }
 }
 
-fn more_row(more: usize, what: &str) -> Row {
-    Row::new(&format!("      … {} · Ctrl-O", format::count(more as u64, what)), Look::DIM)
+fn more_row(more: u64, what: &str) -> Row {
+    Row::new(&format!("      … {} · Ctrl-O", format::count(more, what)), Look::DIM)
 }
 
 /// Returns the number of the line at which a change begins, as the result of `edit` says it.

@@ -232,11 +232,13 @@ pub fn planned(file: &RewoundFile) -> String {
     let path = one_line(&file.path, TEXT_COLUMNS);
     let over = if file.overwritten { ", overwriting a change by somebody else" } else { "" };
     match file.action {
-        RewoundAction::Restored => format!("{path}: restored{over}"),
-        RewoundAction::Removed => format!("{path}: removed{over}"),
-        RewoundAction::ChangedByOthers => format!("{path}: unchanged, because somebody else changed it"),
+        RewoundAction::Restored => format!("{path}: would be restored{over}"),
+        RewoundAction::Removed => format!("{path}: would be removed{over}"),
+        RewoundAction::ChangedByOthers => {
+            format!("{path}: would stay as it is, because somebody else changed it")
+        }
         RewoundAction::NotKept | RewoundAction::Failed => {
-            format!("{path}: unchanged: {}", file.reason.as_deref().unwrap_or_default())
+            format!("{path}: would stay as it is: {}", file.reason.as_deref().unwrap_or_default())
         }
     }
 }

@@ -80,6 +80,8 @@ enum Done {
     Changed(Box<Opened>, String),
     /// The context's size after a change that no event reports.
     Context(greenroom_kernel::usage::ContextUsage),
+    /// The session's state, as it is now.
+    State(Box<greenroom::State>),
     /// An answer was refused.
     Refused(greenroom::EntryId, String),
     Files(String, Vec<String>),
@@ -489,8 +491,13 @@ impl TerminalChat {
             Received::Event(event) => {
                 if let Some(event) = self.follow.event(event) {
                     self.model.event(&event);
-                    if matches!(&event.kind, EventKind::Recorded { record: Record::LeafMoved { .. }, .. }) {
-                        self.ask_for_context();
+                    // A run may have begun with other settings.
+                    if matches!(
+                        &event.kind,
+                        EventKind::RunEnd { .. }
+                            | EventKind::Recorded { record: Record::LeafMoved { .. }, .. }
+                    ) {
+                        self.ask_for_state();
                     }
                 }
             }
@@ -507,13 +514,13 @@ impl TerminalChat {
         }
     }
 
-    /// Requests the context's size, which no event has reported.
-    fn ask_for_context(&self) {
+    /// Requests the session's state, of which events report only parts.
+    fn ask_for_state(&self) {
         let (backend, done) = (self.backend.clone(), self.done.clone());
         tokio::spawn(async move {
             // A lost connection is detected elsewhere.
             if let Ok(state) = backend.state().await {
-                let _ = done.send(Done::Context(state.context));
+                let _ = done.send(Done::State(Box::new(state)));
             }
         });
     }
@@ -536,6 +543,10 @@ impl TerminalChat {
             Done::Note(look, text) => self.model.note(look, &text),
             Done::Pick(picker) => self.model.pick(picker),
             Done::Context(context) => self.model.context(context),
+            Done::State(state) => {
+                self.model.context(state.context);
+                self.stands(&state);
+            }
             Done::Refused(id, problem) => self.model.answer_refused(id, &problem),
             Done::Files(fragment, files) => self.model.files(&fragment, files),
             Done::Prints(line) => self.model.prints(line),

@@ -53,6 +53,7 @@ pub use error::ToolsError;
 pub use function::{
     FunctionTool, IntoToolOutput, ToolError, ToolFunction, arguments_schema, read_arguments, tool,
 };
+pub use output::lines_left_out;
 pub use pauses::{PauseGuard, Pauses};
 pub use questions::{AskError, Questions, fits};
 pub use registry::{Registry, WeakRegistry, parse_arguments};

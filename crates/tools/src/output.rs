@@ -98,6 +98,12 @@ impl Clip {
     }
 }
 
+/// Returns how many lines are missing where this line of a result is the mark of [`Clip::finish`].
+pub fn lines_left_out(line: &str) -> Option<u64> {
+    let (lines, rest) = line.strip_prefix("[... ")?.split_once(" lines, ")?;
+    rest.contains(" bytes left out here; ").then(|| lines.parse().ok()).flatten()
+}
+
 /// Brings all text of a result within the limits. Within them nothing changes; otherwise the texts become one
 /// block in front of the images.
 pub(crate) fn cap_blocks(content: Vec<Block>, redactor: &Redactor) -> Vec<Block> {

@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 
 use greenroom_kernel::ToolStatus;
 use greenroom_terminal::format;
+use greenroom_tools::lines_left_out;
 
 /// How many lines of a result are shown at most.
 pub(super) const PREVIEW_MAX: usize = 4;
@@ -81,7 +82,7 @@ impl Gist {
             // The question and its answer have rows of their own.
             ("ask_user", ToolStatus::Ok) => Self::new("", Preview::None, all),
             (_, ToolStatus::Ok) => {
-                let count = all.len() as u64;
+                let count = whole(&all);
                 let text = if count > 1 { format::count(count, "line") } else { String::new() };
                 Self::new(text, Preview::First, all)
             }
@@ -89,7 +90,7 @@ impl Gist {
     }
 
     /// Returns the lines to show, and how many there are before or after them.
-    pub(super) fn shown(&self) -> (&[String], usize) {
+    pub(super) fn shown(&self) -> (&[String], u64) {
         let count = self.lines.len();
         // A line that says "1 more line" would take the place of that line.
         let shown = if count <= PREVIEW_MAX { count } else { PREVIEW_MAX - 1 };
@@ -98,8 +99,13 @@ impl Gist {
             Preview::First => self.lines.get(..shown),
             Preview::Last => self.lines.get(count - shown..),
         };
-        (lines.unwrap_or_default(), count - shown)
+        (lines.unwrap_or_default(), whole(&self.lines) - shown as u64)
     }
+}
+
+/// Returns how many lines there were before a long result was cut.
+fn whole(lines: &[String]) -> u64 {
+    lines.iter().map(|line| lines_left_out(line).unwrap_or(1)).sum()
 }
 
 /// Returns why a call was not run, as the kernel writes it.
@@ -126,7 +132,7 @@ fn of_command(status: ToolStatus, mut lines: Vec<String>) -> Gist {
         (ToolStatus::Error, None) => "failed".to_owned(),
         (ToolStatus::Interrupted, None) => "interrupted".to_owned(),
         (ToolStatus::Ok, None) if lines.is_empty() => "no output".to_owned(),
-        (ToolStatus::Ok, None) if lines.len() > PREVIEW_MAX => format::count(lines.len() as u64, "line"),
+        (ToolStatus::Ok, None) if lines.len() > PREVIEW_MAX => format::count(whole(&lines), "line"),
         (ToolStatus::Ok, None) => String::new(),
     };
     Gist::new(what, Preview::Last, lines)

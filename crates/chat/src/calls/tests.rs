@@ -88,6 +88,14 @@ fn a_long_result_shows_some_lines_and_how_many_more_there_are() {
             "      line 120"
         ]
     );
+    // One that was cut for the model counts as it was.
+    let cut = format!("{}[... 1000 lines, 9000 bytes left out here; tail ...]\n{}", lines(60), lines(60));
+    let rows = rows_of("bash", command, ToolStatus::Ok, 20, &cut);
+    assert_eq!(
+        rows[..2],
+        ["  ✓ bash make · 1,120 lines", "      … 1,117 earlier lines · Ctrl-O"],
+        "{rows:?}"
+    );
     let rows = rows_of("bash", command, ToolStatus::Ok, 20, &lines(4));
     assert_eq!(rows.len(), 5, "no line says that one more line is there: {rows:?}");
     let rows = rows_of("deploy", "{}", ToolStatus::Ok, 20, &lines(5));

@@ -143,7 +143,7 @@ pub(crate) struct ModelArgs {
     #[arg(skip)]
     #[serde(default)]
     pub(crate) answers: Answers,
-    /// Whether requests to the server that need no key are disabled.
+    /// Whether no model is called, so that no key is needed.
     #[arg(skip)]
     #[serde(default)]
     pub(crate) keyless: bool,

@@ -28,7 +28,7 @@ pub(crate) async fn run(global: &Global, args: &CompactArgs) -> Result<u8> {
     }
     let interrupts = Interrupts::new()?;
     let patience = Patience::new(global, &interrupts);
-    let (global, model) = &interrupts.unless(begin::stored(global, &args.model, &args.id)).await?;
+    let (global, model) = &interrupts.unless(begin::stored(global, &args.model, &args.id, true)).await?;
     let opening = Link::open_once_for(global, model, &args.id, &patience);
     let (link, id) = interrupts.unless(opening).await?;
     link.say_warnings(global)?;

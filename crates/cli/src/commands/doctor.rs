@@ -13,7 +13,7 @@ use greenroom_files::private;
 use greenroom_kernel::FailureClass;
 use greenroom_server::operations::StoreLosses;
 use greenroom_terminal::screen::one_line;
-use greenroom_terminal::{Look, Row, Screen};
+use greenroom_terminal::{Look, Row, Screen, format};
 use greenroom_tools::builtin::bash::Helper;
 use serde::Serialize;
 
@@ -166,7 +166,10 @@ async fn server(
             return Ok(vec![Check::bad("server", format!("{address} does not answer"), "check its address")]);
         }
     };
-    let mut checks = vec![Check::ok("server", format!("{address} lists {} models", served.models.len()))];
+    let mut checks = vec![Check::ok(
+        "server",
+        format!("{address} lists {}", format::count(served.models.len() as u64, "model")),
+    )];
     checks.push(match choice {
         Choice::OneOf { models, .. } => Check::bad(
             "model",

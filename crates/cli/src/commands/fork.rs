@@ -21,7 +21,8 @@ use crate::host::link::Link;
 pub(crate) async fn run(global: &Global, args: &ForkArgs) -> Result<u8> {
     let interrupts = Interrupts::new()?;
     let patience = Patience::new(global, &interrupts);
-    let (global, model) = &interrupts.unless(begin::stored(global, &args.model, &args.id)).await?;
+    let (global, model) =
+        &interrupts.unless(begin::stored(global, &args.model, &args.id, args.compact.is_some())).await?;
     let opening = Link::open_once_for(global, model, &args.id, &patience);
     let (link, id) = interrupts.unless(opening).await?;
     link.say_warnings(global)?;

@@ -26,6 +26,11 @@ use crate::host::{self, Reached, Who, own};
 
 /// The widest name that is shown in full.
 const NAME_COLUMNS: usize = 48;
+/// What stands for a value that is not known.
+const UNKNOWN: &str = "?";
+/// What is said about prices that only the server knows.
+const UNBILLED: &str =
+    "Prices from the server are not used for costs and limits; set `models.NAME.price` to use them.";
 
 /// Lists the models, or forgets the learned limit of one.
 pub(crate) async fn run(global: &Global, args: &ModelsArgs) -> Result<u8> {
@@ -193,11 +198,15 @@ fn print(global: &Global, args: &ModelsArgs, known: &ModelsListed) -> Result<u8>
         let line = line.trim_end();
         screen.line(if index == 0 { Row::styled(Look::DIM, line) } else { Row::from(line) })?;
     }
+    let is_unbilled = |model: &ModelSummary| model.source == FactSource::Server && prices(model) != UNKNOWN;
+    if models.iter().any(|model| is_unbilled(model)) {
+        screen.line(Row::styled(Look::DIM, UNBILLED))?;
+    }
     Ok(0)
 }
 
 fn row(model: &ModelSummary) -> [String; 6] {
-    let short = |tokens: Option<u64>| tokens.map_or("?".to_owned(), format::short);
+    let short = |tokens: Option<u64>| tokens.map_or(UNKNOWN.to_owned(), format::short);
     let source = match model.source {
         FactSource::Settings => "settings",
         FactSource::Server => "server",
@@ -232,7 +241,7 @@ fn window_source(source: WindowSource) -> &'static str {
 fn prices(model: &ModelSummary) -> String {
     match (model.input_microdollars_per_million, model.output_microdollars_per_million) {
         (Some(input), Some(output)) => format!("${:.2}, ${:.2}", input as f64 / 1e6, output as f64 / 1e6),
-        (Some(_) | None, Some(_) | None) => "?".to_owned(),
+        (Some(_) | None, Some(_) | None) => UNKNOWN.to_owned(),
     }
 }
 

@@ -21,7 +21,7 @@ use crate::host::link::Link;
 pub(crate) async fn run(global: &Global, args: &UndoArgs) -> Result<u8> {
     let interrupts = Interrupts::new()?;
     let patience = Patience::new(global, &interrupts);
-    let (global, mut model) = interrupts.unless(begin::stored(global, &args.model, &args.id)).await?;
+    let (global, mut model) = interrupts.unless(begin::stored(global, &args.model, &args.id, false)).await?;
     let global = &global;
     if !(model.allow_write || model.allow_shell) {
         // The user changes the files, not the agent.

@@ -228,6 +228,33 @@ fn a_session_is_forked_and_continued_with_a_goal() {
     assert_eq!(both.code, Some(2), "{both:?}");
 }
 
+/// What needs no model needs no key, and a session that is not there is reported first.
+#[test]
+fn commands_about_a_session_ask_for_a_key_only_where_a_model_is_called() {
+    let (place, model) = (Place::new(), model_of(100_000, Pace::default()));
+    let missing = |arguments: &[&str]| {
+        let ran = place.run(arguments);
+        assert_eq!(ran.code, Some(3), "{arguments:?}: {ran:?}");
+        assert!(ran.stderr.contains("nosuch") && !ran.stderr.contains("API key"), "{arguments:?}: {ran:?}");
+    };
+    let commands = [&["undo", "nosuch"][..], &["fork", "nosuch", "copy"], &["compact", "nosuch"]];
+    commands.into_iter().for_each(missing);
+    let url = model.url();
+    let ran = place.run(&["run", "-p", "Go on.", "--session", "mine", "--no-tools", "--base-url", &url]);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    commands.into_iter().for_each(missing);
+    // An imported session has no server.
+    let file = place.work().join("mine.jsonl").to_string_lossy().into_owned();
+    assert_eq!(place.run(&["export", "mine", "--output", &file]).code, Some(0));
+    let imported = place.json(&["import", &file, "--json"])["session_id"].as_str().unwrap().to_owned();
+    let copy = place.run(&["fork", &imported, "copy"]);
+    assert_eq!((copy.code, copy.stdout.as_str()), (Some(0), "copy\n"), "{copy:?}");
+    let undone = place.run(&["undo", &imported, "--conversation"]);
+    assert_eq!(undone.code, Some(0), "{undone:?}");
+    let compacted = place.run(&["compact", &imported]);
+    assert!(compacted.stderr.contains("API key"), "{compacted:?}");
+}
+
 /// A window that three answers fill.
 const WINDOW: &str = "8000";
 

@@ -15,6 +15,10 @@ fn models_are_listed_with_their_limits_and_sources() {
     let line = ran.stdout.lines().find(|line| line.starts_with("simulated ")).expect("it is listed");
     let words: Vec<&str> = line.split_whitespace().collect();
     assert_eq!(words, ["simulated", "32k", "server", "8k", "$1.00,", "$2.00", "server"], "{ran:?}");
+    assert!(
+        ran.stdout.ends_with("not used for costs and limits; set `models.NAME.price` to use them.\n"),
+        "{ran:?}"
+    );
     // A model that the server does not list is no model of it.
     assert!(!ran.stdout.contains("gpt-5.5"), "{ran:?}");
     let listed = place.json(&[&flags[..], &["simul", "--json"]].concat());

@@ -35,7 +35,7 @@ fn a_turn_is_taken_back_with_its_files() {
         }
         // Nothing is changed unasked.
         let ran = undo(&["--dry-run"]);
-        assert!(ran.code == Some(0) && ran.stdout.starts_with("a: restored\n"), "{ran:?}");
+        assert!(ran.code == Some(0) && ran.stdout.starts_with("a: would be restored\n"), "{ran:?}");
         let ran = undo(&[]);
         assert!(ran.code == Some(2) && ran.stderr.contains("1 file would be changed; add --yes"), "{ran:?}");
         assert_eq!(content(), "two");

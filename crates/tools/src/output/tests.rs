@@ -1,7 +1,10 @@
 //! For any input, the text is within the limits, begins and ends as the stream did, and counts what was
 //! omitted.
 
-use super::{BODY_BYTES_MAX, BODY_LINES_MAX, Clip, RESULT_BYTES_MAX, RESULT_LINES_MAX, cap_blocks, cap_line};
+use super::{
+    BODY_BYTES_MAX, BODY_LINES_MAX, Clip, RESULT_BYTES_MAX, RESULT_LINES_MAX, cap_blocks, cap_line,
+    lines_left_out,
+};
 use greenroom_kernel::Block;
 use greenroom_kernel::message::blocks_text;
 use greenroom_kernel::redact::Redactor;
@@ -17,6 +20,17 @@ fn clip(text: &str, bytes_max: usize, lines_max: usize, chunk: usize) -> String 
 fn check(text: &str, bytes_max: usize, lines_max: usize, expect: &str) {
     for chunk in [1, 3, 1_000] {
         assert_eq!(clip(text, bytes_max, lines_max, chunk), expect, "{text:?} in chunks of {chunk}");
+    }
+}
+
+#[test]
+fn the_mark_says_how_many_lines_are_missing() {
+    let text: String = (1..=3_000).map(|line| format!("{line}\n")).collect();
+    let clipped = clip(&text, 1_000, 100, 100);
+    let count = clipped.lines().map(|line| lines_left_out(line).unwrap_or(1)).sum::<u64>();
+    assert_eq!(count, 3_000, "{clipped}");
+    for line in ["", "[... ]", "[... 5 lines]", "[... x lines, 2 bytes left out here; ask ...]"] {
+        assert_eq!(lines_left_out(line), None, "{line}");
     }
 }
 

@@ -89,15 +89,24 @@ pub(crate) async fn session(
     Ok(Some(Begun { id: Some(found.id), kept, behind }))
 }
 
-/// Returns the flags for a command about a stored session, with what that is resumed with, and with a model.
+/// Returns the flags for a command about a stored session, with what that is resumed with, and with a model. A command
+/// that `calls` none needs no key.
 ///
 /// # Errors
-/// Several models could answer, and none is named.
-pub(crate) async fn stored(global: &Global, args: &ModelArgs, given: &str) -> Result<(Global, ModelArgs)> {
+/// There is no such session; or several models could answer, and none is named.
+pub(crate) async fn stored(
+    global: &Global,
+    args: &ModelArgs,
+    given: &str,
+    calls: bool,
+) -> Result<(Global, ModelArgs)> {
     let (mut global, mut args) = (global.clone(), args.clone());
     let found = match source::look(&global, async |source| source.summary(given).await).await {
-        Err(problem) if error::exit_code(&problem) == error::USAGE => return Err(problem),
-        // An unknown id, and a host that cannot be used, are reported where the session is opened.
+        Err(problem) if matches!(error::exit_code(&problem), error::USAGE | error::STORE) => {
+            return Err(problem);
+        }
+        Ok(None) => return Err(host::not_found(given)),
+        // A host that cannot be used is reported where the session is opened.
         found => found.ok().flatten(),
     };
     let kept = found.and_then(|found| Kept::read(&global, &found.id));
@@ -105,7 +114,11 @@ pub(crate) async fn stored(global: &Global, args: &ModelArgs, given: &str) -> Re
         kept.complete(&mut global, &mut args, false);
         say_lacking(&global, &kept)?;
     }
-    choice::complete_unasked(&global, &mut args).await?;
+    if calls {
+        choice::complete_unasked(&global, &mut args).await?;
+    } else {
+        args.keyless = choice::complete(&global, &mut args).await? == Server::NoKey;
+    }
     Ok((global, args))
 }
 

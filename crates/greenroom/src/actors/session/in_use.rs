@@ -181,12 +181,15 @@ impl LeftModel {
         if log.is_empty() {
             return None;
         }
+        let path = log.path();
         if !head.is_model(provider, model) {
             let (provider, model) = (head.provider.clone(), head.model.clone());
-            return Some(Self { provider, model, window: head.window });
+            // The provider with which a session was imported has answered nothing in it.
+            let mut answers = path.iter().rev().filter_map(|entry| entry.kind.as_answer()).peekable();
+            let is_imported = answers.peek().is_some() && !answers.any(|answer| answer.provider == provider);
+            return Some(Self { provider, model, window: head.window }).filter(|_| !is_imported);
         }
         // The switch was recorded, and nothing was answered since.
-        let path = log.path();
         let change = path.iter().rposition(|entry| matches!(entry.kind, EntryKind::ModelChange { .. }))?;
         let newest = path.iter().rposition(|entry| entry.kind.is_whole_answer())?;
         let answer = path[newest].kind.as_answer().filter(|_| newest < change)?;

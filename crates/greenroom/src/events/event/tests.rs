@@ -416,6 +416,7 @@ fn states_replies_options_and_summaries_read_back() {
         id: "s".into(),
         model: "m".into(),
         agent: Some("refunds".into()),
+        compacts_at: Some(80),
         entries: 7,
         context: context(),
         context_window: Some(8_000),

@@ -7,7 +7,7 @@ use greenroom_kernel::message::{AssistantMessage, Message, Part, StopReason};
 use super::*;
 
 /// A log from words: `u` is a user's message; `m=NAME` a change of the model; `NAME` an answer of that model,
-/// and `NAME?` a partial one.
+/// `NAME@PROVIDER` one of another provider, and `NAME?` a partial one.
 fn log(words: &str) -> Log {
     let mut log = Log::new(greenroom_kernel::bill::CallCost::unknown());
     if words.is_empty() {
@@ -16,10 +16,11 @@ fn log(words: &str) -> Log {
     let mut draft = log.draft(1);
     draft.begin("p", "a", None, 1);
     for word in words.split(' ') {
-        let answer = |model: &str, stop| {
+        let answer = |named: &str, stop| {
+            let (model, provider) = named.split_once('@').unwrap_or((named, "p"));
             Message::Assistant(AssistantMessage {
                 content: vec![Part::Text("yes".into())],
-                provider: "p".into(),
+                provider: provider.into(),
                 model: model.into(),
                 usage: None,
                 stop,
@@ -57,6 +58,9 @@ fn the_model_that_answered_last_is_left_until_another_one_has_answered() {
     // The session is opened with another model. The configured window of the previous one is known.
     check("u a", "b", Some(("a", Some(70))));
     check("u", "b", Some(("a", Some(70))));
+    // The conversation was imported, so the model with which that was done has answered nothing.
+    check("u a@q", "b", None);
+    check("u a@q u a", "b", Some(("a", Some(70))));
     // The switch was recorded, followed by no answer or a partial one.
     check("u a m=b", "b", Some(("a", None)));
     check("u a m=b u b?", "b", Some(("a", None)));
