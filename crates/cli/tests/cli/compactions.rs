@@ -246,6 +246,7 @@ fn commands_about_a_session_ask_for_a_key_only_where_a_model_is_called() {
     // An imported session has no server.
     let file = place.work().join("mine.jsonl").to_string_lossy().into_owned();
     assert_eq!(place.run(&["export", "mine", "--output", &file]).code, Some(0));
+    assert_eq!(place.run(&["delete", "mine"]).code, Some(0));
     let imported = place.json(&["import", &file, "--json"])["session_id"].as_str().unwrap().to_owned();
     let copy = place.run(&["fork", &imported, "copy"]);
     assert_eq!((copy.code, copy.stdout.as_str()), (Some(0), "copy\n"), "{copy:?}");
