@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use crate::cost::CostLimits;
 use crate::entry::Trigger;
+use crate::retry::OUTPUT_TOKENS_MIN;
 use crate::settings::CompactionSettings;
 use crate::window::{Window, WindowSource};
 
@@ -43,6 +44,15 @@ pub struct Size {
     pub is_uncertain: bool,
     /// The budget that is used up: its name and size.
     pub over_budget: Option<String>,
+}
+
+impl Size {
+    /// Returns the output that the window leaves beside this much input, in tokens; `None` if the window is not
+    /// known, or if that is too little to be worth requesting.
+    pub fn output_room(&self, input_tokens: u64) -> Option<u64> {
+        let window = self.window.filter(|_| !self.is_window_guessed)?;
+        window.checked_sub(input_tokens).filter(|room| *room >= OUTPUT_TOKENS_MIN)
+    }
 }
 
 /// The limits of a context: its window, the settings, the budget and what prevents compactions.

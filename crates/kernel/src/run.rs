@@ -104,6 +104,9 @@ pub enum Input {
         fewer_images: Option<Media>,
         /// Whether the request began with a summary in the provider's own form.
         has_native_summary: bool,
+        /// The output limit with which the request was sent, in tokens, if it had one: a budget or a hook may set
+        /// another than [`Effect::Ask`] did.
+        output_tokens_max: Option<u64>,
         /// A number in 0..1000 that spreads waits, so that many sessions do not retry at once.
         jitter: u64,
     },
@@ -449,9 +452,17 @@ impl Run {
             (Phase::Asking, Input::Answered { answer, jitter }) => self.answered(*answer, jitter),
             (
                 Phase::Asking,
-                Input::Failed { failure, wordless, fewer_images, has_native_summary, jitter },
+                Input::Failed {
+                    failure,
+                    wordless,
+                    fewer_images,
+                    has_native_summary,
+                    output_tokens_max,
+                    jitter,
+                },
             ) => {
                 self.recovery.has_native_summary = has_native_summary;
+                self.recovery.output_sent = output_tokens_max;
                 self.failed(failure, wordless, fewer_images, jitter)
             }
             (Phase::Waiting, Input::Waited) => self.ask(),

@@ -1,6 +1,7 @@
 //! Requests that are larger than the model's window: recovered at once, learned from, and typed if nothing
 //! helps.
 
+use greenroom::ModelPrice;
 use greenroom::prelude::*;
 use greenroom_kernel::entry::Trigger;
 use greenroom_kernel::path::is_message;
@@ -327,6 +328,31 @@ async fn less_output_is_asked_for_where_the_provider_sets_the_limit() {
     let asked = asked_output(&model);
     assert!(asked.len() == 2 && asked[0] == 6_000 && asked[1] < 5_000, "{asked:?}");
     model.assert_clean();
+}
+
+/// A budget that buys more output than the window holds sets a limit for each request. If the window is known, that limit
+/// fits beside the input at once; if not, the refusal tells, and nothing is compacted for it.
+#[tokio::test(start_paused = true)]
+async fn a_budget_s_output_limit_fits_beside_the_input() {
+    for (known, requests) in [(Some(WINDOW), 1), (None, 2)] {
+        let model = Simulator::new(SimulatorOptions {
+            window: WINDOW,
+            refuses_output_overflow: true,
+            ..SimulatorOptions::new(talk())
+        });
+        let runtime = runtime(&model).await;
+        let agent = known.map_or_else(|| Agent::new("simulated"), agent);
+        let agent = agent.price_for("simulated", ModelPrice::new(1.0, 2.0)).run_cost_limit_usd(0.05);
+        let session = runtime.open("budget", &agent.compaction(late())).await.unwrap();
+        let mut events = session.subscribe();
+        session.prompt("thing ".repeat(3_000)).await.unwrap_or_else(|error| panic!("{known:?}: {error}"));
+        let seen = drain(&mut events);
+        assert_eq!((count(&seen, "compaction_start"), count(&seen, "retry")), (0, 0), "{known:?}");
+        let asked = asked_output(&model);
+        assert!(asked.len() == requests && asked[requests - 1] < 5_000, "{known:?}: {asked:?}");
+        assert!(requests == 1 || asked[0] > WINDOW, "{known:?}: {asked:?}");
+        model.assert_clean();
+    }
 }
 
 /// Returns the output limits of all requests.

@@ -483,11 +483,14 @@ impl AgentState {
         let tokens = measured + request.settings.output_tokens_max.unwrap_or(0);
         let input_tokens_max =
             running.measured.as_ref().map_or(0, |measured| cost::input_tokens_max(&measured.usage));
+        let output_room =
+            running.measured.as_ref().and_then(|measured| measured.size.output_room(input_tokens_max));
         let agent = myself.clone();
         let task = model_task::ModelTask {
             agent,
             session,
             input_tokens_max,
+            output_room,
             deps,
             shared,
             lane,
@@ -514,7 +517,7 @@ impl AgentState {
         let Some(running) = self.current(attempt).filter(|running| running.call == call) else { return };
         running.model = None;
         match outcome {
-            ModelOutcome::Answered(_) | ModelOutcome::Failed(_) | ModelOutcome::Refused(_)
+            ModelOutcome::Answered(_) | ModelOutcome::Failed { .. } | ModelOutcome::Refused(_)
                 if running.aborting.is_some() =>
             {
                 if let ModelOutcome::Answered(answer) = outcome {
@@ -535,7 +538,7 @@ impl AgentState {
                 self.input(myself, attempt, Input::Answered { answer, jitter });
             }
             ModelOutcome::Refused(reason) => self.input(myself, attempt, Input::Refused { reason }),
-            ModelOutcome::Failed(error) => {
+            ModelOutcome::Failed { error, output_tokens_max } => {
                 let wordless = error.is_overflow_candidate();
                 let (fewer_images, has_native_summary) = (running.fewer_images, running.has_native_summary);
                 if let Some(limit) = error
@@ -543,18 +546,25 @@ impl AgentState {
                     .limit
                     .filter(|_| error.failure.class == greenroom_kernel::FailureClass::ContextOverflow)
                 {
-                    self.limit_named(attempt, limit);
+                    self.limit_named(attempt, limit, output_tokens_max);
                 }
                 // Jitter that differs between sessions and calls, and is reproducible for the same ids.
                 let jitter = jitter(&self.shared.id, attempt.run.0, call);
                 let failure = error.failure;
-                let failed = Input::Failed { failure, wordless, fewer_images, has_native_summary, jitter };
+                let failed = Input::Failed {
+                    failure,
+                    wordless,
+                    fewer_images,
+                    has_native_summary,
+                    output_tokens_max,
+                    jitter,
+                };
                 self.input(myself, attempt, failed);
             }
         }
     }
 
-    fn limit_named(&mut self, attempt: RunAttempt, limit: u64) {
+    fn limit_named(&mut self, attempt: RunAttempt, limit: u64, output_tokens_max: Option<u64>) {
         let (deps, shown) = (Arc::clone(&self.deps), self.shared.context().tokens);
         let Some(running) = self.current(attempt) else { return };
         // The shown size may be from before the prompt or the results at the end of the request.
@@ -562,7 +572,7 @@ impl AgentState {
         let BeginRun { agent, model, .. } = &running.begin;
         let Some(lane) = deps.lane(agent) else { return };
         let (lane, model) = (Arc::clone(lane), model.clone());
-        let sent = tokens + deps.output_tokens_max(agent).unwrap_or(0);
+        let sent = tokens + output_tokens_max.unwrap_or(0);
         self.tell_session(SessionMessage::LimitLearned { lane, model, limit, sent });
     }
 

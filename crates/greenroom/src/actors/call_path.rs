@@ -193,9 +193,10 @@ impl<'a> Answering<'a> {
     }
 }
 
-/// Lowers a request's output limit to what the budget allows.
-pub(crate) fn limit_output(request: &mut Request, allowed: Option<u64>) {
-    let limits = [request.settings.output_tokens_max, allowed];
+/// Lowers a request's output limit to what the budget allows. `room` is what the window leaves for output, as far as
+/// known: servers refuse a request whose input and output limit exceed the window together.
+pub(crate) fn limit_output(request: &mut Request, allowed: Option<u64>, room: Option<u64>) {
+    let limits = [request.settings.output_tokens_max, allowed, room.filter(|_| allowed.is_some())];
     request.settings.output_tokens_max = limits.into_iter().flatten().min();
 }
 

@@ -227,8 +227,9 @@ async fn answer(
     // Dropping the future cancels the call.
     let admitted = waits.slot(call, tokens, wanted, &CancellationToken::new()).await;
     let (admitted, allowed) = admitted.map_err(refused)?;
-    limit_output(&mut request, reserved.as_ref().map(|reserved| reserved.output_tokens()));
-    limit_output(&mut request, allowed);
+    // A summary's own limit fits beside its input.
+    limit_output(&mut request, reserved.as_ref().map(|reserved| reserved.output_tokens()), None);
+    limit_output(&mut request, allowed, None);
     let mut flight = None;
     let sender = Sender { deps, lane, session, attempt: None };
     let mut answering = Answering::send(sender, admitted, request, info.as_ref(), &mut flight, times).await?;

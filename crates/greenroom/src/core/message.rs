@@ -560,7 +560,11 @@ pub(crate) enum ModelOutcome {
     /// The complete answer.
     Answered(Box<AssistantMessage>),
     /// The call failed, perhaps after a partial answer.
-    Failed(Box<ProviderError>),
+    Failed {
+        error: Box<ProviderError>,
+        /// The output limit of the request, in tokens, if it was sent with one.
+        output_tokens_max: Option<u64>,
+    },
     /// A hook refused the call, for this reason.
     Refused(String),
     /// The call was cancelled, with this partial answer.

@@ -53,6 +53,8 @@ pub(super) struct Recovery {
     pub(super) output_configured: Option<u64>,
     /// The output limit of the next request, in tokens.
     pub(super) output_tokens_max: Option<u64>,
+    /// The output limit with which the request that failed was sent, in tokens.
+    pub(super) output_sent: Option<u64>,
     /// The images that the next request carries.
     pub(super) media: Media,
     /// Whether requests leave out the opaque data of earlier answers, because the provider refused it.
@@ -81,6 +83,7 @@ impl Recovery {
             output_lowered: 0,
             output_configured,
             output_tokens_max: output_configured,
+            output_sent: None,
             media: Media::All,
             without_opaque: false,
             has_native_summary: false,
@@ -224,7 +227,7 @@ impl Run {
             }
             FailureClass::OutputLimit if self.recovery.output_lowered < 2 => {
                 self.recovery.output_lowered += 1;
-                let now = self.recovery.output_tokens_max;
+                let now = self.recovery.output_sent;
                 self.recovery.output_tokens_max = Some(lowered_output(now, failure.limit));
                 // The model's own limit: it holds for the rest of the run.
                 self.recovery.output_configured = self.recovery.output_tokens_max;
@@ -334,7 +337,7 @@ impl Run {
     /// Returns the output that fits beside the input, if it is less than requested and worth requesting.
     fn room_for_output(&self, failure: &Failure) -> Option<u64> {
         // Only if the request had an output limit can the sum be too large.
-        let now = self.recovery.output_tokens_max.filter(|_| self.recovery.output_lowered == 0)?;
+        let now = self.recovery.output_sent.filter(|_| self.recovery.output_lowered == 0)?;
         let limit = failure.limit.or(self.size.window)?;
         // Our estimate may be too low; the provider's own number, if it is the sum, is not.
         let said = failure.requested.map_or(0, |requested| requested.saturating_sub(now));

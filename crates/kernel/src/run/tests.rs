@@ -62,13 +62,21 @@ fn failed(class: FailureClass) -> Input {
         wordless: false,
         fewer_images: None,
         has_native_summary: false,
+        output_tokens_max: None,
         jitter: 0,
     }
 }
 
 fn too_many_bytes(fewer_images: Option<Media>) -> Input {
     let failure = failure(FailureClass::PayloadTooLarge);
-    Input::Failed { failure, wordless: false, fewer_images, has_native_summary: false, jitter: 0 }
+    Input::Failed {
+        failure,
+        wordless: false,
+        fewer_images,
+        has_native_summary: false,
+        output_tokens_max: None,
+        jitter: 0,
+    }
 }
 
 fn limited(class: FailureClass, limit: u64) -> Input {
@@ -77,6 +85,19 @@ fn limited(class: FailureClass, limit: u64) -> Input {
         wordless: false,
         fewer_images: None,
         has_native_summary: false,
+        output_tokens_max: None,
+        jitter: 0,
+    }
+}
+
+/// An overflow of a request that was sent with this output limit.
+fn overflowed(output_tokens_max: u64) -> Input {
+    Input::Failed {
+        failure: failure(FailureClass::ContextOverflow),
+        wordless: false,
+        fewer_images: None,
+        has_native_summary: false,
+        output_tokens_max: Some(output_tokens_max),
         jitter: 0,
     }
 }
@@ -162,9 +183,20 @@ fn run() -> Run {
 
 #[track_caller]
 fn check_run(mut run: Run, table: Vec<(Input, &str)>) -> Run {
-    for (step, (input, expect)) in table.into_iter().enumerate() {
+    let mut asked = None;
+    for (step, (mut input, expect)) in table.into_iter().enumerate() {
+        // Unless a table says otherwise, a request is sent with the limit that the run asked for.
+        if let Input::Failed { output_tokens_max: sent @ None, .. } = &mut input {
+            *sent = asked;
+        }
         let shown = format!("step {step}, {input:?}");
-        assert_eq!(words(&run.on(input)), expect, "{shown}");
+        let effects = run.on(input);
+        for effect in &effects {
+            if let Effect::Ask { output_tokens_max, .. } = effect {
+                asked = *output_tokens_max;
+            }
+        }
+        assert_eq!(words(&effects), expect, "{shown}");
     }
     run
 }
@@ -343,6 +375,7 @@ fn the_wait_is_what_the_provider_asks_for_up_to_a_minute() {
         wordless: false,
         fewer_images: None,
         has_native_summary: false,
+        output_tokens_max: None,
         jitter,
     };
     check_asked(vec![(after(7_000, 0), "wait 7000 #1")]);
@@ -454,6 +487,7 @@ fn silence_that_comes_again_is_compacted_for_and_costs_nothing_before_the_end() 
         wordless: true,
         fewer_images: None,
         has_native_summary: false,
+        output_tokens_max: None,
         jitter: 0,
     };
     let guessed = || Input::Size(Size { is_window_guessed: true, window: Some(1_000), ..Size::default() });
@@ -489,6 +523,7 @@ fn silence_that_comes_again_is_compacted_for_and_costs_nothing_before_the_end() 
         wordless: true,
         fewer_images: None,
         has_native_summary: false,
+        output_tokens_max: None,
         jitter: 0,
     };
     let other = begun(vec![
@@ -544,6 +579,7 @@ fn a_wordless_refusal_is_an_overflow_where_the_window_is_full() {
         wordless: true,
         fewer_images: None,
         has_native_summary: false,
+        output_tokens_max: None,
         jitter: 0,
     };
     let check_at = |tokens, class, status, expect: &'static str| {
@@ -622,6 +658,15 @@ fn less_output_is_asked_for_before_anything_is_compacted() {
     asked(Some(800), table);
     let silent = answered(AssistantMessage { stop: StopReason::Length, ..assistant(Vec::new()) });
     asked(Some(800), begun("ask out=800", vec![(silent, "overflow; compact overflow window 0")]));
+    // The limit is the one with which the request was sent, such as a budget's.
+    let budget = vec![
+        (overflowed(24_500), "ask out=450"),
+        (text(), "record (a) end"),
+        (recorded(1), "measure"),
+        (size(10), "ask"),
+        (overflowed(300), "compact overflow window 0"),
+    ];
+    asked(None, begun("ask", budget));
     // Nor a second time for one answer, although there would be room.
     let table = vec![
         (limited(overflow, 1_000), "ask out=450"),
@@ -705,7 +750,14 @@ fn a_report_above_the_window_says_that_the_context_was_cut() {
 fn refused_images_are_left_out() {
     let refused = |fewer_images| {
         let failure = failure(FailureClass::ImageRefused);
-        Input::Failed { failure, wordless: false, fewer_images, has_native_summary: false, jitter: 0 }
+        Input::Failed {
+            failure,
+            wordless: false,
+            fewer_images,
+            has_native_summary: false,
+            output_tokens_max: None,
+            jitter: 0,
+        }
     };
     check_asked(vec![
         (refused(Some(Media::Newest)), "ask newest"),
@@ -733,7 +785,14 @@ fn refused_opaque_data_is_left_out() {
     // A refusal in unknown words is taken for one of a summary in the provider's own form, if there is one.
     let unknown = |status, has_native_summary| {
         let failure = Failure { status, ..failure(FailureClass::Other) };
-        Input::Failed { failure, wordless: false, fewer_images: None, has_native_summary, jitter: 0 }
+        Input::Failed {
+            failure,
+            wordless: false,
+            fewer_images: None,
+            has_native_summary,
+            output_tokens_max: None,
+            jitter: 0,
+        }
     };
     for status in [Some(400), Some(422)] {
         check_asked(vec![
@@ -753,7 +812,14 @@ fn a_payload_too_large_is_sent_with_fewer_images_before_anything_is_compacted() 
     let bare = || too_many_bytes(None);
     let wordless = |fewer_images| {
         let failure = failure(FailureClass::PayloadTooLarge);
-        Input::Failed { failure, wordless: true, fewer_images, has_native_summary: false, jitter: 0 }
+        Input::Failed {
+            failure,
+            wordless: true,
+            fewer_images,
+            has_native_summary: false,
+            output_tokens_max: None,
+            jitter: 0,
+        }
     };
     check_asked(vec![
         (old(), "ask newest"),
@@ -1302,6 +1368,7 @@ fn any_input(random: &mut Random) -> Input {
             wordless: random.one_in(4),
             fewer_images: *random.pick(&[None, None, Some(Media::Newest), Some(Media::Nothing)]),
             has_native_summary: random.one_in(3),
+            output_tokens_max: random.one_in(2).then(|| random.below(2_000)),
             jitter: random.below(2_000),
         },
         6 if random.one_in(5) => Input::Counted,
@@ -1821,6 +1888,7 @@ fn another_model_is_asked_when_nothing_more_can_be_had_of_the_first() {
         wordless: false,
         fewer_images: None,
         has_native_summary: false,
+        output_tokens_max: None,
         jitter: 0,
     };
     let patient = |class, retry_after_ms| Input::Failed {
@@ -1828,6 +1896,7 @@ fn another_model_is_asked_when_nothing_more_can_be_had_of_the_first() {
         wordless: false,
         fewer_images: None,
         has_native_summary: false,
+        output_tokens_max: None,
         jitter: 0,
     };
     let limits = RunLimits { retries_max: 1, ..RunLimits::default() };
@@ -1907,6 +1976,7 @@ fn another_model_is_asked_when_nothing_more_can_be_had_of_the_first() {
         wordless: true,
         fewer_images: None,
         has_native_summary: false,
+        output_tokens_max: None,
         jitter: 0,
     };
     check_run(

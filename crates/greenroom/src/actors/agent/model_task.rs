@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::Span;
 
 use super::prefix::Prefix;
-use crate::actors::call_path::{Answering, Sender, Waits, limit_output};
+use crate::actors::call_path::{Answering, Sender, Waits, limit_output, no_body};
 use crate::actors::flight::{Flight, warn_of_no_price};
 use crate::actors::model_hooks::{Decision, Finished, ModelHooks};
 use crate::actors::summary_call;
@@ -57,6 +57,8 @@ pub(super) struct ModelTask {
     pub(super) prefix: Arc<Mutex<Prefix>>,
     /// The maximum input of the call by the server's count, in tokens.
     pub(super) input_tokens_max: u64,
+    /// What the window leaves for output, in tokens, as far as known.
+    pub(super) output_room: Option<u64>,
     /// The expected tokens of the call, as far as known.
     pub(super) tokens: u64,
 }
@@ -99,7 +101,7 @@ impl ModelTask {
         };
         let result = match &outcome {
             ModelOutcome::Answered(answer) => Ok(&**answer),
-            ModelOutcome::Failed(error) => Err(&error.failure),
+            ModelOutcome::Failed { error, .. } => Err(&error.failure),
             ModelOutcome::Refused(_) | ModelOutcome::Cancelled(_) => return outcome,
         };
         let duration = began.elapsed();
@@ -151,8 +153,10 @@ impl ModelTask {
         let began = Instant::now();
         let mut times = CallTimes::default();
         let mut flight = None;
+        let mut output_tokens_max = None;
         let mut outcome = {
-            let work = self.work(request, &mut partial, &mut times, &mut flight, &span);
+            let work =
+                self.work(request, &mut partial, &mut times, &mut flight, &mut output_tokens_max, &span);
             let work = AssertUnwindSafe(work).catch_unwind();
             tokio::select! {
                 biased;
@@ -176,14 +180,15 @@ impl ModelTask {
         let mut outcome = match outcome {
             None => ModelOutcome::Cancelled(Box::new(partial)),
             Some(Ok(Ok(answer))) => ModelOutcome::Answered(answer),
-            Some(Ok(Err(NoAnswer::Failed(error)))) => ModelOutcome::Failed(error),
+            Some(Ok(Err(NoAnswer::Failed(error)))) => ModelOutcome::Failed { error, output_tokens_max },
             Some(Ok(Err(NoAnswer::OverBudget(reason)))) => ModelOutcome::Refused(reason),
-            Some(Err(panic)) => ModelOutcome::Failed(Box::new(ProviderError::new(
-                Failure::new(FailureClass::Other, format!("the provider panicked: {}", panic_text(&*panic))),
-                "",
-            ))),
+            Some(Err(panic)) => {
+                let text = format!("the provider panicked: {}", panic_text(&*panic));
+                let error = no_body(Failure::new(FailureClass::Other, text));
+                ModelOutcome::Failed { error, output_tokens_max }
+            }
         };
-        if let ModelOutcome::Failed(error) = &mut outcome {
+        if let ModelOutcome::Failed { error, .. } = &mut outcome {
             self.deps.redactor.failure(&mut error.failure);
             self.deps.redactor.all_in(&mut error.body);
         }
@@ -196,7 +201,7 @@ impl ModelTask {
                 trace::answered(&span, session, Purpose::Step, answer, took);
                 CallResult::Answered
             }
-            ModelOutcome::Failed(error) => {
+            ModelOutcome::Failed { error, .. } => {
                 trace::failed(&span, session, Purpose::Step, &error.failure, took);
                 CallResult::Failed(error.failure.class)
             }
@@ -208,7 +213,7 @@ impl ModelTask {
         drop(span);
         let (provider, purpose) = (self.lane.provider.name(), Purpose::Step);
         self.deps.metrics.count(Happened::CallEnded { provider, model: &model, purpose, result, times });
-        if times.first.is_some() && matches!(outcome, ModelOutcome::Failed(_)) {
+        if times.first.is_some() && matches!(outcome, ModelOutcome::Failed { .. }) {
             self.publish(EventKind::MessageDiscarded);
         }
         outcome
@@ -256,6 +261,7 @@ impl ModelTask {
         partial: &mut AssistantMessage,
         times: &mut CallTimes,
         flight: &mut Option<Box<Flight>>,
+        output_sent: &mut Option<u64>,
         span: &Span,
     ) -> Result<Box<AssistantMessage>, NoAnswer> {
         let Self { deps, lane, shared, .. } = self;
@@ -272,11 +278,12 @@ impl ModelTask {
         }
         let budget = || trace::wait(span, &shared.id, "budget");
         let allowed = deps.ledger.reserve(shared, wanted, budget).await.map_err(NoAnswer::OverBudget)?;
-        limit_output(&mut request, allowed);
+        limit_output(&mut request, allowed, self.output_room);
         let call = ModelCall { turn: deps.turn(shared), urgency: Urgency::Step, tokens: self.tokens };
         let admitted = waits.slot(call, tokens, wanted, &self.cancel).await;
         let (admitted, allowed) = admitted.map_err(NoAnswer::OverBudget)?;
-        limit_output(&mut request, allowed);
+        limit_output(&mut request, allowed, self.output_room);
+        *output_sent = request.settings.output_tokens_max.or_else(|| lane.provider.output_tokens_max());
         let mut pieces = Pieces::default();
         let redactor = &deps.redactor;
         let sender = Sender { deps, lane, session: &self.session, attempt: Some(self.attempt) };
