@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use greenroom::prelude::*;
-use greenroom::{RuntimeBuilder, SettingsChange};
+use greenroom::{EventKind, ModelPrice, RuntimeBuilder, SettingsChange};
 use greenroom_simulator::{Answer as Said, ByPurpose, Function, Simulator, Summariser};
 use serde_json::json;
 
@@ -141,5 +141,38 @@ async fn what_cannot_work_is_said_once_and_changes_nothing() {
         compactions += more;
     }
     assert!(compactions >= 1, "the limit of 6,000 tokens holds");
+    model.assert_clean();
+}
+
+/// A summary is billed by the price that the settings add: in the event, the session's bill and the records.
+#[tokio::test(start_paused = true)]
+async fn a_summary_costs_what_the_settings_say() {
+    let runs = Function(|_: &_, _| Said::text("word ".repeat(1_000)));
+    let model = simulator(ByPurpose::new(runs, Summariser::Obedient), 100_000);
+    let (builder, next) = live(&model);
+    let change = SettingsChange::settings(CompactionSettings::default(), |agent| {
+        agent.clone().price_for("simulated", ModelPrice::new(0.0, 10.0))
+    });
+    *next.lock().unwrap() = Some(change);
+    let runtime = builder.start().await.unwrap();
+    let session = runtime.open("s", &agent(100_000)).await.unwrap();
+    for _ in 0..4 {
+        session.prompt("talk").await.unwrap();
+    }
+    let mut events = session.subscribe();
+    let done =
+        session.compact(CompactOptions { keep_recent: Some(1_500), ..Default::default() }).await.unwrap();
+    let expected = done.summary_usage.output_tokens * 10;
+    assert!(expected > 0, "{done:?}");
+    assert_eq!(done.cost_microdollars, Some(expected));
+    let ended = drain(&mut events).into_iter().find_map(|event| match &event.kind {
+        EventKind::CompactionEnd(end) => Some(end.cost_microdollars),
+        _ => None,
+    });
+    assert_eq!(ended, Some(Some(expected)));
+    let bill = session.state().await.unwrap().compaction_bill;
+    assert_eq!(bill.cost_microdollars, expected);
+    let records = runtime.compaction_records("s").await.unwrap();
+    assert_eq!(records[0].cost_microdollars, Some(expected));
     model.assert_clean();
 }

@@ -221,8 +221,10 @@ impl CompactorState {
         answer: Result<Box<AssistantMessage>, Failure>,
     ) {
         let session = self.session.clone();
-        let cost = self.deps.call_cost(self.shared.agent().as_deref());
+        let deps = Arc::clone(&self.deps);
         if let Some(running) = self.current(work) {
+            // The resolved agent: it has the prices that live settings add.
+            let cost = deps.call_cost(Some(&running.agent));
             let child = running.children.extract_if(|_, child| child.id == id).next().map(|(_, child)| child);
             match (&answer, child) {
                 (Ok(answer), _) => running.bill(answer, &cost),
