@@ -107,3 +107,46 @@ async fn programs_search_every_session() {
         runtime.shutdown().await.unwrap();
     }
 }
+
+/// The whole text of a result that was cut on arrival is searched, and is found in the entry of the result, which is on the
+/// path and opens with the whole text.
+#[tokio::test(start_paused = true)]
+async fn a_result_that_was_cut_on_arrival_is_found() {
+    #[derive(Deserialize, JsonSchema)]
+    struct Nothing {}
+    let talk = |request: &SeenRequest, _: CallInfo| {
+        if let Some(Message::ToolResult(_)) = request.messages.last().map(|last| &**last) {
+            return Said::text("seen");
+        }
+        match request.last_user_text().strip_prefix("recall ") {
+            Some(entry) => {
+                let entry: u64 = entry.parse().unwrap();
+                Said::call("recall", &json!({ "entry": entry, "find": "A platypus" }))
+            }
+            None => Said::call("look", &json!({})),
+        }
+    };
+    let model = simulator(Function(talk), 8_000);
+    let runtime = runtime(&model).await;
+    let long =
+        format!("{}\nA platypus listens on port 6543.\n{}", text("before", 1_500), text("after", 2_000));
+    let agent = agent(8_000).tool("look", move |_: Nothing| {
+        let long = long.clone();
+        async move { Ok(long) }
+    });
+    let session = runtime.open("s", &agent).await.unwrap();
+    say(&session, "look").await;
+    let context = session.context().await.unwrap();
+    assert!(context.iter().all(|message| !message.said().contains("platypus")), "it was cut");
+    let found = session.recall("platypus", 9).await.unwrap();
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert!(found[0].text.contains("platypus listens on port 6543"), "{found:?}");
+    assert_eq!(found[0].role, "tool");
+    let entries = runtime.entries("s", EntryId(0)).await.unwrap();
+    let path = greenroom_kernel::path::is_message;
+    assert!(entries.iter().any(|entry| entry.id == found[0].entry && path(&entry.kind)), "{found:?}");
+    say(&session, format!("recall {}", found[0].entry)).await;
+    let context = session.context().await.unwrap();
+    assert!(context.iter().any(|message| message.said().contains("]\nA platypus listens")), "{context:?}");
+    model.assert_clean();
+}

@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 
 use crate::entry::{Entry, EntryId, EntryKind};
-use crate::message::{Message, blocks_text};
+use crate::message::{Message, ToolResult, blocks_text};
 
 #[cfg(test)]
 mod tests;
@@ -41,8 +41,36 @@ pub struct Index {
     postings: HashMap<u32, Vec<Posting>>,
     words: u64,
     postings_count: usize,
-    /// The call whose whole result was added last: the shortened one that follows is left out.
-    whole_result: Option<String>,
+    /// The whole result that was added last: its words count for the shortened result that follows, because that is on
+    /// the path.
+    whole_result: Option<WholeResult>,
+}
+
+#[derive(Debug)]
+struct WholeResult {
+    call_id: String,
+    words: Words,
+}
+
+/// The words of a text.
+#[derive(Debug, Default)]
+struct Words {
+    /// How often the text has each.
+    times: HashMap<u32, u32>,
+    count: u32,
+}
+
+impl Words {
+    fn of(text: &str) -> Self {
+        let mut words = Self::default();
+        for part in counted(text) {
+            for_each_word(part, |word| {
+                words.count += 1;
+                *words.times.entry(word).or_default() += 1;
+            });
+        }
+        words
+    }
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -100,21 +128,17 @@ impl Index {
         let position = |id: EntryId| u32::try_from(id.0).unwrap_or(u32::MAX);
         self.parents.push(entry.parent.map_or(u32::MAX, position));
         let whole = self.whole_result.take();
-        if let EntryKind::WholeResult { call_id, .. } = &entry.kind {
-            self.whole_result = Some(call_id.clone());
+        if let EntryKind::WholeResult { call_id, content } = &entry.kind {
+            let words = Words::of(&blocks_text(content));
+            self.whole_result = Some(WholeResult { call_id: call_id.clone(), words });
+            return;
         }
-        let is_shortened = entry.kind.as_message().is_some_and(|message| {
-            matches!(&**message, Message::ToolResult(result) if whole.as_ref() == Some(&result.call_id))
-        });
-        let Some(text) = readable(&entry.kind).filter(|_| !is_shortened) else { return };
-        let mut times: HashMap<u32, u32> = HashMap::new();
-        let mut count = 0;
-        for part in counted(&text) {
-            for_each_word(part, |word| {
-                count += 1;
-                *times.entry(word).or_default() += 1;
-            });
-        }
+        let whole = whole.filter(|whole| shortens(&entry.kind, &whole.call_id)).map(|whole| whole.words);
+        let Some(Words { times, count }) =
+            whole.or_else(|| readable(&entry.kind).map(|text| Words::of(&text)))
+        else {
+            return;
+        };
         if count == 0 {
             return;
         }
@@ -233,6 +257,25 @@ impl Query {
         let passage = &text[begin..begin + bytes];
         let passage = &passage[..passage.floor_char_boundary(bytes_max.max(1))];
         (text[..begin].chars().count(), passage)
+    }
+}
+
+/// Whether an entry is a result of this call: directly behind the whole result, it is the shortened one.
+fn shortens(kind: &EntryKind, call_id: &str) -> bool {
+    let message = kind.as_message().map(|message| &**message);
+    matches!(message, Some(Message::ToolResult(result)) if result.call_id == call_id)
+}
+
+/// Returns an entry with its whole text. The whole text of a result that was shortened on arrival is in the entry
+/// `before` it.
+pub fn whole_of(found: Entry, before: Option<Entry>) -> Entry {
+    let Some(Entry { kind: EntryKind::WholeResult { call_id, content }, .. }) = before else { return found };
+    match found.kind.as_message().map(|message| &**message) {
+        Some(Message::ToolResult(result)) if result.call_id == call_id => {
+            let whole = Message::ToolResult(ToolResult { content, ..result.clone() });
+            Entry { kind: EntryKind::message(whole), ..found }
+        }
+        Some(_) | None => found,
     }
 }
 

@@ -9,7 +9,7 @@ use std::sync::Weak;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use greenroom_kernel::entry::{Entry, EntryId, EntryKind};
-use greenroom_kernel::message::{Message, ToolResult, blocks_text};
+use greenroom_kernel::message::{Message, blocks_text};
 use greenroom_kernel::{ToolSpec, prune};
 use greenroom_store::{Engine, StoreError};
 use greenroom_tools::{Tool, ToolContext, ToolOutput};
@@ -102,7 +102,7 @@ impl Tool for Recall {
     }
 }
 
-/// Reads an entry and the one before it. Returns it, the number of entries, and which are hidden.
+/// Reads an entry with its whole text. Returns it, the number of entries, and which are hidden.
 async fn whole(
     store: &dyn Engine,
     session: &str,
@@ -113,14 +113,7 @@ async fn whole(
     if id.0 >= entries || id < hidden_before {
         return Ok((None, entries, hidden_before));
     }
-    let Some(found) = store.get(session, &[id]).await?.pop() else {
-        return Ok((None, entries, hidden_before));
-    };
-    let before = match id.0.checked_sub(1).map(EntryId).filter(|before| *before >= hidden_before) {
-        Some(before) => store.get(session, &[before]).await?.pop(),
-        None => None,
-    };
-    Ok((Some(whole_of(found, before)), entries, hidden_before))
+    Ok((searches::whole(store, session, id, hidden_before).await?, entries, hidden_before))
 }
 
 /// Searches what was compacted away.
@@ -144,22 +137,6 @@ async fn search(deps: &Deps, session: String, query: String) -> ToolOutput {
             ToolOutput::text(shown.collect::<Vec<_>>().join("\n\n"))
         }
         Err(error) => ToolOutput::error(format!("the log could not be searched: {error}")),
-    }
-}
-
-/// Returns the full result. A result that was capped on arrival has its full text in the entry before it, and
-/// a later mark names the capped entry.
-fn whole_of(found: Entry, before: Option<Entry>) -> Entry {
-    let EntryKind::Message { message, .. } = &found.kind else { return found };
-    let Message::ToolResult(result) = &**message else { return found };
-    match before {
-        Some(Entry { kind: EntryKind::WholeResult { call_id, content }, .. })
-            if call_id == result.call_id =>
-        {
-            let whole = Message::ToolResult(ToolResult { content, ..result.clone() });
-            Entry { kind: EntryKind::message(whole), ..found }
-        }
-        Some(_) | None => found,
     }
 }
 

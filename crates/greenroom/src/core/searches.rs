@@ -6,7 +6,7 @@
 
 use greenroom_kernel::entry::{Entry, EntryId};
 use greenroom_kernel::head::Head;
-use greenroom_kernel::search::{Index, readable};
+use greenroom_kernel::search::{Index, readable, whole_of};
 use greenroom_store::{Engine, StoreError};
 use parking_lot::Mutex;
 
@@ -84,7 +84,7 @@ impl Searches {
         self.put(kept);
         let mut found = Vec::with_capacity(hits.len());
         for hit in hits {
-            let Some(entry) = store.get(session, &[hit.entry]).await?.pop() else { continue };
+            let Some(entry) = whole(store, session, hit.entry, head.hidden_before).await? else { continue };
             let Some(text) = readable(&entry.kind) else { continue };
             let (from, passage) = query.passage(&text, wanted.passage_bytes);
             found.push(Recalled {
@@ -141,6 +141,24 @@ impl Searches {
         while bytes > KEPT_BYTES_MAX && !kept.is_empty() {
             bytes -= kept.remove(0).index.bytes();
         }
+    }
+}
+
+/// Reads an entry with its whole text.
+pub(crate) async fn whole(
+    store: &dyn Engine,
+    session: &str,
+    id: EntryId,
+    hidden_before: EntryId,
+) -> Result<Option<Entry>, StoreError> {
+    let Some(found) = store.get(session, &[id]).await?.pop() else { return Ok(None) };
+    let Some(before) = id.0.checked_sub(1).map(EntryId).filter(|before| *before >= hidden_before) else {
+        return Ok(Some(found));
+    };
+    match store.get(session, &[before]).await {
+        Ok(mut before) => Ok(Some(whole_of(found, before.pop()))),
+        Err(StoreError::Damaged { .. }) => Ok(Some(found)),
+        Err(error) => Err(error),
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::*;
-use crate::message::Message;
+use crate::message::{Block, Message, ToolResult, ToolStatus};
 use crate::notation::{Random, says};
 
 fn entry(id: u64, parent: Option<u64>, message: Message) -> Arc<Entry> {
@@ -86,6 +86,27 @@ fn entries_on_another_branch_are_not_on_the_path() {
     assert_eq!(index.path_to(Some(EntryId(4))), [true, false, false, true, true]);
     assert_eq!(index.path_to(Some(EntryId(2))), [true, true, true, false, false]);
     assert_eq!(index.path_to(None), [false; 5]);
+}
+
+/// The whole text beside the path counts for the result that follows it, which is on the path.
+#[test]
+fn a_shortened_result_is_found_by_its_whole_text() {
+    let result = |text: &str| {
+        let content = vec![Block::Text(text.into())];
+        let (call_id, tool_name) = ("x".to_owned(), "read".to_owned());
+        ToolResult { call_id, tool_name, content, status: ToolStatus::Ok, touched: Vec::new() }
+    };
+    let whole = EntryKind::WholeResult {
+        call_id: "x".into(),
+        content: vec![Block::Text("the start, a platypus, the end".into())],
+    };
+    let mut index = Index::default();
+    index.add(&entry(0, None, Message::user("read it")));
+    index.add(&Entry { kind: whole, ..(*entry(1, Some(0), Message::user(""))).clone() });
+    index.add(&entry(2, Some(0), Message::ToolResult(result("the start [shortened]"))));
+    index.add(&entry(3, Some(2), Message::ToolResult(result("a platypus"))));
+    assert_eq!(found(&index, "platypus"), [3, 2], "the second result is as it came");
+    assert_eq!(index.path_to(Some(EntryId(3))), [true, false, true, true]);
 }
 
 #[test]
