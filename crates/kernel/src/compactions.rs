@@ -15,7 +15,7 @@ use crate::entry::{Compaction, CompactionEnded, CompactionOutcome, Entry, EntryI
 use crate::ledger;
 use crate::message::{Message, Usage};
 use crate::path::{as_sent, entry_message, path_to, path_within};
-use crate::words::own_words;
+use crate::words::{self, own_words};
 
 #[cfg(test)]
 mod tests;
@@ -237,8 +237,7 @@ pub fn details(
     let before = path_to(entries, entry.parent).unwrap_or_else(|_| path_within(entries, entry.parent));
     details.summary.clone_from(&compaction.summary);
     details.replaced = replaced(&before, compaction);
-    details.words.clone_from(&compaction.carried.words);
-    details.words_left.clone_from(&compaction.carried.words_left);
+    (details.words, details.words_left) = words::shown_in(compaction);
     (details.facts_added, details.facts_missing) = facts(&before, compaction);
     if let Some(EntryKind::Prune(prune)) = before.last().map(|entry| &entry.kind) {
         details.shortened = prune.results.iter().map(|result| result.entry).collect();
@@ -383,10 +382,10 @@ fn facts(before: &[Arc<Entry>], compaction: &Compaction) -> (Vec<Fact>, Vec<Fact
         .filter_map(|entry| Some(entry_message(&entry.kind)?.said()))
         .collect();
     let summary = compaction.summary.as_str();
-    let added_from = summary.find(ledger::MARK).unwrap_or(summary.len());
-    let recognised =
-        |summary: &str| ledger::recognised(facts, kept.iter().map(String::as_str).chain([summary]));
-    let (without, with) = (recognised(&summary[..added_from]), recognised(summary));
+    let recognised = |summary: &[&str]| {
+        ledger::recognised(facts, kept.iter().map(String::as_str).chain(summary.iter().copied()))
+    };
+    let (without, with) = (recognised(&ledger::around(summary)), recognised(&[summary]));
     let those = |is_meant: &dyn Fn(usize) -> bool| {
         facts.iter().enumerate().filter(|(index, _)| is_meant(*index)).map(|(_, fact)| fact.clone()).collect()
     };

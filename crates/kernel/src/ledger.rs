@@ -182,6 +182,12 @@ pub(crate) fn text(facts: &[Fact], chosen: &[usize]) -> String {
     if text.is_empty() { text } else { format!("{}{text}\n{CLOSE}", MARK.trim_start()) }
 }
 
+/// Returns a summary's text before the ledger and after it.
+pub(crate) fn around(summary: &str) -> [&str; 2] {
+    let Some((before, rest)) = summary.split_once(MARK) else { return [summary, ""] };
+    [before, rest.split_once(CLOSE).map_or("", |(_, after)| after)]
+}
+
 /// Returns which facts are recognised in these texts.
 pub(crate) fn recognised<'t>(facts: &[Fact], texts: impl Iterator<Item = &'t str>) -> Vec<bool> {
     let mut found = vec![false; facts.len()];

@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use crate::carried::{Carried, Quote};
-use crate::entry::{Entry, EntryId, EntryKind};
+use crate::entry::{Compaction, Entry, EntryId, EntryKind};
 use crate::ledger::scan::{has_rule, is_rule, sentences};
 use crate::message::{Block, Message};
 use crate::prune::RECALL;
@@ -26,6 +26,9 @@ pub const FILE_MARK: &str = "\n\n<file path=\"";
 const MESSAGE_SHARE: u64 = 3;
 /// The text before the quotes in a summary.
 pub(crate) const MARK: &str = "\n\nThe user's own words, with the entry of each:\n<user-words>";
+const CLOSE: &str = "</user-words>";
+/// The text before the messages of which a summary shows not all words.
+const LEFT_MARK: &str = "(More of them: ";
 /// One message may have this many tokens in any case.
 const MESSAGE_TOKENS_MIN: u64 = 64;
 /// The maximum number of messages named as not quoted.
@@ -141,10 +144,42 @@ impl Words {
         }
         if !self.not_shown.is_empty() {
             let left: Vec<String> = self.not_shown.iter().map(ToString::to_string).collect();
-            let _ = writeln!(text, "(More of them: {RECALL} with entry {})", left.join(", "));
+            let _ = writeln!(text, "{LEFT_MARK}{RECALL} with entry {})", left.join(", "));
         }
-        if text.is_empty() { text } else { format!("{}\n{text}</user-words>", MARK.trim_start()) }
+        if text.is_empty() { text } else { format!("{}\n{text}{CLOSE}", MARK.trim_start()) }
     }
+}
+
+/// Returns the words that a compaction's summary shows, those of the request in progress included, and the messages of
+/// which it shows not all words.
+pub(crate) fn shown_in(compaction: &Compaction) -> (Vec<Quote>, Vec<EntryId>) {
+    let Carried { words, words_left, request_from, .. } = &compaction.carried;
+    let is_request = |entry: EntryId| request_from.is_some_and(|from| entry >= from);
+    let section = compaction.summary.split_once(MARK.trim_start()).map_or("", |(_, rest)| rest);
+    let section = section.split_once(CLOSE).map_or(section, |(section, _)| section);
+    let mut shown: Vec<Quote> = Vec::new();
+    for line in section.trim_start_matches('\n').lines().take_while(|line| !line.starts_with(LEFT_MARK)) {
+        let begun = words.iter().find_map(|quote| {
+            let text = line.strip_prefix(&format!("[{}] ", quote.entry))?;
+            let is_next = shown.last().is_none_or(|last| quote.entry > last.entry);
+            is_next.then(|| Quote { text: text.to_owned(), ..quote.clone() })
+        });
+        if let Some(quote) = begun {
+            shown.push(quote);
+        } else if let Some(last) = shown.last_mut() {
+            last.text.extend(["\n", line]);
+        }
+    }
+    let is_whole = |quote: &Quote| {
+        is_request(quote.entry)
+            || shown.iter().any(|shown| shown.entry == quote.entry && shown.text == escape_tags(&quote.text))
+    };
+    let is_request_whole = compaction.active_request.as_deref().is_none_or(|request| !is_bounded(request));
+    let mut left: Vec<EntryId> =
+        words_left.iter().copied().filter(|entry| !(is_request(*entry) && is_request_whole)).collect();
+    left.extend(words.iter().filter(|quote| !is_whole(quote)).map(|quote| quote.entry));
+    shown.extend(words.iter().filter(|quote| is_request(quote.entry)).cloned());
+    (shown, newest(left))
 }
 
 /// Returns what the user typed; `None` for everything else.

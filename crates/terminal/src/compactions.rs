@@ -122,11 +122,9 @@ pub fn details(details: &CompactionDetails) -> Vec<String> {
     if let Some(recall) = record.recall {
         let added = details.facts_added.len() as u64;
         let missing = details.facts_missing.len() as u64;
+        let kept = recall.facts.saturating_sub(added + missing);
         let facts = count(recall.facts, "fact");
-        add(
-            "facts",
-            format!("{facts}: {} kept, {added} added to the summary, {missing} missing", recall.before),
-        );
+        add("facts", format!("{facts}: {kept} kept, {added} added to the summary, {missing} missing"));
         for (what, facts) in [("added", &details.facts_added), ("missing", &details.facts_missing)] {
             for fact in facts.iter().take(FACTS_MAX) {
                 let text = format!("{} [{}]", one_line(&fact.text, COLUMNS), fact.entry);

@@ -17,6 +17,10 @@ fn fact(entry: u64, text: &str) -> Fact {
     Fact { entry: EntryId(entry), kind: FactKind::Path, text: text.into(), key: String::new(), times: 1 }
 }
 
+fn quote(entry: u64, text: &str) -> Quote {
+    Quote { entry: EntryId(entry), text: text.into(), is_rule: false }
+}
+
 /// A session that grows.
 #[derive(Default)]
 struct Session(Sketch);
@@ -59,14 +63,23 @@ impl Session {
     fn compact(&mut self, replaced: (u64, u64), first_kept: u64, sizes: (u64, u64)) -> EntryId {
         let mut compaction = compaction(
             Some(EntryId(first_kept)),
-            "the summary names a.rs\n\n## Facts\n<facts>\nb.rs\n</facts>",
+            "the summary names a.rs\n\nThe user's own words, with the entry of each:\n<user-words>\n[0] shown in\ntwo \
+             lines\n[1] a par […] shown\n(More of them: recall with entry 1, 2, 3)\n</user-words>\n\n\
+             ## Facts\n<facts>\nb.rs\n</facts>\n\n<read-files>\nd.rs\n</read-files>",
         );
         (compaction.first, compaction.last) = (Some(EntryId(replaced.0)), Some(EntryId(replaced.1)));
         (compaction.tokens_before, compaction.tokens_after) = sizes;
         compaction.model = "test-1".into();
         compaction.carried = Carried {
-            facts: vec![fact(0, "a.rs"), fact(1, "b.rs"), fact(1, "c.rs")],
-            words_left: vec![EntryId(0)],
+            facts: vec![fact(0, "a.rs"), fact(1, "b.rs"), fact(1, "c.rs"), fact(1, "d.rs")],
+            words: vec![
+                quote(0, "shown in\ntwo lines"),
+                quote(1, "a part of it is shown"),
+                quote(2, "carried, not shown"),
+                quote(4, "the request"),
+            ],
+            words_left: vec![EntryId(3), EntryId(5)],
+            request_from: Some(EntryId(4)),
             ..Carried::default()
         };
         let entry = self.0.push(EntryKind::Compaction(Box::new(compaction)), 20);
@@ -178,9 +191,13 @@ fn all_about_a_compaction_says_what_it_replaced_and_what_is_missing() {
     let requests: Vec<u64> = details.replaced.requests.iter().map(|quote| quote.entry.0).collect();
     assert_eq!(requests, [0]);
     let names = |facts: &[Fact]| facts.iter().map(|fact| fact.text.clone()).collect::<Vec<_>>();
-    assert_eq!(names(&details.facts_added), ["b.rs"], "not in the summary but beside it");
+    assert_eq!(names(&details.facts_added), ["b.rs"], "the lists of files are not the ledger");
     assert_eq!(names(&details.facts_missing), ["c.rs"]);
-    assert_eq!(details.words_left, [EntryId(0)]);
+    let words: Vec<(u64, &str)> =
+        details.words.iter().map(|quote| (quote.entry.0, quote.text.as_str())).collect();
+    let expected = [(0, "shown in\ntwo lines"), (1, "a par […] shown"), (4, "the request")];
+    assert_eq!(words, expected, "what the summary shows");
+    assert_eq!(details.words_left, [EntryId(1), EntryId(2), EntryId(3)]);
     assert!(details.summary.starts_with("the summary names a.rs"));
     assert_eq!((details.record.first_kept, details.record.model.as_str()), (Some(EntryId(4)), "test-1"));
     for number in [0, 2, u64::MAX] {

@@ -65,7 +65,7 @@ compaction 2, entry 54: automatic, completed, in effect
                  3  Fix the parser
   kept      everything from entry 41 on
   verbatim  1 message of yours; not as a whole: 9
-  facts     44 facts: 31 kept, 1 added to the summary, 1 missing
+  facts     44 facts: 42 kept, 1 added to the summary, 1 missing
               added    path        src/a.rs [12]
               missing  path        src/b.rs [12]
               `recall` and `greenroom recall` find the missing facts
