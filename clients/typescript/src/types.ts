@@ -302,8 +302,8 @@ export interface CompactionDetailsFields {
   first_kept?: EntryId | null;
   /** The size of the context before, in tokens. */
   tokens_before: number;
-  /** The size of the context after, in tokens. */
-  tokens_after: number;
+  /** The size of the context after, in tokens; `null` if unknown, as in some imported files. */
+  tokens_after?: number | null;
   /** The number of replaced messages. */
   messages_removed: number;
   /** The number of tool results that are sent shorter because of it. */
@@ -429,8 +429,8 @@ export interface CompactionRecordFields {
   first_kept?: EntryId | null;
   /** The size of the context before, in tokens. */
   tokens_before: number;
-  /** The size of the context after, in tokens. */
-  tokens_after: number;
+  /** The size of the context after, in tokens; `null` if unknown, as in some imported files. */
+  tokens_after?: number | null;
   /** The number of replaced messages. */
   messages_removed: number;
   /** The number of tool results that are sent shorter because of it. */
@@ -2676,8 +2676,8 @@ export interface SaidSummary extends SaidFields {
   text: string;
   /** The context before, in tokens. */
   tokens_before: number;
-  /** The context after, in tokens. */
-  tokens_after: number;
+  /** The context after, in tokens; `null` if unknown, as in some imported files. */
+  tokens_after: number | null;
 }
 
 /** A tool. */

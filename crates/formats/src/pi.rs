@@ -215,6 +215,7 @@ impl Reader {
             trigger: if from_hook { Trigger::Hook } else { Trigger::Threshold },
             from_hook,
             tokens_before: count(line, "tokensBefore"),
+            tokens_after: count(line, "tokensAfter"),
             ..self.log.compaction(position.parent, text(line, "summary"))
         }
     }

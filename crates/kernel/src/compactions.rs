@@ -59,8 +59,9 @@ pub struct CompactionRecord {
     pub first_kept: Option<EntryId>,
     /// The size of the context before, in tokens.
     pub tokens_before: u64,
-    /// The size of the context after, in tokens.
-    pub tokens_after: u64,
+    /// The size of the context after, in tokens; `null` if unknown, as in some imported files.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tokens_after: Option<u64>,
     /// The number of replaced messages.
     pub messages_removed: u64,
     /// The number of tool results that are sent shorter because of it.
@@ -190,7 +191,8 @@ pub fn list(entries: &[Arc<Entry>], leaf: Option<EntryId>, cost: &CallCost) -> V
             EntryKind::CompactionUndone { .. } | EntryKind::LeafMoved { .. } => in_effect = None,
             _ => {
                 let Some(record) = in_effect.and_then(|index| records.get_mut(index)) else { continue };
-                let tokens = record.tokens_before.saturating_sub(record.tokens_after);
+                let tokens =
+                    record.tokens_after.map_or(0, |after| record.tokens_before.saturating_sub(after));
                 if let Some(microdollars) = saved_by_call(entry, tokens, cost) {
                     record.saved.calls += 1;
                     record.saved.tokens += tokens;
@@ -287,7 +289,7 @@ fn installed(
             last: None,
             first_kept: None,
             tokens_before: compaction.tokens_before,
-            tokens_after: compaction.tokens_after,
+            tokens_after: compaction.known_tokens_after(),
             messages_removed: compaction.messages_removed,
             results_shortened: 0,
             duration_ms: compaction.duration_ms,
@@ -320,7 +322,7 @@ fn of_end(entry_id: EntryId, at_ms: u64, ended: &CompactionEnded) -> CompactionR
         last: None,
         first_kept: None,
         tokens_before: ended.tokens_before,
-        tokens_after: ended.tokens_after,
+        tokens_after: Some(ended.tokens_after),
         messages_removed: ended.messages_removed,
         results_shortened: 0,
         duration_ms: ended.duration_ms,

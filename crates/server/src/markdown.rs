@@ -64,7 +64,8 @@ pub fn markdown(session: &SessionSummary, conversation: &[Said]) -> String {
                 heading(&mut out, "Summary of an abandoned branch", &at, text)
             }
             Speech::Summary { text, tokens_before, tokens_after, .. } => {
-                let title = format!("Compaction: {tokens_before} → {tokens_after} tokens");
+                let after = tokens_after.map_or_else(|| "?".to_owned(), |tokens| tokens.to_string());
+                let title = format!("Compaction: {tokens_before} → {after} tokens");
                 heading(&mut out, &title, &at, text);
             }
         }

@@ -30,7 +30,7 @@ pub fn line(record: &CompactionRecord) -> String {
         parts.push(format!(
             "{verb} {} → {} tokens",
             tenths(record.tokens_before),
-            tenths(record.tokens_after)
+            record.tokens_after.map_or_else(|| "?".to_owned(), tenths)
         ));
         match record.results_shortened {
             0 => parts.push(count(record.messages_removed, "message")),
@@ -76,7 +76,8 @@ pub fn details(details: &CompactionDetails) -> Vec<String> {
     let mut lines =
         vec![format!("compaction {}, entry {}: {}", record.number, record.entry_id, state(record))];
     let mut add = |name: &str, text: String| lines.push(format!("  {name:<9} {text}"));
-    let mut size = format!("{} → {} tokens", thousands(record.tokens_before), thousands(record.tokens_after));
+    let after = record.tokens_after.map_or_else(|| "?".to_owned(), thousands);
+    let mut size = format!("{} → {after} tokens", thousands(record.tokens_before));
     size.push_str(&format!(", {}", duration(record.duration_ms)));
     if record.waited_ms > 0 {
         size.push_str(&format!(", waited {}", duration(record.waited_ms)));

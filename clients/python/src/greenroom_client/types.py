@@ -295,8 +295,8 @@ class CompactionDetailsFields(t.TypedDict):
     tokens_before: int
     """The size of the context before, in tokens."""
 
-    tokens_after: int
-    """The size of the context after, in tokens."""
+    tokens_after: NotRequired[t.Optional[int]]
+    """The size of the context after, in tokens; `null` if unknown, as in some imported files."""
 
     messages_removed: int
     """The number of replaced messages."""
@@ -395,8 +395,8 @@ class CompactionRecordFields(t.TypedDict):
     tokens_before: int
     """The size of the context before, in tokens."""
 
-    tokens_after: int
-    """The size of the context after, in tokens."""
+    tokens_after: NotRequired[t.Optional[int]]
+    """The size of the context after, in tokens; `null` if unknown, as in some imported files."""
 
     messages_removed: int
     """The number of replaced messages."""
@@ -3633,8 +3633,8 @@ class SaidSummary(SaidFields):
     tokens_before: int
     """The context before, in tokens."""
 
-    tokens_after: int
-    """The context after, in tokens."""
+    tokens_after: t.Optional[int]
+    """The context after, in tokens; `null` if unknown, as in some imported files."""
 
 
 class SaidTool(SaidFields):

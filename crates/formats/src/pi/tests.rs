@@ -198,7 +198,7 @@ fn other_kinds() {
 fn compactions_name_what_they_kept() {
     let user = json!({"type": "message", "message": {"role": "user", "content": "hi"}});
     let compaction = |kept: &str| {
-        json!({"type": "compaction", "summary": "S", "firstKeptEntryId": kept, "tokensBefore": 9, "fromHook": true,
+        json!({"type": "compaction", "summary": "S", "firstKeptEntryId": kept, "tokensBefore": 9, "tokensAfter": 4, "fromHook": true,
             "details": {"readFiles": ["a", "b"], "modifiedFiles": ["b"]}})
     };
     let imported = chain(&[user.clone(), user, compaction("e1"), compaction("e3"), compaction("gone")]);
@@ -212,7 +212,8 @@ fn compactions_name_what_they_kept() {
     let [first, second] = [Some(EntryId(2)), Some(EntryId(3))];
     assert_eq!(before, [(None, None), (first, first), (second, second)]);
     assert_eq!(compactions[0].files, FileOps::new(["a"], ["b"]));
-    assert_eq!((compactions[0].tokens_before, compactions[0].from_hook), (9, true));
+    assert_eq!((compactions[0].tokens_before, compactions[0].tokens_after), (9, 4));
+    assert!(compactions[0].from_hook);
     assert_eq!((compactions[0].trigger, compactions[0].summary.as_str()), (Trigger::Hook, "S"));
 }
 

@@ -178,6 +178,18 @@ fn what_a_hand_off_hides_is_listed_as_cut_without_a_summary() {
     }
 }
 
+/// An imported compaction may not say how large the context was after it.
+#[test]
+fn what_a_compaction_of_unknown_size_saved_is_not_counted() {
+    let mut session = Session::default();
+    session.add("u:10 a:5 u:10 a:5");
+    let imported = Compaction { tokens_before: 142_431, tokens_after: 0, ..compaction(None, "imported") };
+    session.0.push(EntryKind::Compaction(Box::new(imported)), 5);
+    session.answer();
+    assert_eq!(session.lines(), ["1 completed active: 1 calls, 0, $0"]);
+    assert_eq!(session.bill().saved_tokens, 0, "the bill agrees");
+}
+
 #[test]
 fn all_about_a_compaction_says_what_it_replaced_and_what_is_missing() {
     let mut session = Session::default();

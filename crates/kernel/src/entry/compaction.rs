@@ -186,7 +186,7 @@ pub struct Compaction {
     pub is_split_turn: bool,
     /// The context's size before, in tokens.
     pub tokens_before: u64,
-    /// The context's size after, in tokens, as counted before it was installed.
+    /// The context's size after, in tokens, as counted before it was installed; 0 if unknown, as in some imported files.
     pub tokens_after: u64,
     /// The number of messages in the context before.
     pub messages_before: u64,
@@ -209,6 +209,18 @@ pub struct Compaction {
     pub carried: Carried,
     /// How many of the facts are in the new context; `None` without a ledger.
     pub recall: Option<FactRecall>,
+}
+
+impl Compaction {
+    /// Returns the context's size after, in tokens; `None` if unknown.
+    pub fn known_tokens_after(&self) -> Option<u64> {
+        Some(self.tokens_after).filter(|after| *after > 0)
+    }
+
+    /// Returns how many tokens it freed: what each later call saves. 0 if unknown.
+    pub(crate) fn tokens_freed(&self) -> u64 {
+        self.known_tokens_after().map_or(0, |after| self.tokens_before.saturating_sub(after))
+    }
 }
 
 /// A summary in the form of one provider's API, which made it.

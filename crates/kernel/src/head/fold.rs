@@ -54,7 +54,7 @@ impl Head {
                 }
             }
             EntryKind::Compaction(compaction) => {
-                self.saves_tokens = compaction.tokens_before.saturating_sub(compaction.tokens_after);
+                self.saves_tokens = compaction.tokens_freed();
             }
             EntryKind::Prune(prune) => {
                 self.saves_tokens = prune.tokens_before.saturating_sub(prune.tokens_after);

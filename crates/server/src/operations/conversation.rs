@@ -99,8 +99,8 @@ pub enum Speech {
         text: String,
         /// The context before, in tokens.
         tokens_before: u64,
-        /// The context after, in tokens.
-        tokens_after: u64,
+        /// The context after, in tokens; `null` if unknown, as in some imported files.
+        tokens_after: Option<u64>,
     },
 }
 
@@ -148,7 +148,7 @@ impl Said {
                 last: compaction.last,
                 text: compaction.summary.clone(),
                 tokens_before: compaction.tokens_before,
-                tokens_after: compaction.tokens_after,
+                tokens_after: compaction.known_tokens_after(),
             },
             _ => return None,
         };

@@ -37,6 +37,10 @@ fn a_compaction_is_told_in_a_line() {
             "  2  automatic  pruned 142.3k → 21.9k tokens  1 result  12.0 s  undone",
         ),
         (
+            json!({ "tokens_after": null, "recall": null, "cost_microdollars": null, "saved": {} }),
+            "  2  automatic  compacted 142.3k → ? tokens  31 messages  12.0 s  in effect",
+        ),
+        (
             json!({ "outcome": "failed", "reason": "the model is down", "trigger": "manual", "recall": null,
                     "is_active": false, "saved": {} }),
             "  2  manual  failed: the model is down  12.0 s  $0.03",
