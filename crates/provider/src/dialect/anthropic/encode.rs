@@ -187,7 +187,10 @@ pub(super) fn body(
         settings.remove("context_management");
         settings.insert("compaction".to_owned(), compaction);
     }
-    let written = history.write(request, conversation, write_messages)?;
+    // A mark costs a write to the cache, and the messages of a summary's request are never sent again.
+    let marks = if request.purpose == Purpose::Summary { 0 } else { MARKED };
+    let written = history
+        .write(request, conversation, |messages, elements| write_messages(messages, elements, marks))?;
     let before = Before {
         anthropic_version: style.is_vertex.then_some(VERTEX_VERSION),
         model: (!style.is_vertex).then_some(&*request.model),
@@ -354,7 +357,11 @@ fn tool_choice(request: &Request) -> Option<Value> {
 const MARKED: usize = 2;
 
 /// Writes the conversation. Messages of one role in a row become one, as the API requires of results.
-fn write_messages(messages: &[Arc<Message>], elements: &mut Elements) -> serde_json::Result<Needs> {
+fn write_messages(
+    messages: &[Arc<Message>],
+    elements: &mut Elements,
+    marks: usize,
+) -> serde_json::Result<Needs> {
     let mut wire: Vec<WireMessage<'_>> = Vec::with_capacity(messages.len());
     for (first_message, message) in messages.iter().enumerate() {
         let (role, mut content) = match &**message {
@@ -382,14 +389,12 @@ fn write_messages(messages: &[Arc<Message>], elements: &mut Elements) -> serde_j
     // The newest message of the user ends what this request adds to the cache, and the one before it ended what the
     // request before added: it is found there, however many blocks lie between them.
     let (mut marked, mut last_cut) = (0, 0);
-    for (index, message) in wire.iter_mut().enumerate().rev().filter(|(_, message)| message.role == USER) {
+    let of_user = wire.iter_mut().enumerate().rev().filter(|(_, message)| message.role == USER);
+    for (index, message) in of_user.take(marks) {
         if let Some(last) = message.content.last_mut() {
             last.mark();
         }
         (marked, last_cut) = (marked + 1, index);
-        if marked == MARKED {
-            break;
-        }
     }
     if elements.is_continued() && marked < MARKED {
         return Ok(Needs::Beginning);

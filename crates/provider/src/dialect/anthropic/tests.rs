@@ -899,6 +899,24 @@ fn a_longer_conversation_begins_with_the_shorter_one() {
     assert!(compared > 2_000, "{compared}");
 }
 
+/// A breakpoint is written to the cache for a price. The messages of a summary's request are never sent again.
+#[test]
+fn the_messages_of_a_summary_s_request_are_not_cached() {
+    for (purpose, expected) in [(Purpose::Step, 1), (Purpose::Summary, 0), (Purpose::Compaction, 1)] {
+        let mut request = request(vec![
+            Message::user("a transcript"),
+            Message::Assistant(answer(vec![text("Hello")])),
+            Message::user("Write."),
+        ]);
+        if purpose != Purpose::Compaction {
+            request.messages = request.messages.iter().take(1).cloned().collect();
+        }
+        request.purpose = purpose;
+        let marks = body(&request)["messages"].to_string().matches("cache_control").count();
+        assert_eq!(marks, expected, "{purpose:?}");
+    }
+}
+
 /// Checks what the API refuses: blank text, an empty message, results that are not first, a role twice in a row.
 fn check_pairs(sent: &Value) {
     let mut last_role = "assistant";
