@@ -105,6 +105,26 @@ async fn dropping_a_prompt_cancels_its_turn() {
     model.assert_clean();
 }
 
+/// The agent does not end where a steer joins, so a follow-up waits for the next end.
+#[tokio::test(start_paused = true)]
+async fn a_follow_up_waits_for_the_answer_to_a_steer() {
+    let script = vec![Said::text("slow").after_ms(5_000), Said::text("steered"), Said::text("followed")];
+    let model = simulator(Sequence(script), 100_000);
+    let runtime = runtime(&model).await;
+    let session = runtime.open("both", &agent(100_000)).await.unwrap();
+    let prompt = tokio::spawn({
+        let session = session.clone();
+        async move { session.prompt("begin").await }
+    });
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    session.follow_up("after").await.unwrap();
+    session.steer("now").await.unwrap();
+    assert_eq!(prompt.await.unwrap().unwrap().text, "followed");
+    let said: Vec<String> = session.context().await.unwrap().iter().map(|message| message.text()).collect();
+    assert_eq!(said, ["begin", "slow", "now", "steered", "after", "followed"]);
+    model.assert_clean();
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_steer_joins_between_tool_results_and_the_next_call_and_a_follow_up_after_the_answer() {
     let script = vec![Said::call("wait", &json!({})), Said::text("steered"), Said::text("followed")];

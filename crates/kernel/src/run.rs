@@ -287,7 +287,7 @@ pub enum Boundary {
     None,
     /// Steers do: a batch of tool calls is complete.
     Steps,
-    /// Steers and follow-ups do; if there are none, the run ends as completed in the same record.
+    /// Steers do, or, without any, follow-ups; without either, the run ends as completed in the same record.
     End,
 }
 

@@ -51,7 +51,11 @@ impl SessionState {
             Boundary::End => item.delivery != InboxDelivery::Prompt,
         };
         let items = self.inbox.ready(&self.log).filter(joins).filter(|item| self.is_of_run(item.id));
-        let items: Vec<InboxItem> = items.cloned().collect();
+        let mut items: Vec<InboxItem> = items.cloned().collect();
+        if items.iter().any(|item| item.delivery == InboxDelivery::Steer) {
+            // The agent does not end here, so follow-ups wait for the next end.
+            items.retain(|item| item.delivery == InboxDelivery::Steer);
+        }
         for item in &items {
             draft.deliver(item, item.delivery == InboxDelivery::Steer);
             let from = self.inbox.take_from(item.id);
