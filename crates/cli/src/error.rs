@@ -270,15 +270,15 @@ fn advice_for(class: FailureClass) -> Option<&'static str> {
             "it is read from OPENAI_API_KEY, or from the variable that --api-key-env or the provider's api_key_env names",
         ),
         FailureClass::Timeout => Some(text::UNREACHED),
-        FailureClass::Quota => Some("check the account's credit, or use another model or server"),
+        FailureClass::Quota => Some("or use another model or server"),
         FailureClass::RateLimited | FailureClass::Overloaded => Some("try again later"),
         FailureClass::Loading => {
             Some("see the server's log; limits.loading_timeout_s sets how long to wait for it")
         }
-        FailureClass::ContextFloor | FailureClass::RequestTooLargeForRateLimit => {
-            Some("use a model with a larger window, or a shorter prompt")
-        }
-        FailureClass::ContextOverflow
+        FailureClass::RequestTooLargeForRateLimit => Some("use a shorter prompt, or another model or server"),
+        // The texts of these say what to do.
+        FailureClass::ContextFloor
+        | FailureClass::ContextOverflow
         | FailureClass::OutputLimit
         | FailureClass::PayloadTooLarge
         | FailureClass::Malformed

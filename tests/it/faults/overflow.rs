@@ -375,6 +375,10 @@ async fn where_compaction_is_off_the_caller_gets_the_error() {
         }
     }
     assert!(error.as_ref().is_some_and(Error::is_context_overflow), "{error:?}");
+    assert!(
+        error.is_some_and(|error| error.to_string().contains("compaction.enabled")),
+        "the setting is named"
+    );
     assert_eq!(count(&drain(&mut events), "compaction_start"), 0);
     // A manual compaction is possible, and then the session continues.
     assert_eq!(session.compact(CompactOptions::default()).await.unwrap().outcome.as_str(), "completed");

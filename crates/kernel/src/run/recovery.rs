@@ -346,7 +346,12 @@ impl Run {
     }
 
     /// Compacts, a rung lower each time, and retries; or gives up.
-    pub(super) fn compact_for(&mut self, failure: Failure) -> Vec<Effect> {
+    pub(super) fn compact_for(&mut self, mut failure: Failure) -> Vec<Effect> {
+        if !self.may_compact {
+            failure.message.push_str(
+                "; automatic compaction is off (compaction.enabled): compact the conversation by hand, or turn it on",
+            );
+        }
         if !self.may_compact || self.recovery.overflows >= self.limits.overflows_max {
             return self.give_up(failure);
         }

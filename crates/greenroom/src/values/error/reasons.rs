@@ -47,7 +47,7 @@ pub enum PinError {
     },
     /// Too much would be pinned.
     #[error(
-        "the pins would take {tokens} tokens, and this window allows at most {tokens_max}; unpin another entry first"
+        "the pins would take {tokens} tokens, and this window allows at most {tokens_max}; pin a shorter message, or unpin others first"
     )]
     TooLarge {
         /// The size of all pinned messages with this one, in tokens.
