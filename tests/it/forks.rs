@@ -37,6 +37,10 @@ impl Engine for Overtaken {
         Engine::used_key(&self.store, session, key)
     }
 
+    fn used_keys<'a>(&'a self, session: &'a str) -> Answer<'a, Vec<(String, EntryId)>> {
+        Engine::used_keys(&self.store, session)
+    }
+
     fn load<'a>(&'a self, session: &'a str, from: EntryId) -> Answer<'a, Vec<Entry>> {
         Box::pin(async move {
             if self.is_next_late.swap(false, Ordering::SeqCst) {

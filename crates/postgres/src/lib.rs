@@ -195,6 +195,10 @@ impl Engine for Postgres {
         Box::pin(self.shared().used_key(session, key))
     }
 
+    fn used_keys<'a>(&'a self, session: &'a str) -> Answer<'a, Vec<(String, EntryId)>> {
+        Box::pin(self.shared().used_keys(session))
+    }
+
     fn load<'a>(&'a self, session: &'a str, from: EntryId) -> Answer<'a, Vec<Entry>> {
         Box::pin(self.shared().load(session, from))
     }

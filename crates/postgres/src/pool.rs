@@ -28,6 +28,7 @@ const STATEMENTS: &[Sql] = &[
     Sql::Delete,
     Sql::Head,
     Sql::UsedKey,
+    Sql::UsedKeys,
     Sql::Load,
     Sql::Open,
     Sql::Get,

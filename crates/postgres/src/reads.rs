@@ -38,6 +38,13 @@ impl Shared {
         Ok(rows.first().map(|row| EntryId(number(row.get(0)))))
     }
 
+    pub(crate) async fn used_keys(&self, session: &str) -> Result<Vec<(String, EntryId)>, StoreError> {
+        check_session(session)?;
+        let rows = self.read(Sql::UsedKeys, &[&session]).await?;
+        let key = |row: &Row| (String::from_utf8_lossy(row.get(0)).into_owned(), EntryId(number(row.get(1))));
+        Ok(rows.iter().map(key).collect())
+    }
+
     pub(crate) async fn load(&self, session: &str, from: EntryId) -> Result<Vec<Entry>, StoreError> {
         check_session(session)?;
         let before = self.slots.state(session);

@@ -32,6 +32,7 @@ pub(crate) enum Sql {
     Delete,
     Head,
     UsedKey,
+    UsedKeys,
     Load,
     Open,
     Get,
@@ -140,6 +141,10 @@ impl Sql {
             Self::UsedKey => {
                 "select k.first from {s}.key k join {s}.session s on s.id = k.session
                  where k.session = $1::text and k.key = $2::bytea and s.is_there"
+            }
+            Self::UsedKeys => {
+                "select k.key, k.first from {s}.key k join {s}.session s on s.id = k.session
+                 where k.session = $1::text and s.is_there order by k.key"
             }
             Self::Load => {
                 "select coalesce(t.entries, s.entries), s.epoch, e.id, e.body from {s}.session s {newest}

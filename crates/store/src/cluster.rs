@@ -282,6 +282,10 @@ impl Engine for Node {
         Engine::used_key(&self.cluster.store, session, key)
     }
 
+    fn used_keys<'a>(&'a self, session: &'a str) -> Answer<'a, Vec<(String, EntryId)>> {
+        Engine::used_keys(&self.cluster.store, session)
+    }
+
     fn load<'a>(&'a self, session: &'a str, from: EntryId) -> Answer<'a, Vec<Entry>> {
         Engine::load(&self.cluster.store, session, from)
     }

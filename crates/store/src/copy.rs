@@ -4,9 +4,10 @@
 //! is there must be the same, or the beginning of the same, which a copy that was interrupted leaves. So a copy can be
 //! repeated until it is complete.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use greenroom_kernel::{Entry, EntryId, EntryKind, Head};
+use greenroom_kernel::{Entry, EntryId, Head};
 
 use crate::{Batch, Engine, Heads, StoreError, without_loss};
 
@@ -32,7 +33,7 @@ pub struct Copied {
 /// meanwhile. `progress` is called after each session.
 ///
 /// If it fails or is cancelled, the same call continues it. Until it has succeeded, a session in the target may lack its newest
-/// entries, so it must not be used. The keys that are copied are those that an entry of the inbox names.
+/// entries, so it must not be used.
 ///
 /// # Errors
 /// [`StoreError::Unsuitable`] if the target has another session of the same id, or differs after the copy;
@@ -78,28 +79,39 @@ async fn copy_session(
     if let Some((at, _)) = differs {
         return Err(other(session, at));
     }
-    let mut keys = Vec::new();
-    for key in entries.iter().filter_map(key_of) {
-        if let Some(first) = from.used_key(session, key).await? {
-            keys.push((first, key.to_owned()));
+    let keys: BTreeSet<_> = from.used_keys(session).await?.into_iter().collect();
+    let keys_before: BTreeSet<_> = to.used_keys(session).await?.into_iter().collect();
+    // The keys of batches from here on, by the places of their first entries.
+    let mut missing = BTreeMap::<usize, Vec<String>>::new();
+    for (key, first) in keys.difference(&keys_before) {
+        let first = usize::try_from(first.0).unwrap_or(usize::MAX);
+        if first >= before.len() {
+            missing.entry(first).or_default().push(key.clone());
         }
     }
+    let part_head = |end: usize| match end == entries.len() {
+        true => Arc::clone(&head),
+        false => Arc::new(head.without_context(end as u64)),
+    };
     let mut next = before.len();
-    let is_same = next == entries.len() && to.head(session).await?.as_ref() == Some(head.as_ref());
-    while next < entries.len() || !is_same && next == entries.len() {
-        let key = keys.iter().find(|(first, _)| first.0 == next as u64).map(|(_, key)| key.clone());
+    let mut is_done = next == entries.len()
+        && !missing.contains_key(&next)
+        && to.head(session).await?.as_ref() == Some(head.as_ref());
+    while !is_done {
+        let mut begun = missing.remove(&next).unwrap_or_default();
+        let key = begun.pop();
+        // If several batches begin here, all but one have no entries.
+        for key in begun {
+            let batch = Batch { entries: Vec::new(), head: part_head(next), key: Some(key) };
+            to.append(session, batch).await?;
+        }
         // A batch begins wherever a key does.
-        let starts = keys.iter().filter_map(|(first, _)| usize::try_from(first.0).ok());
-        let end = starts.filter(|start| *start > next).min().unwrap_or(entries.len());
+        let end = missing.keys().next().copied().unwrap_or(entries.len());
         let end = end.min(next + ENTRIES_MAX).min(entries.len());
         let part = entries[next..end].iter().cloned().map(Arc::new).collect();
-        let is_last = end == entries.len();
-        let part_head = if is_last { Arc::clone(&head) } else { Arc::new(head.without_context(end as u64)) };
-        to.append(session, Batch { entries: part, head: part_head, key }).await?;
+        to.append(session, Batch { entries: part, head: part_head(end), key }).await?;
         next = end;
-        if is_last {
-            break;
-        }
+        is_done = next == entries.len() && !missing.contains_key(&next);
     }
     copied.sessions += 1;
     copied.entries += (entries.len() - before.len()) as u64;
@@ -117,7 +129,7 @@ async fn check(
     session: &str,
     entries: &[Entry],
     head: Arc<Head>,
-    keys: &[(EntryId, String)],
+    keys: &BTreeSet<(String, EntryId)>,
 ) -> Result<(), StoreError> {
     let there = to.load(session, EntryId(0)).await?;
     let differs = (0..entries.len().max(there.len())).find(|at| entries.get(*at) != there.get(*at));
@@ -127,17 +139,11 @@ async fn check(
     if to.head(session).await? != Some(Head::clone(&without_loss(head))) {
         return Err(other(session, entries.len()));
     }
-    for (first, key) in keys {
-        if to.used_key(session, key).await? != Some(*first) {
-            return Err(other(session, usize::try_from(first.0).unwrap_or(usize::MAX)));
-        }
+    let there: BTreeSet<_> = to.used_keys(session).await?.into_iter().collect();
+    match keys.symmetric_difference(&there).map(|(_, first)| *first).min() {
+        Some(first) => Err(other(session, usize::try_from(first.0).unwrap_or(usize::MAX))),
+        None => Ok(()),
     }
-    Ok(())
-}
-
-/// Returns the key of a batch that an entry names.
-fn key_of(entry: &Entry) -> Option<&str> {
-    if let EntryKind::Inbox { key, .. } = &entry.kind { key.as_deref() } else { None }
 }
 
 fn other(session: &str, at: usize) -> StoreError {

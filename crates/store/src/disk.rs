@@ -184,6 +184,10 @@ impl Disk {
         Ok(self.index.used_key(session, key)?.map(|(first, _)| first))
     }
 
+    pub(crate) fn used_keys(&self, session: &str) -> Result<Vec<(String, EntryId)>, StoreError> {
+        self.index.decoded_keys(session)
+    }
+
     /// Returns the entries from `from` on that are before `until`.
     pub(crate) fn load(
         &self,

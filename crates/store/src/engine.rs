@@ -55,6 +55,13 @@ pub trait Engine: fmt::Debug + Send + Sync + 'static {
     /// Those of [`Engine::head`].
     fn used_key<'a>(&'a self, session: &'a str, key: &'a str) -> Answer<'a, Option<EntryId>>;
 
+    /// Returns all idempotency keys of the session, ordered as bytes, each with the first entry of its batch; none if there
+    /// is no such session.
+    ///
+    /// # Errors
+    /// Those of [`Engine::head`].
+    fn used_keys<'a>(&'a self, session: &'a str) -> Answer<'a, Vec<(String, EntryId)>>;
+
     /// Returns the session's entries from `from` on.
     ///
     /// # Errors
@@ -338,6 +345,11 @@ impl Engine for Store {
     fn used_key<'a>(&'a self, session: &'a str, key: &'a str) -> Answer<'a, Option<EntryId>> {
         let (session, key) = (session.to_owned(), key.to_owned());
         Box::pin(read(self, move |store| store.used_key(&session, &key)))
+    }
+
+    fn used_keys<'a>(&'a self, session: &'a str) -> Answer<'a, Vec<(String, EntryId)>> {
+        let session = session.to_owned();
+        Box::pin(read(self, move |store| store.used_keys(&session)))
     }
 
     fn load<'a>(&'a self, session: &'a str, from: EntryId) -> Answer<'a, Vec<Entry>> {

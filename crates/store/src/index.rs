@@ -530,6 +530,16 @@ impl Index {
         self.range(&key::session(b'k', session, &[]), &key::session(b'k', session, &[0xFF]))
     }
 
+    /// Returns all idempotency keys that the session has used, in order, and the first entry of the batch of each.
+    pub(crate) fn decoded_keys(&self, session: &str) -> Result<Vec<(String, EntryId)>, StoreError> {
+        let decode = |(key, value): Pair| {
+            let name = std::str::from_utf8(key::split(&key)?.1).ok()?.to_owned();
+            Some((name, EntryId(decode_used_key(&value)?.0)))
+        };
+        let keys = self.used_keys(session)?.into_iter().map(decode);
+        keys.collect::<Option<_>>().ok_or_else(|| index_error("an idempotency key does not decode"))
+    }
+
     /// Like [`Self::used_keys`], but only for batches that began at the entry `from` or later: returns the
     /// index's key, and the first entry.
     pub(crate) fn used_keys_from(&self, session: &str, from: u64) -> Result<Vec<(Vec<u8>, u64)>, StoreError> {

@@ -301,6 +301,20 @@ impl Store {
         }
     }
 
+    /// Returns all idempotency keys of the session, ordered as bytes, each with the first entry of its batch; none if there
+    /// is no such session. This blocks on the disk, briefly.
+    ///
+    /// # Errors
+    /// [`StoreError::SessionId`], [`StoreError::Index`], [`StoreError::Closed`].
+    pub fn used_keys(&self, session: &str) -> Result<Vec<(String, EntryId)>, StoreError> {
+        check_session(session)?;
+        match self.inner.as_ref() {
+            Inner::Memory(memory) => Ok(open_memory(memory)?.used_keys(session)),
+            #[cfg(feature = "disk")]
+            Inner::Disk(disk) => disk.used_keys(session),
+        }
+    }
+
     /// Returns the session's entries from `from` on. This blocks on the disk.
     ///
     /// # Errors

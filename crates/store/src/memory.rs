@@ -81,6 +81,13 @@ impl Memory {
         self.sessions.get(session)?.keys.get(key).copied()
     }
 
+    pub(crate) fn used_keys(&self, session: &str) -> Vec<(String, EntryId)> {
+        let keys = self.sessions.get(session).into_iter().flat_map(|known| &known.keys);
+        let mut keys: Vec<_> = keys.map(|(key, first)| (key.clone(), *first)).collect();
+        keys.sort_unstable();
+        keys
+    }
+
     pub(crate) fn load(
         &self,
         session: &str,

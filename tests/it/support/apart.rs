@@ -93,6 +93,11 @@ impl Engine for Apart {
         self.ask(move |on, engine| on.block_on(engine.used_key(&session, &key)))
     }
 
+    fn used_keys<'a>(&'a self, session: &'a str) -> Answer<'a, Vec<(String, EntryId)>> {
+        let session = session.to_owned();
+        self.ask(move |on, engine| on.block_on(engine.used_keys(&session)))
+    }
+
     fn load<'a>(&'a self, session: &'a str, from: EntryId) -> Answer<'a, Vec<Entry>> {
         let session = session.to_owned();
         self.ask(move |on, engine| on.block_on(engine.load(&session, from)))

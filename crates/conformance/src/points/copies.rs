@@ -28,11 +28,21 @@ pub async fn there_and_back(first: &Arc<dyn Engine>, second: &Arc<dyn Engine>, t
             let count = random.below(if number == 7 { 3_000 } else { 5 }) + 1;
             let mut written = batch(next, count, &format!("{session} {next}"), key.as_deref());
             if let Some(key) = key {
-                written.entries[0] = inbox(next, &key);
+                // The prompt of an idle session is a message, which does not name its key.
+                if random.below(2) == 0 {
+                    written.entries[0] = inbox(next, &key);
+                }
                 keys.push((session.clone(), key, next));
             }
             append(first.as_ref(), &session, written).await;
             next += count;
+            if random.below(4) == 0 {
+                // Two keys of batches without entries, which begin where the next batch does.
+                for key in [format!("empty {next}"), format!("also empty {next}")] {
+                    append(first.as_ref(), &session, batch(next, 0, "", Some(&key))).await;
+                    keys.push((session.clone(), key, next));
+                }
+            }
         }
         let titled = Head { title: Some(format!("title {number}")), ..head(next) };
         append(first.as_ref(), &session, Batch { entries: Vec::new(), head: titled.into(), key: None }).await;

@@ -94,6 +94,10 @@ pub async fn keys(fixture: &dyn Fixture) {
             assert_eq!(found, expected.map(EntryId), "{key:?}");
         }
         assert_eq!(engine.used_key("nobody", "one").await.expect("it is read"), None);
+        let all = engine.used_keys(session).await.expect("they are read");
+        let expected = [("one", 0), ("t\0wo", 2), ("three", 3)];
+        assert_eq!(all, expected.map(|(key, first)| (key.to_owned(), EntryId(first))));
+        assert_eq!(engine.used_keys("nobody").await.expect("they are read"), []);
         // Wherever the repetition begins.
         for first in [0, 1, 3, 9] {
             let repeated = engine.append(session, batch(first, 2, "x", Some("one"))).await;
@@ -109,6 +113,7 @@ pub async fn keys(fixture: &dyn Fixture) {
     append(engine.as_ref(), session, batch(3, 1, "d", Some("four"))).await;
     engine.delete(session).await.expect("it is deleted");
     assert_eq!(engine.used_key(session, "one").await.expect("it is read"), None, "keys go with the session");
+    assert_eq!(engine.used_keys(session).await.expect("they are read"), []);
     append(engine.as_ref(), session, batch(0, 1, "new", Some("one"))).await;
     assert_eq!(whole(engine.as_ref(), session).await, ["new"]);
     engine.close().await.expect("it closes");
@@ -342,7 +347,13 @@ pub async fn like_memory(fixture: &dyn Fixture) {
             14 => (shown(engine.head(session).await), shown(model.head(session).await)),
             15 => {
                 let key = format!("key {}", random.below(8));
-                (shown(engine.used_key(session, &key).await), shown(model.used_key(session, &key).await))
+                match random.below(2) {
+                    0 => (shown(engine.used_keys(session).await), shown(model.used_keys(session).await)),
+                    _ => (
+                        shown(engine.used_key(session, &key).await),
+                        shown(model.used_key(session, &key).await),
+                    ),
+                }
             }
             16 => {
                 let ids: Vec<_> = (0..random.below(4)).map(|_| EntryId(random.below(entries + 1))).collect();
