@@ -201,6 +201,47 @@ async fn a_session_that_is_deleted_and_begun_again_is_followed_from_its_beginnin
     assert_eq!(*follow.position(), follow.position().only("s"), "what is gone is forgotten");
 }
 
+/// Checks that a follower is told the end of a session that sleeps in a store, once, as it is asked to follow.
+async fn check_told_of_deletion(follow: impl AsyncFnOnce(&Runtime) -> Follow) {
+    let model = simulator(Echo, 100_000);
+    let store = store();
+    let runtime = start(&model, &store).await;
+    for id in ["gone", "kept"] {
+        let session = runtime.open(id, &agent(100_000)).await.unwrap();
+        session.set_label("tenant", "a").await.unwrap();
+        session.prompt("one").await.unwrap();
+    }
+    runtime.shutdown().await.unwrap();
+    let runtime = start_at(&model, &reopened(&store), 1).await;
+    let created_at_ms = runtime.summary("gone").await.unwrap().unwrap().created_at_ms;
+    let entries = runtime.summary("gone").await.unwrap().unwrap().entries;
+    let mut follow = follow(&runtime).await;
+    drained(&mut follow).await;
+    runtime.delete("gone").await.unwrap();
+    let told = drained(&mut follow).await;
+    let [event] = &told[..] else { panic!("{told:?}") };
+    assert!(matches!(event.kind, EventKind::SessionDeleted { reason: None }), "{event:?}");
+    let position = (&*event.session, event.session_created_at_ms, event.seq);
+    assert_eq!(position, ("gone", created_at_ms, entries - 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn followers_are_told_of_the_end_of_a_session_that_sleeps() {
+    check_told_of_deletion(async |runtime| runtime.follow(Position::default())).await;
+    check_told_of_deletion(async |runtime| runtime.follow(Position::default()).from_now().await.unwrap())
+        .await;
+    check_told_of_deletion(async |runtime| {
+        let session = runtime.session("gone").await.unwrap();
+        session.follow(Position::default()).from_now().await.unwrap()
+    })
+    .await;
+    check_told_of_deletion(async |runtime| runtime.follow(Position::default()).label("tenant", "a")).await;
+    check_told_of_deletion(async |runtime| {
+        runtime.follow(Position::default()).label("tenant", "a").from_now().await.unwrap()
+    })
+    .await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn only_sessions_with_a_label_are_followed() {
     let model = simulator(Echo, 100_000);

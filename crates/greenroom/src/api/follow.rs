@@ -56,8 +56,18 @@ pub struct Follow {
     ready: VecDeque<Delivery>,
     /// What was in progress, until newer events come: the subscription repeats its events.
     joined: HashMap<Arc<str>, InProgress>,
-    /// Whether a session with this creation time has the labels.
-    members: HashMap<Arc<str>, (u64, bool)>,
+    /// Which sessions have the labels, as far as it is known.
+    members: HashMap<Arc<str>, Membership>,
+}
+
+/// Whether a session has the labels.
+#[derive(Debug, Clone, Copy)]
+struct Membership {
+    /// When the session was created: a new one may have the id of a deleted one.
+    created_at_ms: u64,
+    is_member: bool,
+    /// Whether it is a sub-agent's, which also has the labels of the sessions above it.
+    is_below: bool,
 }
 
 /// The sessions that are followed.
@@ -346,6 +356,15 @@ impl Follow {
     async fn join(&mut self, sessions: Vec<SessionSummary>) -> Result<()> {
         let is_all = self.scope.session.is_none() && self.scope.labels.is_empty();
         self.position.learn(&sessions, is_all);
+        if !self.scope.labels.is_empty() {
+            // The labels of one that is deleted cannot be read any more.
+            let known = sessions.iter().take(MEMBERS_MAX).map(|session| {
+                let is_below = session.parent.is_some();
+                let known = Membership { created_at_ms: session.created_at_ms, is_member: true, is_below };
+                (Arc::from(session.id.as_str()), known)
+            });
+            self.members = known.collect();
+        }
         let live = self.live().await;
         for session in sessions {
             let id = Arc::from(session.id.as_str());
@@ -451,15 +470,17 @@ impl Follow {
         }
         let is_label = |record: &Record| matches!(record, Record::SessionLabel { name, .. } if self.scope.labels.contains_key(name));
         let changes = matches!(&event.kind, EventKind::Recorded { record, .. } if is_label(record));
-        // A label counts for the sub-agents below, too.
-        if changes || self.members.len() >= MEMBERS_MAX {
+        if changes {
+            // A label counts for the sub-agents below, too.
+            self.members.retain(|id, known| !known.is_below && *id != event.session);
+        } else if self.members.len() >= MEMBERS_MAX && !self.members.contains_key(&event.session) {
             self.members.clear();
         }
         let created_at_ms = event.session_created_at_ms;
-        if let Some((of, is_member)) = self.members.get(&event.session)
-            && *of == created_at_ms
+        if let Some(known) = self.members.get(&event.session)
+            && known.created_at_ms == created_at_ms
         {
-            return Ok(*is_member);
+            return Ok(known.is_member);
         }
         let (store, is_exact) = (&*self.deps.store, self.is_exact);
         let is_member = has_labels(store, &event.session, &self.scope.labels).await?;
@@ -468,7 +489,8 @@ impl Follow {
             true => family::below(store, &event.session).await?,
             false => Vec::new(),
         };
-        self.members.insert(Arc::clone(&event.session), (created_at_ms, is_member));
+        let known = Membership { created_at_ms, is_member, is_below: event.parent.is_some() };
+        self.members.insert(Arc::clone(&event.session), known);
         if changes && is_member && !is_exact {
             self.position.begin(event);
         }

@@ -18,7 +18,7 @@ use greenroom_kernel::question::{Asker, GivenAnswer, KnownQuestion, Question, Qu
 use greenroom_kernel::run::{AbortCause, Boundary, Size, Verdict};
 use greenroom_kernel::settings::{CompactOptions, CompactionSettings};
 use greenroom_kernel::usage::{ContextUsage, Ratio, RequestFrame};
-use greenroom_kernel::{Entry, Failure, Messages, Usage};
+use greenroom_kernel::{Entry, Failure, Head, Messages, Usage};
 use greenroom_provider::{ModelSettings, ProviderError, ResentReasoning};
 use greenroom_tools::AskError;
 use tokio::sync::{OwnedSemaphorePermit, SetOnce, oneshot};
@@ -154,10 +154,10 @@ pub(crate) struct AmendRequest {
 
 /// The result of an operation in the store on a session without actors, and the waiting callers.
 pub(crate) enum HeldWork {
-    /// It was to be deleted.
-    Delete { result: Result<()>, replies: Vec<ReplyTo<()>> },
-    /// It was to be deleted if it had not changed. The result is whether it was.
-    DeleteUnused { result: Result<bool>, reason: DeletionReason, reply: ReplyTo<bool> },
+    /// It was to be deleted. The result is its last head.
+    Delete { result: Result<Box<Head>>, replies: Vec<ReplyTo<()>> },
+    /// It was to be deleted if it had not changed. The result is its last head if it was.
+    DeleteUnused { result: Result<Option<Box<Head>>>, reason: DeletionReason, reply: ReplyTo<bool> },
     /// It was to be changed.
     Amend { result: Result<usize>, reply: ReplyTo<usize> },
 }

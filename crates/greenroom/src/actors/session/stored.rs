@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use greenroom_kernel::log::Amendment;
 use greenroom_kernel::usage::{ContextUsage, Measured, Tracker};
-use greenroom_kernel::{EntryId, Message};
+use greenroom_kernel::{EntryId, Head, Message};
 use greenroom_store::Batch;
 
 use super::definition::Definition;
@@ -85,25 +85,29 @@ async fn context(deps: &Arc<Deps>, id: &Arc<str>, agent: Option<Arc<Agent>>) -> 
     Ok(messages.iter().map(|message| resent.strip(message).into_owned()).collect())
 }
 
-/// Deletes a session without actors.
-pub(crate) async fn delete(deps: &Arc<Deps>, id: Arc<str>) -> Result<()> {
+/// Deletes a session without actors. Returns its last head.
+pub(crate) async fn delete(deps: &Arc<Deps>, id: Arc<str>) -> Result<Box<Head>> {
     ownership::claim(deps, &id).await?;
-    if deps.store.head(&id).await?.is_none() {
+    let Some(head) = deps.store.head(&id).await? else {
         ownership::release(deps, &id).await;
         return Err(Error::NoSession { session: id.to_string() });
-    }
+    };
     deps.store.delete(&id).await?;
     deps.note_deletion(&id);
-    Ok(())
+    Ok(Box::new(head))
 }
 
-/// Deletes a session without actors if it has this many entries. Returns whether it did.
-pub(crate) async fn delete_unchanged(deps: &Arc<Deps>, id: Arc<str>, entries: u64) -> Result<bool> {
+/// Deletes a session without actors if it has this many entries. Returns its last head, or `None` if it has changed.
+pub(crate) async fn delete_unchanged(
+    deps: &Arc<Deps>,
+    id: Arc<str>,
+    entries: u64,
+) -> Result<Option<Box<Head>>> {
     let head = deps.store.head(&id).await?;
     if head.is_none_or(|head| head.entries != entries) {
-        return Ok(false);
+        return Ok(None);
     }
-    delete(deps, id).await.map(|()| true)
+    delete(deps, id).await.map(Some)
 }
 
 /// Changes a session without actors. Returns how many inputs were withdrawn.

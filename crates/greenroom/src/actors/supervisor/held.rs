@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use greenroom_kernel::Head;
 use ractor::ActorRef;
 
 use super::phase::{Phase, Supervised, Wanted};
@@ -131,16 +132,16 @@ impl SupervisorState {
                 let _ = reply.send(result);
                 self.go_on(myself, id, wanted);
             }
-            HeldWork::Delete { result: Ok(()), replies } => {
-                self.deleted(myself, id, wanted, None);
+            HeldWork::Delete { result: Ok(head), replies } => {
+                self.deleted(myself, id, &head, wanted, None);
                 tell_all(replies, || Ok(()));
             }
-            HeldWork::DeleteUnused { result: Ok(true), reason, reply } => {
-                self.deleted(myself, id, wanted, Some(reason));
+            HeldWork::DeleteUnused { result: Ok(Some(head)), reason, reply } => {
+                self.deleted(myself, id, &head, wanted, Some(reason));
                 let _ = reply.send(Ok(true));
             }
             HeldWork::DeleteUnused { result, reply, .. } => {
-                let _ = reply.send(result);
+                let _ = reply.send(result.map(|_| false));
                 self.go_on(myself, id, wanted);
             }
             HeldWork::Delete { result: Err(error), replies } => {
@@ -150,16 +151,19 @@ impl SupervisorState {
         }
     }
 
-    /// Handles that a held session was deleted.
+    /// Handles that a held session with this last head was deleted.
     fn deleted(
         &mut self,
         myself: &ActorRef<SupervisorMessage>,
         id: &Arc<str>,
+        head: &Head,
         wanted: Wanted,
         reason: Option<DeletionReason>,
     ) {
         if let Some(Supervised { shared, .. }) = self.sessions.remove(id) {
             shared.mark_deleted();
+            // Nothing was published of one that slept: without its place, followers would take the event for another's.
+            shared.start_broadcast(head.entries, head.created_at_ms);
             shared.publish(&self.deps.bus, EventKind::SessionDeleted { reason });
             shared.set_actor(None);
         }
