@@ -260,6 +260,11 @@ pub trait Operation: Serialize + DeserializeOwned + JsonSchema + Send + Sync + S
         None
     }
 
+    /// Its idempotency key.
+    fn key(&self) -> Option<&str> {
+        None
+    }
+
     /// The session that it creates.
     fn creates(&self) -> Option<&str> {
         if Self::ACCESS == Access::Create { self.session_id() } else { None }
@@ -288,6 +293,8 @@ pub trait Call: Send + Sync {
     fn outcome(&self) -> &'static str;
     /// As [`Operation::session_id`].
     fn session_id(&self) -> Option<&str>;
+    /// As [`Operation::key`].
+    fn key(&self) -> Option<&str>;
     /// As [`Operation::creates`].
     fn creates(&self) -> Option<&str>;
     /// As [`Operation::DELETES`].
@@ -309,6 +316,10 @@ impl<O: Operation> Call for CallOf<O> {
 
     fn session_id(&self) -> Option<&str> {
         self.0.session_id()
+    }
+
+    fn key(&self) -> Option<&str> {
+        self.0.key()
     }
 
     fn creates(&self) -> Option<&str> {

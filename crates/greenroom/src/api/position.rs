@@ -38,7 +38,7 @@ pub struct Position {
 struct Named {
     created_at_ms: u64,
     next: u64,
-    /// When the event before `next` was recorded. In a text, it is not known: later than everything.
+    /// When the event before `next` was recorded. If it is not known, as in a text: later than everything.
     at_ms: u64,
 }
 
@@ -68,6 +68,12 @@ impl Position {
         let mut position = Self::default();
         position.pass(event);
         position
+    }
+
+    /// Returns the position before this event of a session alone.
+    pub(crate) fn before(id: &Arc<str>, created_at_ms: u64, next: u64) -> Self {
+        let named = Named { created_at_ms, next, at_ms: u64::MAX };
+        Self { watermark_ms: 0, sessions: BTreeMap::from([(Arc::clone(id), named)]) }
     }
 
     /// Reads the text of a position; `None` if it is not one.

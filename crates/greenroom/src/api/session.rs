@@ -619,6 +619,18 @@ impl SessionHandle {
         Follow::one(&self.door.deps, &self.door.shared.id, from)
     }
 
+    /// Returns the position before the events of the prompt with this idempotency key, for [`Self::follow`]; `None` if no
+    /// prompt had it.
+    ///
+    /// # Errors
+    /// [`Error::Store`].
+    pub async fn position_of_key(&self, key: &str) -> Result<Option<Position>> {
+        let (store, id) = (&self.door.deps.store, &self.door.shared.id);
+        let Some(first) = store.used_key(id, key).await? else { return Ok(None) };
+        let head = store.head(id).await?;
+        Ok(head.map(|head| Position::before(id, head.created_at_ms, first.0)))
+    }
+
     /// Subscribes to the events of the caller's own run from now on, at the reader's pace.
     pub(crate) fn subscribe_to_run(&self, link: &Arc<RunLink>) -> Subscription {
         self.door.deps.bus.subscribe_to_run(Filter::session(Arc::clone(&self.door.shared.id)), link)

@@ -264,7 +264,7 @@ async fn perform(
 ) -> Result<Done, Refusal> {
     let scope: CallScope = shared.admit(&*call, route, bearer).await?;
     let follow = match (&scope.session, beginning) {
-        (Some(session), Some(beginning)) => Some(Box::new(beginning.follow(session).await?)),
+        (Some(session), Some(beginning)) => Some(Box::new(beginning.follow(session, call.key()).await?)),
         _ => None,
     };
     let created =

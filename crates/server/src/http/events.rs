@@ -129,7 +129,8 @@ fn position(named: Option<String>) -> Result<Option<Position>, Refusal> {
     })
 }
 
-/// Where the stream of work begins: behind the client's position, or now.
+/// Where the stream of work begins: behind the client's position; without one, at the prompt that had the same key before,
+/// or now.
 #[derive(Debug)]
 pub(super) struct Beginning(Option<Position>);
 
@@ -138,11 +139,17 @@ impl Beginning {
         position(last_event_id(received)).map(Self)
     }
 
-    pub(super) async fn follow(self, session: &SessionHandle) -> Result<Follow, Error> {
-        match self.0 {
-            Some(position) => Ok(session.follow(position)),
-            None => session.follow(Position::default()).from_now().await,
+    pub(super) async fn follow(self, session: &SessionHandle, key: Option<&str>) -> Result<Follow, Error> {
+        if let Some(position) = self.0 {
+            return Ok(session.follow(position));
         }
+        // First, so that a prompt that is recorded meanwhile is not missed.
+        let from_now = session.follow(Position::default()).from_now().await?;
+        let repeated = match key {
+            Some(key) => session.position_of_key(key).await?,
+            None => None,
+        };
+        Ok(repeated.map_or(from_now, |position| session.follow(position)))
     }
 }
 

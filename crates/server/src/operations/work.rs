@@ -125,6 +125,10 @@ impl Operation for PromptSession {
         Some(&self.session_id)
     }
 
+    fn key(&self) -> Option<&str> {
+        self.key.as_deref()
+    }
+
     async fn perform(self, scope: CallScope) -> Performed<Self> {
         let Self { session_id, text, key, images, settings, output_schema, cost_limit_usd, timeout_s } = self;
         let prompt = prompt(text, &images)?;

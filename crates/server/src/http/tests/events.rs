@@ -403,6 +403,14 @@ async fn a_prompt_that_is_sent_again_streams_what_its_client_missed() {
         }
         assert_eq!((numbers, end.as_deref()), (vec![0, 1, 2], Some("result")), "after {seen}");
     }
+    // One that lost the stream before its first id knows no position. The events of other prompts are not its own.
+    prompt(&server, TOKEN, "a", "another").await;
+    let mut again = Reader::of(stream(None).await);
+    let mut numbers = Vec::new();
+    while let Some(told) = again.next().await {
+        numbers.extend(told.id.as_ref().and_then(|_| told.data["seq"].as_u64()));
+    }
+    assert_eq!(numbers, [0, 1, 2, 3, 4, 5]);
     let refused = stream(Some("?")).await;
     assert_eq!(refused.status(), StatusCode::BAD_REQUEST);
     simulator.assert_clean();
