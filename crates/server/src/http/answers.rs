@@ -55,7 +55,16 @@ impl HttpProblem {
 
     /// An error of the runtime.
     pub(super) fn of(error: &Error) -> Self {
-        Self::new(status_of(error), Problem::from(error))
+        let mut problem = Problem::from(error);
+        if let Error::Store(store) = error
+            && let StoreError::Quarantined { session, .. } | StoreError::Damaged { session, .. } = &**store
+        {
+            let remedy = format!(
+                "; in a store of files, `greenroom store accept-loss {session}` lets the session continue without what is lost"
+            );
+            problem.message.push_str(&remedy);
+        }
+        Self::new(status_of(error), problem)
     }
 
     fn into_answer(self) -> Response {
@@ -180,7 +189,9 @@ pub(super) fn store_status(error: &StoreError) -> StatusCode {
     match error {
         StoreError::SessionId { .. } | StoreError::TooLarge { .. } => StatusCode::BAD_REQUEST,
         StoreError::NotFound { .. } => StatusCode::NOT_FOUND,
-        StoreError::Quarantined { .. } | StoreError::UnknownLoss { .. } => StatusCode::CONFLICT,
+        StoreError::Quarantined { .. } | StoreError::Damaged { .. } | StoreError::UnknownLoss { .. } => {
+            StatusCode::CONFLICT
+        }
         StoreError::Elsewhere { .. } => StatusCode::MISDIRECTED_REQUEST,
         StoreError::Closed
         | StoreError::Fenced { .. }

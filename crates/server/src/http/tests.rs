@@ -14,7 +14,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
-use super::answers::store_status;
+use super::answers::{HttpProblem, store_status};
 use super::{HttpOptions, HttpServer, check_token};
 
 mod access;
@@ -523,16 +523,21 @@ async fn a_deleted_session_is_gone_and_so_are_its_bytes() {
 }
 
 #[test]
-fn a_store_that_is_damaged_is_not_the_clients_fault() {
+fn a_damaged_session_is_a_conflict_that_names_its_remedy() {
     let session = || "a".to_owned();
-    for (error, status) in [
-        (StoreError::SessionId { session: session(), reason: "why" }, 400),
-        (StoreError::NotFound { session: session() }, 404),
-        (StoreError::Quarantined { session: session(), from: EntryId(3) }, 409),
-        (StoreError::Damaged { session: session(), entry: EntryId(3) }, 500),
-        (StoreError::Closed, 503),
+    for (error, status, remedy) in [
+        (StoreError::SessionId { session: session(), reason: "why" }, 400, None),
+        (StoreError::NotFound { session: session() }, 404, None),
+        (StoreError::Quarantined { session: session(), from: EntryId(3) }, 409, Some("accept-loss a`")),
+        (StoreError::Damaged { session: session(), entry: EntryId(3) }, 409, Some("accept-loss a`")),
+        (StoreError::UnknownLoss { segment: 7 }, 409, Some("accept-loss --segment 7`")),
+        (StoreError::Closed, 503, None),
     ] {
         assert_eq!(store_status(&error), status, "{error}");
+        let problem = json!(HttpProblem::of(&error.into()));
+        let detail = problem["detail"].as_str().unwrap();
+        assert_eq!(detail.matches("accept-loss").count(), usize::from(remedy.is_some()), "{detail}");
+        assert!(remedy.is_none_or(|remedy| detail.contains(remedy)), "{detail}");
     }
 }
 

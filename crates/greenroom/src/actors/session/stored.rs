@@ -7,10 +7,10 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use greenroom_kernel::log::Amendment;
+use greenroom_kernel::log::{Amendment, Log};
 use greenroom_kernel::usage::{ContextUsage, Measured, Tracker};
 use greenroom_kernel::{EntryId, Head, Message};
-use greenroom_store::Batch;
+use greenroom_store::{Batch, StoreError};
 
 use super::definition::Definition;
 use super::opening::{read_log, session_limits};
@@ -34,7 +34,10 @@ pub(crate) async fn state(
     agent: Option<Arc<Agent>>,
 ) -> Result<State> {
     let id = &shared.id;
-    let log = read_log(deps, id).await?;
+    let log = match read_log(deps, id).await {
+        Err(Error::Store(error)) => return damaged_state(deps, id, &error).await,
+        log => log?,
+    };
     let head = log.head();
     let Some(agent) = agent else {
         let measured = Measured { usage_tokens: 0, trailing_tokens: head.context_tokens };
@@ -53,6 +56,24 @@ pub(crate) async fn state(
         |items: &HashSet<EntryId>| log.inbox().iter().filter(|item| items.contains(&item.id)).count();
     let held_back = shared.published().held_back.map_or(state.held_back, |items| is_held_back(&items));
     Ok(State { held_back, compacts_at, ..state })
+}
+
+/// Returns the state of a session whose log cannot be read, by its head.
+///
+/// # Errors
+/// The error, unless it is that entries are damaged or lost.
+async fn damaged_state(deps: &Arc<Deps>, id: &Arc<str>, error: &Arc<StoreError>) -> Result<State> {
+    let StoreError::Damaged { entry, .. } = &**error else { return Err(Error::Store(Arc::clone(error))) };
+    let Some(head) = deps.store.head(id).await? else {
+        return Err(Error::NoSession { session: id.to_string() });
+    };
+    let (waiting, is_unanswered) = (head.inbox.len(), head.open_run.is_some() || head.interrupted.is_some());
+    let lost_from = head.lost_from.or(Some(*entry));
+    let log = Log::open(head, &[], &[], deps.call_cost(None));
+    let measured = Measured { usage_tokens: 0, trailing_tokens: log.head().context_tokens };
+    let context = ContextUsage::new(measured, log.window());
+    let state = state_by_log(id, &log, &log.head().model, context);
+    Ok(State { waiting, is_unanswered, lost_from, ..state })
 }
 
 /// Checks whether a session could work with this agent.
