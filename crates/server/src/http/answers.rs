@@ -67,6 +67,20 @@ impl HttpProblem {
         Self::new(status_of(error), problem)
     }
 
+    /// The failure of work that was recorded before, and may be continued by another process. Without a key, the same
+    /// request would be other work.
+    pub(super) fn of_recorded(error: &Error, is_repeatable: bool) -> Self {
+        let mut problem = Self::of(error);
+        if problem.status == StatusCode::SERVICE_UNAVAILABLE.as_u16() {
+            problem.retryable &= is_repeatable;
+            problem.detail.push_str(
+                "; what was sent is recorded, and may still be answered: read the session, or repeat the request with its \
+                 Idempotency-Key",
+            );
+        }
+        problem
+    }
+
     fn into_answer(self) -> Response {
         let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let mut response = Response::new(Body::from(json!(&self).to_string()));
@@ -93,18 +107,9 @@ impl Refusal {
 }
 
 impl Refusal {
-    /// The failure of work that was recorded before, and may be continued by another process. Without a key, the same
-    /// request would be other work.
+    /// As [`HttpProblem::of_recorded`].
     pub(super) fn of_recorded(error: &Error, is_repeatable: bool) -> Self {
-        let mut problem = HttpProblem::of(error);
-        if problem.status == StatusCode::SERVICE_UNAVAILABLE.as_u16() {
-            problem.retryable &= is_repeatable;
-            problem.detail.push_str(
-                "; what was sent is recorded, and may still be answered: read the session, or repeat the request with its \
-                 Idempotency-Key",
-            );
-        }
-        Self(Box::new(problem.into_answer()))
+        Self(Box::new(HttpProblem::of_recorded(error, is_repeatable).into_answer()))
     }
 }
 

@@ -225,7 +225,7 @@ async fn call(
     let accepted = accepted.await.map_err(|_| interrupted())??;
     match (wish, follow) {
         (Wish::Events, Some(follow)) => {
-            let work = events::Work { accepted, ended, session };
+            let work = events::Work { accepted, ended, session, is_repeatable };
             Ok(events::of_work(shared, *follow, work, &received.connection, place))
         }
         (Wish::Acceptance, _) => {

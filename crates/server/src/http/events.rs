@@ -158,6 +158,8 @@ pub(super) struct Work {
     pub(super) accepted: Value,
     pub(super) ended: JoinHandle<Result<Value, Error>>,
     pub(super) session: String,
+    /// Whether the same request can be sent again, because it has a key.
+    pub(super) is_repeatable: bool,
 }
 
 /// The answer to a prompt or a compaction as a stream: `accepted`, the session's events from its [`Beginning`] on, and
@@ -215,7 +217,7 @@ impl Streamed {
         let ended = ended.unwrap_or(Err(Error::Interrupted { session }));
         let last = match ended {
             Ok(outcome) => named("result", &outcome),
-            Err(error) => named("problem", &json!(HttpProblem::of(&error))),
+            Err(error) => self.problem(&error),
         };
         // What was published before the outcome comes before it.
         let mut text = String::new();
@@ -229,6 +231,14 @@ impl Streamed {
         Piece::Last(text + &last)
     }
 
+    fn problem(&self, error: &Error) -> String {
+        let problem = match &self.work {
+            Some(work) => HttpProblem::of_recorded(error, work.is_repeatable),
+            None => HttpProblem::of(error),
+        };
+        named("problem", &json!(problem))
+    }
+
     fn piece(&mut self, next: Result<Option<Delivery>, Error>) -> Piece {
         let has_failed = std::mem::replace(&mut self.has_failed, next.is_err());
         match next {
@@ -239,7 +249,7 @@ impl Streamed {
             Ok(Some(Delivery::Gap { .. })) => Piece::Text(format!("data: {}\n\n", json!({ "type": "gap" }))),
             Ok(None) => Piece::End,
             Err(error) => {
-                let problem = named("problem", &json!(HttpProblem::of(&error)));
+                let problem = self.problem(&error);
                 // One session that cannot be read does not end the stream of the others.
                 let continues = matches!(error, Error::Store(_)) && !has_failed;
                 if continues { Piece::Text(problem) } else { Piece::Last(problem) }

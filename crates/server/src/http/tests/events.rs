@@ -458,7 +458,10 @@ async fn a_stop_tells_each_of_many_prompts_its_end() {
     let server = serve(&runtime, |_| {}).await;
     let mut readers = Vec::new();
     for number in 0..24 {
-        let params = json!({ "session_id": format!("session-{number}"), "text": "question" });
+        let mut params = json!({ "session_id": format!("session-{number}"), "text": "question" });
+        if number % 2 == 0 {
+            params["key"] = json!("k");
+        }
         let request = request(&server, "session/prompt", &params).bearer_auth(TOKEN);
         let mut reader = Reader::of(request.header("accept", "text/event-stream").send().await.unwrap());
         reader.until("step_start").await;
@@ -483,6 +486,9 @@ async fn a_stop_tells_each_of_many_prompts_its_end() {
         let last = last.await.unwrap();
         let (name, kind) = (last.name.as_deref(), &last.data["kind"]);
         assert_eq!((name, kind), (Some("problem"), &json!("interrupted")), "{number}: {last:?}");
+        // As in the answer without a stream: without a key, the same request would be other work.
+        assert_eq!(last.data["retryable"], number % 2 == 0, "{number}: {last:?}");
+        assert!(last.data["detail"].as_str().unwrap().contains("what was sent is recorded"), "{last:?}");
     }
 }
 
