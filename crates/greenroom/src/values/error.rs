@@ -41,7 +41,7 @@ pub enum Error {
         reason: String,
     },
     /// The reply did not arrive within the time limit. The run was aborted; partial output is kept.
-    #[error("no reply came within {timeout:?}; the run was aborted")]
+    #[error("no reply came within {}; the run was aborted", in_seconds(.timeout))]
     TimedOut {
         /// The time limit.
         timeout: std::time::Duration,
@@ -638,6 +638,11 @@ fn known_validators(known: &[String]) -> String {
         [] => "it has none: give it one with `Agent::validator`".to_owned(),
         known => format!("it has {}", known.join(", ")),
     }
+}
+
+/// Formats a time limit: a limit of zero is `0s`, not `0ns`.
+fn in_seconds(timeout: &std::time::Duration) -> String {
+    if timeout.is_zero() { "0s".to_owned() } else { format!("{timeout:?}") }
 }
 
 fn how_ended(end: Option<&QuestionEnd>) -> String {

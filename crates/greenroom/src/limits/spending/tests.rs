@@ -80,6 +80,38 @@ fn a_used_up_limit_says_when_a_part_of_it_is_free() {
     assert_eq!(window.left(NOW + 61 * MINUTE), 600);
 }
 
+/// Checks what is said of a limit at minutes after something was spent, or not.
+#[track_caller]
+fn check_said(limit: u64, period: Period, spent: u64, said: &[(u64, &str)]) {
+    // The beginning of a part of any period.
+    let now = NOW - NOW % Period::Day.ms();
+    let mut window = Window::new(limit, period, Default::default());
+    window.add(spent, now);
+    for (minute, expected) in said {
+        assert_eq!(window.reached("the runtime", now + minute * MINUTE), *expected, "minute {minute}");
+    }
+}
+
+#[test]
+fn a_limit_that_no_call_fits_promises_nothing() {
+    let nothing = "the runtime has a cost limit of $0.00 an hour, which is below the cost of one call";
+    check_said(0, Period::Hour, 0, &[(0, nothing), (90, nothing)]);
+    let small = "the runtime has a cost limit of $0.0001 a day, which is below the cost of one call";
+    // What was spent has left the period.
+    check_said(100, Period::Day, 0, &[(0, small)]);
+    check_said(100, Period::Day, 100, &[(3_000, small)]);
+    let reached = "the runtime reached its cost limit of $0.0001 a day; part of it is free again within ";
+    for (minute, expected) in [
+        (0, "24 hours"),
+        (23, "23 hours 37 minutes"),
+        (1_376, "1 hour 4 minutes"),
+        (1_380, "1 hour"),
+        (1_439, "1 minute"),
+    ] {
+        check_said(100, Period::Day, 100, &[(minute, &format!("{reached}{expected}"))]);
+    }
+}
+
 #[test]
 fn a_damaged_form_counts_what_can_be_read() {
     let spent = |text: &str| serde_json::from_str(text).expect("it can be read");

@@ -71,14 +71,14 @@ impl Window {
         self.limit.saturating_sub(self.sum(now_ms))
     }
 
-    /// Says that `whose` limit is used up.
+    /// Says that `whose` limit is used up, or too low for any call.
     pub(crate) fn reached(&self, whose: &str, now_ms: u64) -> String {
-        format!(
-            "{whose} reached its cost limit of {} {}; part of it is free again within {} minutes",
-            dollars(self.limit),
-            self.period.words(),
-            self.free_in_ms(now_ms).div_ceil(60_000)
-        )
+        let limit = format!("cost limit of {} {}", dollars(self.limit), self.period.words());
+        if self.sum(now_ms) == 0 {
+            return format!("{whose} has a {limit}, which is below the cost of one call");
+        }
+        let minutes = self.free_in_ms(now_ms).div_ceil(60_000);
+        format!("{whose} reached its {limit}; part of it is free again within {}", in_words(minutes))
     }
 
     fn part_ms(&self) -> u64 {
@@ -101,4 +101,15 @@ impl Window {
         let until = self.counting(now_ms).iter().position(|part| *part > 0).unwrap_or(0) as u64;
         (until + 1) * self.part_ms() - now_ms % self.part_ms()
     }
+}
+
+/// Formats minutes: `23 hours 37 minutes`.
+fn in_words(minutes: u64) -> String {
+    let part = |count: u64, unit: &str| match count {
+        0 => None,
+        1 => Some(format!("1 {unit}")),
+        _ => Some(format!("{count} {unit}s")),
+    };
+    let parts = [part(minutes / 60, "hour"), part(minutes % 60, "minute")];
+    parts.into_iter().flatten().collect::<Vec<_>>().join(" ")
 }
