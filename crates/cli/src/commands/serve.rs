@@ -6,10 +6,11 @@
 //! it resumes the runs of nodes that have ended.
 
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use greenroom::{Agent, Runtime, SessionSummary};
 use greenroom_server::operations::AGENT;
 use greenroom_server::{HttpOptions, HttpServer};
@@ -69,9 +70,12 @@ pub(crate) async fn run(global: &Global, args: &ServeArgs) -> Result<u8> {
     let host_names = options.host_names.clone();
     let agents = options.agents.clone();
     let agent = Arc::new(setup.agent.clone());
-    let server = HttpServer::start(&setup.runtime, agent, options)
-        .await
-        .with_context(|| format!("listen on {listen}"))?;
+    let server = HttpServer::start(&setup.runtime, agent, options).await.map_err(|error| {
+        match error.raw_os_error() {
+            None if error.kind() == ErrorKind::InvalidInput => usage(error.to_string()),
+            Some(_) | None => anyhow::Error::new(error).context(format!("listen on {listen}")),
+        }
+    })?;
     if !listen.ip().is_loopback() {
         warn_of_network(global, &server, &host_names)?;
     }

@@ -294,6 +294,12 @@ fn further_tokens_come_from_the_environment_from_files_and_from_commands() {
         ("token_env: A".to_owned(), &["right"]),
         ("right: read, token_env: A, label: { name: tenant }".to_owned(), &["value"]),
         ("right: read, token_file: here".to_owned(), &["token_file", "absolute"]),
+        (
+            format!(
+                "right: observe, label: {{ name: tenant, value: ada }}, token_command: \"printf %s {ada}\""
+            ),
+            &["greenroom: a token with the right `observe` cannot have a label"],
+        ),
     ] {
         place.own_file(&format!("serve: {{ tokens: {{ x: {{ {token} }} }} }}\n"));
         let ran = place.run(&["serve", "--listen", "127.0.0.1:0", "--simulate"]);
