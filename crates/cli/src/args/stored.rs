@@ -46,9 +46,9 @@ pub(crate) struct AnswerArgs {
 /// `sessions`.
 #[derive(Debug, Args)]
 pub(crate) struct SessionsArgs {
-    /// Show at most this many, newest first; 0 for all
-    #[arg(long, value_name = "NUMBER", default_value_t = 50)]
-    pub(crate) limit: usize,
+    /// Show at most this many, newest first; 0 for all [default: 50; all with --json]
+    #[arg(long, value_name = "NUMBER")]
+    pub(crate) limit: Option<usize>,
     /// Show only sessions with this label (repeatable: all must match)
     #[arg(long = "label", value_name = "NAME=VALUE", value_parser = label)]
     pub(crate) labels: Vec<(String, String)>,

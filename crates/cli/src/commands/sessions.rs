@@ -23,6 +23,8 @@ use crate::{agent, error};
 
 /// The shortest prefix of an id that deletes a session without confirmation, in characters.
 const BEGINNING_MIN: usize = 4;
+/// How many sessions are shown to people unless `--limit` says otherwise.
+const SHOWN: usize = 50;
 /// The widest titles and folders, in columns.
 const TITLE_COLUMNS: usize = 60;
 const FOLDER_COLUMNS: usize = 48;
@@ -55,7 +57,8 @@ pub(crate) async fn run(global: &Global, args: &SessionsArgs) -> Result<u8> {
         }
     }
     let list = ListSessions {
-        limit: Some(args.limit).filter(|limit| *limit > 0),
+        // A script must not miss sessions unnoticed.
+        limit: args.limit.or((!args.json).then_some(SHOWN)).filter(|limit| *limit > 0),
         order: Some(Order::Newest),
         labels,
         unfinished: args.unfinished,

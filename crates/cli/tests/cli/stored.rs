@@ -303,6 +303,37 @@ fn a_journal_that_is_gone_is_said_by_every_command_until_that_is_accepted() {
     }
 }
 
+/// A list for people is short and says how much is missing; a script gets all sessions, or as many as it asks for.
+#[test]
+fn scripts_get_all_sessions_and_people_the_newest() {
+    use greenroom_kernel::Head;
+    use greenroom_store::{Batch, Store, StoreOptions};
+    let place = Place::new();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        let (store, _) = Store::open(&StoreOptions::new(place.store())).unwrap();
+        for number in 0..60 {
+            let batch = Batch { entries: Vec::new(), head: Head::default().into(), key: None };
+            store.append(&format!("session {number}"), batch).await.unwrap();
+        }
+        store.close().await.unwrap();
+    });
+    for (limit, in_json, in_table) in [(None, 60, 50), (Some("0"), 60, 60), (Some("7"), 7, 7)] {
+        let arguments: Vec<&str> =
+            ["sessions"].into_iter().chain(limit.into_iter().flat_map(|limit| ["--limit", limit])).collect();
+        let listed = place.json(&[&arguments[..], &["--json"]].concat());
+        assert_eq!(listed.as_array().unwrap().len(), in_json, "{limit:?}");
+        let table = place.run(&arguments).stdout;
+        let more = if in_table < 60 {
+            format!("{} more; --limit 0 shows all\n", 60 - in_table)
+        } else {
+            String::new()
+        };
+        assert_eq!(table.lines().count(), 1 + in_table + more.lines().count(), "{limit:?}: {table}");
+        assert!(table.ends_with(&more), "{limit:?}: {table}");
+    }
+}
+
 #[test]
 fn prompts_that_wait_are_shown_and_an_export_says_that_it_lacks_them() {
     use greenroom_kernel::Head;
