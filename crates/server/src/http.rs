@@ -234,6 +234,9 @@ async fn let_in(State(shared): State<Arc<Shared>>, request: Request, next: Next)
     };
     let _work = connection.work();
     let (mut parts, body) = request.into_parts();
+    if !shared.guard.is_node(&parts.headers) {
+        forward::remove_claims(&mut parts.headers);
+    }
     parts.extensions.insert(Arc::clone(&bearer));
     let head = parts.clone();
     let body = Bytes::from_request(Request::from_parts(parts, body), &());

@@ -51,9 +51,14 @@ const LOOKUPS: usize = 3;
 pub(super) struct Secret(pub(super) String);
 
 impl Secret {
+    /// Whether this token is the cluster's.
+    pub(super) fn is(&self, token: &str) -> bool {
+        same(token.as_bytes(), self.0.as_bytes())
+    }
+
     /// The bearer of a request that another node has forwarded; `None` if the token is not the cluster's.
     pub(super) fn bearer(&self, token: &str, principal: Option<&str>) -> Option<Result<Bearer, String>> {
-        same(token.as_bytes(), self.0.as_bytes()).then(|| principal_of(principal.unwrap_or_default()))
+        self.is(token).then(|| principal_of(principal.unwrap_or_default()))
     }
 }
 
@@ -411,6 +416,12 @@ pub(super) fn sign(request: &HeaderMap, node: &str, answer: &mut Response) {
     {
         answer.headers_mut().insert(NODE, node);
     }
+}
+
+/// Removes what only a node may say, from a request of somebody else.
+pub(super) fn remove_claims(headers: &mut HeaderMap) {
+    headers.remove(HOP);
+    headers.remove(PRINCIPAL);
 }
 
 /// The value of the header that says who sent a forwarded request.

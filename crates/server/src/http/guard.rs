@@ -86,6 +86,12 @@ impl Guard {
         }
     }
 
+    /// Whether the sender is another node of the cluster.
+    pub(super) fn is_node(&self, headers: &HeaderMap) -> bool {
+        let token = only(headers, header::AUTHORIZATION).and_then(bearer);
+        self.cluster.as_ref().zip(token).is_some_and(|(cluster, token)| cluster.is(token))
+    }
+
     /// Whether a host is one of our names. Web pages send a name of their own, even if that resolves to us, and never a
     /// bare address: so the address that the client connected to counts as a name, too.
     fn is_ours(&self, host: &str, local: SocketAddr) -> bool {

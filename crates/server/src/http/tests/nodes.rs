@@ -126,6 +126,9 @@ async fn the_owner_checks_who_asks() {
     };
     assert_eq!(send(CLUSTER, Some("read"), false).await, 200);
     assert_eq!(send(CLUSTER, Some("read"), true).await, 421);
+    // Nobody else speaks as a node: the request is forwarded, whatever its headers say, and refused by the owner.
+    assert_eq!(send(&secret("ada"), Some("administer"), true).await, 404);
+    assert_eq!(send(&secret("reader"), None, true).await, 200);
     assert_eq!(send(CLUSTER, Some("everything"), false).await, 403);
     assert_eq!(send(CLUSTER, None, false).await, 403);
     assert_eq!(send(CLUSTER, Some("read tenant%3Abob"), false).await, 404);
