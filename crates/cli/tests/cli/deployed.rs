@@ -105,7 +105,10 @@ fn start_pod(
             &from["fieldRef"]["fieldPath"],
             &from["secretKeyRef"]["key"],
         ) {
-            (Some(value), ..) => value.replace("$(POD_IP)", "127.0.0.1").replace("7878", port),
+            (Some(value), ..) => value
+                .replace("$(POD_IP)", "127.0.0.1")
+                .replace("7878", port)
+                .replace("/var/lib/greenroom", &place.work().to_string_lossy()),
             (None, field, _) if field == "metadata.name" => format!("greenroom-{number}"),
             (None, field, _) if field == "status.podIP" => "127.0.0.1".to_owned(),
             (None, _, key) if key == "store" => {
