@@ -351,6 +351,7 @@ fn a_run_in_progress_ends_before_the_server_does() {
         }
     };
     assert!(refused.starts_with("HTTP/1.1 503") && refused.contains("retry-after: 5"), "{refused}");
+    assert!(refused.contains("is shutting down"), "{refused}");
     let answered = read(first);
     assert!(answered.starts_with("HTTP/1.1 200") && answered.contains("\"stop\":\"stop\""), "{answered}");
     assert_eq!(server.running.end_within(END_MAX).code, Some(0));

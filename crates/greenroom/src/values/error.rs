@@ -333,8 +333,8 @@ pub enum Error {
         /// The failure.
         reason: String,
     },
-    /// The runtime was shut down.
-    #[error("the runtime is shut down")]
+    /// The runtime drains and accepts no more input, or was shut down.
+    #[error("the runtime is shutting down, or was shut down")]
     Closed,
 }
 

@@ -259,6 +259,10 @@ async fn sessions_are_listed_in_pages_and_have_ids_as_people_have_them() {
         assert_eq!(page["sessions"].as_array().unwrap().len(), wanted, "{query}: {page}");
         assert_eq!(page["next"], Value::Null, "{query}");
     }
+    let (status, problem) = call(&server, Method::GET, "/v1/sessions?colour=red", None).await;
+    let detail = problem["detail"].as_str().unwrap();
+    let names_the_parameter = detail.contains("`label`") && !detail.contains("`labels`");
+    assert!(status == StatusCode::BAD_REQUEST && names_the_parameter, "{detail}");
 }
 
 #[tokio::test]

@@ -13,7 +13,10 @@ pub(crate) const LABEL: &str = "label";
 
 /// Reads the parameters of an operation.
 pub(super) fn read<T: DeserializeOwned>(pairs: &[(String, String)]) -> Result<T, Refused> {
-    let invalid = |error: &dyn std::fmt::Display| Refused::Parameters(error.to_string());
+    // Where an operation has labels, a query has the parameter [`LABEL`] in their place.
+    let invalid = |error: &dyn std::fmt::Display| {
+        Refused::Parameters(error.to_string().replace("`labels`", &format!("`{LABEL}`")))
+    };
     let text = serde_urlencoded::to_string(pairs).map_err(|error| invalid(&error))?;
     let pairs = form_urlencoded::parse(text.as_bytes());
     serde_path_to_error::deserialize(serde_urlencoded::Deserializer::new(pairs))

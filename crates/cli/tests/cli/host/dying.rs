@@ -95,7 +95,7 @@ fn play(hosted: &Hosted, death: Death) -> tokio::task::JoinHandle<()> {
                     && death == Death::Closed
                 {
                     let call: Value = serde_json::from_str(&line).unwrap();
-                    let text = "the runtime is shut down";
+                    let text = "the runtime is shutting down, or was shut down";
                     let data =
                         json!({ "kind": "closed", "class": "other", "message": text, "retryable": false });
                     let error = json!({ "code": -32000, "message": text, "data": data });
