@@ -1582,6 +1582,11 @@ export interface LiveSession {
   context: ContextUsage;
   /** The model's window in tokens; absent if it is unknown. */
   context_window?: number | null;
+  /**
+   * The size of the context, in tokens, at which it is compacted; absent if it is not compacted by itself, or
+   * if the session is read without its agent.
+   */
+  compacts_at?: number | null;
   /** The number of installed compactions. */
   compactions: number;
   /** All billed tokens of all its calls. */
@@ -2914,6 +2919,11 @@ export interface State {
   context: ContextUsage;
   /** The model's window in tokens; absent if it is unknown. */
   context_window?: number | null;
+  /**
+   * The size of the context, in tokens, at which it is compacted; absent if it is not compacted by itself, or
+   * if the session is read without its agent.
+   */
+  compacts_at?: number | null;
   /** The number of installed compactions. */
   compactions: number;
   /** All billed tokens of all its calls. */

@@ -982,6 +982,11 @@ class LiveSession(t.TypedDict):
     context_window: NotRequired[t.Optional[int]]
     """The model's window in tokens; absent if it is unknown."""
 
+    compacts_at: NotRequired[t.Optional[int]]
+    """The size of the context, in tokens, at which it is compacted; absent if it is not compacted by itself, or
+    if the session is read without its agent.
+    """
+
     compactions: int
     """The number of installed compactions."""
 
@@ -2140,6 +2145,11 @@ class State(t.TypedDict):
 
     context_window: NotRequired[t.Optional[int]]
     """The model's window in tokens; absent if it is unknown."""
+
+    compacts_at: NotRequired[t.Optional[int]]
+    """The size of the context, in tokens, at which it is compacted; absent if it is not compacted by itself, or
+    if the session is read without its agent.
+    """
 
     compactions: int
     """The number of installed compactions."""
