@@ -31,7 +31,9 @@ impl TerminalChat {
     /// Sets the model for the next prompts.
     fn set_model(&mut self, name: &str) {
         if self.model.is_busy() {
-            return self.model.note(Look::WARN, "The model can be changed once the run or the compaction has ended");
+            return self
+                .model
+                .note(Look::WARN, "The model can be changed once the run or the compaction has ended");
         }
         let program = Arc::clone(&self.program);
         let (name, id) = (name.to_owned(), self.backend.id().to_owned());
