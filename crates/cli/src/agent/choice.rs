@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::Result;
 use greenroom::internal::Catalog;
 use greenroom::provider::Provider as _;
+use greenroom_kernel::FailureClass;
 
 use super::server::Server;
 use super::{data_dir, load_config, named_model, warn};
@@ -45,6 +46,8 @@ pub(crate) enum Choice {
         reason: String,
         /// The default model.
         model: String,
+        /// Whether a call fails for the same reason, and reports it.
+        is_reported: bool,
     },
 }
 
@@ -91,14 +94,17 @@ pub(crate) async fn complete(global: &Global, args: &mut ModelArgs) -> Result<Ch
     let Ok(provider) = server.provider(&args.server, true, &data_dir(global)?) else {
         return Ok(Choice::Made);
     };
-    let not_listed = |reason: String| {
+    let not_listed = |reason: String, is_reported: bool| {
         let (address, model) = (server.base_url().to_string(), loaded.config.model.clone());
-        Ok(Choice::NotListed { address, reason, model })
+        Ok(Choice::NotListed { address, reason, model, is_reported })
     };
     let served = match tokio::time::timeout(LISTED_WITHIN, provider.served()).await {
         Ok(Ok(served)) => served,
-        Ok(Err(error)) => return not_listed(error.failure.to_string()),
-        Err(_) => return not_listed(format!("no answer within {LISTED_WITHIN:?}")),
+        Ok(Err(error)) => {
+            let is_reported = error.connection_refused || error.failure.class == FailureClass::Auth;
+            return not_listed(error.failure.to_string(), is_reported);
+        }
+        Err(_) => return not_listed(format!("no answer within {LISTED_WITHIN:?}"), false),
     };
     let is_listed = !served.takes_any_name && served.find(&loaded.config.model).is_some();
     match &*served.models {
@@ -143,8 +149,10 @@ pub(crate) fn keep_model(
 pub(crate) async fn complete_unasked(global: &Global, args: &mut ModelArgs) -> Result<()> {
     match complete(global, args).await? {
         // A missing key is reported where the agent is made.
-        Choice::Made | Choice::NoKey => Ok(()),
-        Choice::NotListed { address, reason, model } => warn_unchecked(global, &address, &reason, &model),
+        Choice::Made | Choice::NoKey | Choice::NotListed { is_reported: true, .. } => Ok(()),
+        Choice::NotListed { address, reason, model, is_reported: false } => {
+            warn_unchecked(global, &address, &reason, &model)
+        }
         Choice::OneOf { address, models } => {
             let more = models.len().saturating_sub(NAMED_MAX);
             let more = if more > 0 { format!("\n  and {more} more") } else { String::new() };

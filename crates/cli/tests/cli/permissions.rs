@@ -319,7 +319,7 @@ fn files_do_not_go_back_in_the_read_only_mode() {
     assert!(ran.code != Some(0) && ran.stderr.contains("read-only mode"), "{ran:?}");
     assert!(place.work().join("a.txt").exists());
     let ran = run(&["undo", "s", "--mode", "read-only", "--dry-run"]);
-    assert!(ran.code == Some(0) && ran.stdout.contains("a.txt: removed"), "{ran:?}");
+    assert!(ran.code == Some(0) && ran.stdout.contains("a.txt: would be removed"), "{ran:?}");
     let ran = run(&["undo", "s", "--yes"]);
     assert!(ran.code == Some(0) && !place.work().join("a.txt").exists(), "{ran:?}");
 }

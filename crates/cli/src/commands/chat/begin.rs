@@ -253,7 +253,7 @@ pub(crate) async fn server(
     loop {
         match choice::complete(global, args).await? {
             Server::Made => return Ok(Some(behind)),
-            Server::NotListed { address, reason, model } => {
+            Server::NotListed { address, reason, model, .. } => {
                 choice::warn_unchecked(global, &address, &reason, &model)?;
                 return Ok(Some(behind));
             }
