@@ -92,16 +92,11 @@ impl Painter {
         let same = same.min(region.len().saturating_sub(1)).min(self.region.len().saturating_sub(1));
         up_or_down(&mut out, row, same);
         out.push('\r');
-        // A row that the terminal has wrapped stays marked when it is written over: with more columns it would be joined
-        // with the next one again. Not all rows at once: at the top of its screen, tmux would keep them.
-        let before = if is_resized { "\x1b[K" } else { "" };
         for row in &frame.above {
-            out.push_str(before);
             self.write(row, &mut out);
             out.push_str("\r\n");
         }
         for (index, row) in region.iter().enumerate().skip(same) {
-            out.push_str(before);
             self.write(row, &mut out);
             if index + 1 < region.len() {
                 out.push_str("\r\n");

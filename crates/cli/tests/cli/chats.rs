@@ -282,27 +282,6 @@ fn it_lives_through_being_made_narrow_and_wide_again() {
     panic!("rows stand twice, or not at all: {seen:?}");
 }
 
-#[test]
-fn the_last_row_of_an_answer_is_still_there_when_a_narrowed_terminal_is_wide_again() {
-    if !is_there() {
-        return;
-    }
-    let (place, model) = (Place::new(), model());
-    let terminal = chat(&place, &model, SIZE, &[]);
-    terminal.says("hello");
-    terminal.shows("heard hello");
-    terminal.until("the run is over", |screen| !screen.contains("Esc interrupts"));
-    for narrow in [60, 30, 45] {
-        for columns in [narrow, SIZE.0] {
-            terminal.resize(columns, SIZE.1);
-            let rule = "─".repeat(usize::from(columns) - 1);
-            terminal.until("it is drawn anew", |screen| screen.lines().any(|line| line == rule));
-        }
-        let all = terminal.all();
-        assert_eq!(all.matches("heard hello").count(), 1, "{narrow}: {all}");
-    }
-}
-
 /// The numbers of the words that stand in the terminal and above it, in their order.
 fn words_of_an_answer_that_is_resized() -> Vec<usize> {
     let (place, model) = (Place::new(), model());

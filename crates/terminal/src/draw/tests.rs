@@ -166,7 +166,7 @@ fn a_terminal_that_got_narrower_has_wrapped_what_was_drawn() {
     assert!(out.contains("\x1b[2A"), "the first row took two: {out:?}");
     // A terminal that got wider does not rewrap.
     let out = painter.paint(&frame(&[], &["> ", "s"], (0, 2)), SIZE);
-    assert!(out.starts_with("\x1b[?2026h\x1b[?25l\r\x1b[K> "), "it begins where the cursor stands: {out:?}");
+    assert!(out.starts_with("\x1b[?2026h\x1b[?25l\r> "), "it begins where the cursor stands: {out:?}");
 }
 
 #[test]
