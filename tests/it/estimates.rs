@@ -387,7 +387,11 @@ async fn the_first_call_is_bounded() {
             plain(MODEL).run_cost_limit_usd(0.02),
             "the run reached its cost limit of $0.02: $0.02 is left",
         ),
-        (&limited, plain(MODEL), "the runtime reached its cost limit of $0.02 a day"),
+        (
+            &limited,
+            plain(MODEL),
+            "the runtime has a cost limit of $0.02 a day, which is below the cost of one call",
+        ),
     ] {
         let session = runtime.open(&format!("{}", expected.len()), &agent).await.unwrap();
         let end = session.prompt(text("read this.", 20_000)).await;

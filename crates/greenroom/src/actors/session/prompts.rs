@@ -296,8 +296,10 @@ impl SessionState {
         if self.runs.is_left_waiting() {
             return self.take_up(options, reply).await;
         }
-        let continued = self.runs.open_mut().filter(|run| run.options().is_left);
-        if let Some(run) = continued.filter(|_| options.validators.is_empty()) {
+        // The caller of a sub-agent ends its run with its own, which one that joins does not.
+        let may_join = options.validators.is_empty() && self.shared.parent.is_none();
+        let continued = self.runs.open_mut().filter(|run| may_join && run.options().is_left);
+        if let Some(run) = continued {
             let _ = options.recorded.set(run.attempt().run);
             run.join([reply]);
             return;
