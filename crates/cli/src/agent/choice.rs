@@ -101,7 +101,7 @@ pub(crate) async fn complete(global: &Global, args: &mut ModelArgs) -> Result<Ch
     let served = match tokio::time::timeout(LISTED_WITHIN, provider.served()).await {
         Ok(Ok(served)) => served,
         Ok(Err(error)) => {
-            let is_reported = error.connection_refused || error.failure.class == FailureClass::Auth;
+            let is_reported = matches!(error.failure.class, FailureClass::Auth | FailureClass::Timeout);
             return not_listed(error.failure.to_string(), is_reported);
         }
         Err(_) => return not_listed(format!("no answer within {LISTED_WITHIN:?}"), false),

@@ -74,7 +74,10 @@ async fn a_socket_of_another_user_in_the_place_of_the_host_is_told_nothing() {
     ] {
         let refused = hosted.run(arguments);
         assert_eq!(refused.code, Some(3), "{arguments:?}: {refused:?}");
-        assert!(refused.stderr.contains("is another user's socket"), "{arguments:?}: {refused:?}");
+        // `compact` reads the store first, which has no such session.
+        let is_missing = arguments[0] == "compact" && refused.stderr.contains("no session");
+        let is_refused = refused.stderr.contains("is another user's socket");
+        assert!(is_missing || is_refused, "{arguments:?}: {refused:?}");
         let said = said_to(&listener);
         assert_eq!(said.len(), 1, "{arguments:?}");
         assert!(said.iter().all(Vec::is_empty), "{arguments:?}");
