@@ -10,7 +10,8 @@
 //! ```
 //!
 //! - Actors: `supervisor`, `session`, `agent`, `usage_tracker`, `compactor`.
-//! - Model calls: their waits and answers, `call_path`; those for summaries, `summary_call`; the cost of each, `flight`.
+//! - Model calls: `call_path` (their waits and answers), `summary_call` (those for summaries), `flight` (the cost of
+//!   each).
 //! - Hooks of the program: `model_hooks`, `tool_hooks`, `compaction_hooks`.
 //! - Tools: `tools_of` (all of an agent's), `sub_agent`, `compact_tool`, `recall`; `compaction_requests` (of hooks and tools).
 //!

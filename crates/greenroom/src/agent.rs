@@ -372,8 +372,8 @@ impl Agent {
         self
     }
 
-    /// Returns the specifications of its own tools as the model gets them, by name: without sub-agents, hand-offs, `compact`
-    /// and `recall`, which [`Runtime::tool_specs`](crate::Runtime::tool_specs) adds.
+    /// Returns the specifications of its own tools as the model gets them, by name: without sub-agents, hand-offs,
+    /// `compact` and `recall`, which [`Runtime::tool_specs`](crate::Runtime::tool_specs) adds.
     ///
     /// ```
     /// use greenroom::prelude::*;

@@ -204,7 +204,7 @@ impl Keeper {
         let before = lease.granted.lock().incarnation;
         let is_draining = lease.is_draining.load(Ordering::SeqCst);
         match self.try_register(Some(before), is_draining).await? {
-            // The database was so late that the lease has run out. The next attempt follows this incarnation.
+            // The database answered so late that the lease has expired. The next attempt continues from this incarnation.
             Some(granted) if granted.until <= Instant::now() => {
                 tracing::debug!(incarnation = granted.incarnation, "a lease came too late");
                 lease.granted.lock().incarnation = granted.incarnation;

@@ -55,8 +55,8 @@ pub trait Engine: fmt::Debug + Send + Sync + 'static {
     /// Those of [`Engine::head`].
     fn used_key<'a>(&'a self, session: &'a str, key: &'a str) -> Answer<'a, Option<EntryId>>;
 
-    /// Returns all idempotency keys of the session, ordered as bytes, each with the first entry of its batch; none if there
-    /// is no such session.
+    /// Returns all idempotency keys of the session, ordered as bytes, each with the first entry of its batch; none if
+    /// there is no such session.
     ///
     /// # Errors
     /// Those of [`Engine::head`].

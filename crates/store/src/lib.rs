@@ -301,8 +301,8 @@ impl Store {
         }
     }
 
-    /// Returns all idempotency keys of the session, ordered as bytes, each with the first entry of its batch; none if there
-    /// is no such session. This blocks on the disk, briefly.
+    /// Returns all idempotency keys of the session, ordered as bytes, each with the first entry of its batch; none if
+    /// there is no such session. This blocks on the disk, briefly.
     ///
     /// # Errors
     /// [`StoreError::SessionId`], [`StoreError::Index`], [`StoreError::Closed`].

@@ -86,7 +86,7 @@ impl Waits<'_> {
         wanted: Option<Wanted>,
         cancel: &CancellationToken,
     ) -> Result<(Admitted, Option<u64>), String> {
-        // What the labels' limits and the budget took is not a wait for a slot.
+        // The waits for the labels' limits and for the budget are not part of the wait for a slot.
         let asked = Instant::now();
         let mut wait = Span::none();
         let slot = self.lane.enter(call, |queued| self.tell(&mut wait, queued)).await;
@@ -101,7 +101,7 @@ impl Waits<'_> {
     }
 }
 
-/// Who makes a call.
+/// The sender of a call.
 pub(crate) struct Sender<'a> {
     pub(crate) deps: &'a Deps,
     pub(crate) lane: &'a Lane,
@@ -117,7 +117,7 @@ pub(crate) struct Answering<'a> {
     admitted: Admitted,
     silence: Silence,
     stream: ReplyStream,
-    /// Outlives the stream: who drops the call bills it.
+    /// Belongs to the caller: if the call is cut off, dropping the flight bills it.
     flight: &'a mut Option<Box<Flight>>,
     times: &'a mut CallTimes,
 }
@@ -200,7 +200,7 @@ pub(crate) fn limit_output(request: &mut Request, allowed: Option<u64>, room: Op
     request.settings.output_tokens_max = limits.into_iter().flatten().min();
 }
 
-/// An error without the body of an answer.
+/// Creates an error that has no response body.
 pub(crate) fn no_body(failure: Failure) -> Box<ProviderError> {
     Box::new(ProviderError::new(failure, ""))
 }

@@ -555,8 +555,8 @@ impl Runtime {
         models(&self.deps, agent).await
     }
 
-    /// Returns the specifications of all tools that the model of a session with this agent gets, by name: the agent's own
-    /// tools, its sub-agents and hand-offs, `compact` and `recall`.
+    /// Returns the specifications of all tools that the model of a session with this agent gets, by name: the agent's
+    /// own tools, its sub-agents and hand-offs, `compact` and `recall`.
     ///
     /// # Errors
     /// [`Error::Config`] if two tools have one name.

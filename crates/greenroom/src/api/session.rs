@@ -619,8 +619,8 @@ impl SessionHandle {
         Follow::one(&self.door.deps, &self.door.shared.id, from)
     }
 
-    /// Returns the position before the events of the prompt with this idempotency key, for [`Self::follow`]; `None` if no
-    /// prompt had it.
+    /// Returns the position before the events of the prompt with this idempotency key, for [`Self::follow`]; `None` if
+    /// no prompt had it.
     ///
     /// # Errors
     /// [`Error::Store`].

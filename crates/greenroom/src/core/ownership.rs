@@ -101,8 +101,8 @@ pub(crate) fn is_lost(error: &StoreError) -> bool {
     matches!(error, StoreError::Fenced { .. } | StoreError::Elsewhere { .. } | StoreError::LeaseLost)
 }
 
-/// Lets the supervisor end everything whenever this node loses its lease, and divides the rates among the nodes, as long
-/// as the runtime exists.
+/// Lets the supervisor end everything whenever this node loses its lease, and divides the rates among the nodes, as
+/// long as the runtime exists.
 pub(crate) fn watch(deps: &Arc<Deps>, supervisor: &ActorRef<SupervisorMessage>) {
     if deps.store.placement().is_none() {
         return;

@@ -129,8 +129,8 @@ fn position(named: Option<String>) -> Result<Option<Position>, Refusal> {
     })
 }
 
-/// Where the stream of work begins: behind the client's position; without one, at the prompt that had the same key before,
-/// or now.
+/// Where the stream of work begins: after the client's position; without one, at the prompt that had the same key
+/// before, or now.
 #[derive(Debug)]
 pub(super) struct Beginning(Option<Position>);
 

@@ -69,7 +69,7 @@ impl ModelTask {
         let outcome = self.with_hooks(request).await;
         let over = AgentMessage::ModelOver { attempt: self.attempt, call: self.call, outcome };
         let agent = self.agent.clone();
-        // The span of its step must not outlive a runtime that is shut down with the reply.
+        // The step's span must not outlive the runtime, which may be shut down as soon as the reply is there.
         drop(self);
         let _ = agent.cast(over.into());
     }

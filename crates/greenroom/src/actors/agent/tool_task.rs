@@ -93,7 +93,7 @@ impl ToolTask {
         }
         let over = AgentMessage::ToolsOver { attempt: self.attempt };
         let line = self.line.clone();
-        // Like that of a model call, it must not outlive the runtime.
+        // The step's span must not outlive the runtime, as for a model call.
         drop(self);
         if let Some(mail) = Mail::of(last.into_iter().chain([over]).collect()) {
             line.send(mail);

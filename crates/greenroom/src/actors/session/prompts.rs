@@ -296,7 +296,7 @@ impl SessionState {
         if self.runs.is_left_waiting() {
             return self.take_up(options, reply).await;
         }
-        // The caller of a sub-agent ends its run with its own, which one that joins does not.
+        // A sub-agent's run must end with its caller's run, and a caller that only joins does not end it.
         let may_join = options.validators.is_empty() && self.shared.parent.is_none();
         let continued = self.runs.open_mut().filter(|run| may_join && run.options().is_left);
         if let Some(run) = continued {

@@ -162,7 +162,8 @@ impl SupervisorState {
     ) {
         if let Some(Supervised { shared, .. }) = self.sessions.remove(id) {
             shared.mark_deleted();
-            // Nothing was published of one that slept: without its place, followers would take the event for another's.
+            // A sleeping session has published nothing: without its position, followers would attribute the event to
+            // another session.
             shared.start_broadcast(head.entries, head.created_at_ms);
             shared.publish(&self.deps.bus, EventKind::SessionDeleted { reason });
             shared.set_actor(None);
