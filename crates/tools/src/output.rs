@@ -98,7 +98,7 @@ impl Clip {
     }
 }
 
-/// Returns how many lines are missing where this line of a result is the mark of [`Clip::finish`].
+/// Returns how many lines are missing where `line` is the mark that stands for the middle of a long text.
 pub fn lines_left_out(line: &str) -> Option<u64> {
     let (lines, rest) = line.strip_prefix("[... ")?.split_once(" lines, ")?;
     rest.contains(" bytes left out here; ").then(|| lines.parse().ok()).flatten()
