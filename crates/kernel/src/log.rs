@@ -260,9 +260,12 @@ impl Log {
         is_rewrite_undone(&self.path)
     }
 
-    /// Allows automatic compactions again after repeated failures. This becomes durable with the next append.
-    pub fn reset_failures(&mut self) {
-        Arc::make_mut(&mut self.head).automatic_compaction_failures = 0;
+    /// Counts at most this many failures of automatic compactions in a row, which ends a pause after more of them. This
+    /// becomes durable with the next append.
+    pub fn forget_failures_above(&mut self, max: u32) {
+        if self.head.automatic_compaction_failures > max {
+            Arc::make_mut(&mut self.head).automatic_compaction_failures = max;
+        }
     }
 
     /// Whether the model has answered in this context, or in the part that a compaction replaced.

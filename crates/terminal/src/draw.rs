@@ -123,8 +123,12 @@ impl Painter {
         out
     }
 
+    /// Writes a row where the cursor is at the start of one. What stood there is removed first, as a whole: otherwise a
+    /// terminal remembers how wide it was, or that it ran over, and rewraps the new row as it would the old one.
     fn write(&self, row: &Row, out: &mut String) {
+        out.push_str("\x1b[2K");
         row.render(self.theme, out);
+        // A terminal that has just got narrower has wrapped the row, over what stood below.
         out.push_str("\x1b[K");
     }
 

@@ -107,8 +107,8 @@ async fn a_floor_is_typed_with_its_numbers_and_the_session_stays_usable() {
 
 /// After three failures in a row there is a warning, and no further attempt until something changes.
 #[tokio::test(start_paused = true)]
-async fn after_three_failures_it_pauses_until_a_manual_compaction_new_settings_or_another_model() {
-    for change in ["manual", "settings", "model"] {
+async fn after_three_failures_it_pauses_until_a_manual_compaction_new_settings_another_model_or_opening() {
+    for change in ["manual", "settings", "model", "opening"] {
         let broken = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(true));
         let is_broken = std::sync::Arc::clone(&broken);
         let summaries = Function(move |request: &SeenRequest, info: CallInfo| {
@@ -119,7 +119,7 @@ async fn after_three_failures_it_pauses_until_a_manual_compaction_new_settings_o
         let talk = Function(|_: &SeenRequest, _: CallInfo| Said::text("yes").with_usage(reported(16_500)));
         let model = simulator(ByPurpose::new(talk, summaries), 40_000);
         let runtime = runtime(&model).await;
-        let session = opened(&runtime, "s", &agent(20_000), chat(28, 290)).await;
+        let mut session = opened(&runtime, "s", &agent(20_000), chat(28, 290)).await;
         let mut events = session.subscribe();
         for _ in 0..8 {
             session.prompt("more").await.unwrap();
@@ -137,6 +137,11 @@ async fn after_three_failures_it_pauses_until_a_manual_compaction_new_settings_o
             }
             "settings" => {
                 runtime.set_compaction(settings(|settings| settings.threshold = Some(0.79))).await.unwrap();
+            }
+            "opening" => {
+                runtime.close("s").await.unwrap();
+                session = runtime.open("s", &agent(20_000)).await.unwrap();
+                events = session.subscribe();
             }
             _ => drop(runtime.open("s", &Agent::new("another").context_window(20_000)).await.unwrap()),
         }

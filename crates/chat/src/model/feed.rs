@@ -373,7 +373,7 @@ impl Model {
                 self.note(Look::DIM, "Stopped because you answered no; tell the model what to do instead");
             }
             RunOutcome::Aborted => {
-                self.note(Look::WARN, "Interrupted. Partial answer kept; /continue to resume");
+                self.note(Look::WARN, "Interrupted. Everything above is kept; /continue to resume");
             }
             RunOutcome::Failed(failure) => {
                 let way = if failure.class == FailureClass::Auth {
@@ -392,7 +392,7 @@ impl Model {
             ),
             RunOutcome::Interrupted => self.note(
                 Look::WARN,
-                "The run was interrupted when its process ended. Partial answer kept; /continue to resume",
+                "The run was interrupted when its process ended. Everything above is kept; /continue to resume",
             ),
             RunOutcome::Stopped { reason } => {
                 self.note(Look::WARN, &format!("Stopped: {reason}. /continue to resume"));

@@ -547,7 +547,7 @@ fn an_answer_that_its_process_did_not_store_is_told_apart_from_one_that_is_kept(
         chat.ends(RunOutcome::Interrupted);
         // The rows are as wide as the terminal.
         let above = chat.above().join(" ").split_whitespace().collect::<Vec<_>>().join(" ");
-        assert_eq!(above.contains("Partial answer kept"), is_stored, "{above}");
+        assert_eq!(above.contains("Everything above is kept"), is_stored, "{above}");
         assert_eq!(above.contains("was not stored"), !is_stored, "{above}");
     }
 }

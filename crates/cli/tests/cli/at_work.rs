@@ -150,14 +150,14 @@ async fn who_leaves_while_it_works_is_asked_and_who_comes_back_is_told() {
     assert!(screen.contains("Resumed a long task"), "{screen}");
     // It is stopped, and what it has done is kept.
     one.press("C-c");
-    one.shows("Interrupted. Partial answer kept");
+    one.shows("Interrupted. Everything above is kept");
     one.says("again");
     one.until("it works again", |screen| screen.contains("Esc interrupts"));
     one.press("C-d");
     one.shows("The agent is still working");
     one.press("Enter");
     let screen = one.shows("ended with 0");
-    assert_eq!(screen.matches("Interrupted. Partial answer kept").count(), 2, "{screen}");
+    assert_eq!(screen.matches("Interrupted. Everything above is kept").count(), 2, "{screen}");
     let three = open("three");
     three.says("/sessions");
     let screen = three.shows("Resume session");

@@ -387,9 +387,11 @@ fn failed_automatic_compactions_are_counted_until_one_is_installed() {
     check("u start failed start done", "leaf 0");
     check("u start failed!", "leaf 0");
     check("u start left", "leaf 0");
-    let mut life = Life::of("u start failed");
-    life.log.reset_failures();
-    assert_eq!(life.log.head().automatic_compaction_failures, 0);
+    for (max, left) in [(3, 2), (2, 2), (1, 1), (0, 0)] {
+        let mut life = Life::of("u start failed start failed");
+        life.log.forget_failures_above(max);
+        assert_eq!(life.log.head().automatic_compaction_failures, left);
+    }
 }
 
 #[test]

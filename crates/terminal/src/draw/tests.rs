@@ -31,6 +31,7 @@ impl Terminal {
                     'A' => self.row = self.row.saturating_sub(count),
                     'B' => self.row = (self.row + count).min(self.size.rows - 1),
                     'C' => self.column = (self.column + count).min(self.size.columns - 1),
+                    'K' if number == "2" => self.screen[self.row].clear(),
                     'K' => self.screen[self.row].truncate(self.column),
                     'J' => {
                         self.screen[self.row].truncate(self.column);
@@ -166,7 +167,7 @@ fn a_terminal_that_got_narrower_has_wrapped_what_was_drawn() {
     assert!(out.contains("\x1b[2A"), "the first row took two: {out:?}");
     // A terminal that got wider does not rewrap.
     let out = painter.paint(&frame(&[], &["> ", "s"], (0, 2)), SIZE);
-    assert!(out.starts_with("\x1b[?2026h\x1b[?25l\r> "), "it begins where the cursor stands: {out:?}");
+    assert!(out.starts_with("\x1b[?2026h\x1b[?25l\r\x1b[2K> "), "it begins where the cursor stands: {out:?}");
 }
 
 #[test]

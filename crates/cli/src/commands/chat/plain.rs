@@ -360,7 +360,7 @@ impl Chat {
                 return view.note(Look::WARN, text);
             }
             Err(error) if played.is_interrupted && error.kind() == Some(ProblemKind::Aborted) => {
-                let text = "  Interrupted. Partial answer kept; /continue to resume.";
+                let text = "  Interrupted. Everything above is kept; /continue to resume.";
                 view.note(Look::WARN, text)?;
             }
             Err(error) => return Err(error.into()),

@@ -101,10 +101,17 @@ async fn a_chat_says_that_its_host_was_stopped_and_what_it_does_about_it() {
             if words > 1 {
                 // One row says it.
                 let screen = terminal.shows("/continue to resume");
-                let kept =
-                    if is_told { "Partial answer kept" } else { "unfinished answer above was not stored" };
+                let kept = if is_told {
+                    "Everything above is kept"
+                } else {
+                    "unfinished answer above was not stored"
+                };
                 assert_eq!(screen.matches(kept).count(), 1, "{screen}");
-                assert_eq!(screen.matches("Partial answer kept").count(), usize::from(is_told), "{screen}");
+                assert_eq!(
+                    screen.matches("Everything above is kept").count(),
+                    usize::from(is_told),
+                    "{screen}"
+                );
                 let shown = hosted.run(&["show", "a"]).stdout;
                 assert_eq!(shown.contains("agent ›"), is_told, "what is said is so: {shown}");
                 assert!(!screen.contains("the runtime is shut") && !screen.contains("host"), "{screen}");

@@ -212,7 +212,7 @@ async fn it_goes_on_with_what_was_interrupted() {
     chat.say("slow");
     wait_until("its run is under way", || hosted.simulator.in_flight() == 1);
     chat.signal(rustix::process::Signal::INT);
-    chat.wait_for("Interrupted. Partial answer kept; /continue to resume.");
+    chat.wait_for("Interrupted. Everything above is kept; /continue to resume.");
     let other = hosted.client(ClientKind::Chat, json!({})).await;
     let state = other.call(GetState { session_id: "mine".to_owned() }).await.unwrap();
     assert_eq!((state.status.to_string().as_str(), state.is_unanswered), ("idle", true));

@@ -494,7 +494,7 @@ impl SessionState {
         {
             self.warn(format!(
                 "{PAUSE_AFTER_FAILURES} compactions in a row failed; automatic compaction is paused until a manual one \
-                 works, or the model or the settings change"
+                 works, the model or the settings change, or the session is opened again"
             ));
         }
         self.limits_changed();

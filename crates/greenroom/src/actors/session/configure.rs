@@ -143,7 +143,7 @@ impl SessionState {
         self.log.set_cost(self.deps.call_cost(Some(&self.definition.agent)));
         if taken.may_compact {
             // A compaction that failed three times may work with the new definition.
-            self.log.reset_failures();
+            self.log.forget_failures_above(0);
         }
         self.limits_changed();
         if taken.is_switch {

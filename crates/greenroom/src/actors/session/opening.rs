@@ -71,6 +71,8 @@ impl SessionState {
                 "its log contradicts itself: {problem}; it can still be shown and exported, and a fork of it can continue"
             ),
         })?;
+        // What made compactions fail may have changed since, and who opens the session has not seen the warning.
+        log.forget_failures_above(PAUSE_AFTER_FAILURES - 1);
         let parent =
             log.head().parent_session.clone().or_else(|| shared.parent.as_deref().map(str::to_owned));
         shared.set_ancestors(sub_agent::ancestors(&deps, parent).await?);
