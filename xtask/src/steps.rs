@@ -31,6 +31,7 @@ pub(crate) enum Outcome {
 pub(crate) const STEPS: &[Step] = &[
     Step { name: "fmt", about: "the code is formatted", run: fmt },
     Step { name: "clippy", about: "no warnings in any target", run: clippy },
+    Step { name: "doc", about: "the documentation builds without warnings", run: doc },
     Step {
         name: "features",
         about: "the library builds without its optional parts, and with each alone",
@@ -39,7 +40,6 @@ pub(crate) const STEPS: &[Step] = &[
     Step { name: "test", about: "unit and integration tests", run: test },
     Step { name: "postgres", about: "behaviour with PostgreSQL as the store", run: postgres },
     Step { name: "doctest", about: "the examples in the documentation", run: doctest },
-    Step { name: "doc", about: "the documentation builds without warnings", run: doc },
     Step { name: "examples", about: "every example runs, offline", run: examples },
     Step {
         name: "readme",
