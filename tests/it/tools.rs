@@ -1,17 +1,19 @@
 //! Tools as programs write them: arguments, state, results, and concurrency.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use greenroom::ConfigError;
 use greenroom::prelude::*;
+use greenroom::{ConfigError, Redactor};
 use greenroom_kernel::message::Message;
 use greenroom_provider::{HttpProvider, ServerOptions};
 use greenroom_simulator::{Answer as Said, Sequence};
+use parking_lot::Mutex;
 use serde_json::json;
 use tokio::sync::Barrier;
 
-use crate::support::{agent, runtime, simulator, store};
+use crate::support::{agent, builder, runtime, simulator, store};
 
 mod waiting;
 
@@ -186,4 +188,41 @@ async fn images_of_tools_and_prompts_reach_the_model() {
         ["rain\n[1 image: in the user message after the tool results]", "not a PNG, JPEG, GIF or WebP image"]
     );
     model.assert_clean();
+}
+
+/// A model that guesses a secret, or repeats what stands in its place, must not have something else run.
+#[tokio::test]
+async fn a_call_that_needs_exact_arguments_does_not_run_where_a_secret_was_replaced() {
+    #[derive(Deserialize, JsonSchema)]
+    struct Command {
+        text: String,
+    }
+    for is_exact in [true, false] {
+        let says = |text: &str| Said::call("do", &json!({ "text": text }));
+        let texts = ["rm canary-2026x.log", "rm [redacted:CANARY].log", "rm other.log"];
+        let script = texts.iter().map(|text| says(text)).chain([Said::text("done")]).collect();
+        let model = simulator(Sequence(script), 100_000);
+        let redactor = Redactor::default();
+        redactor.add([("CANARY".to_owned(), "canary-2026x".to_owned())]);
+        let runtime = builder(&model).redactor(redactor).start().await.unwrap();
+        let ran = Arc::new(Mutex::new(Vec::new()));
+        let seen = Arc::clone(&ran);
+        let command = tool("do", move |command: Command| {
+            seen.lock().push(command.text);
+            async { Ok("done") }
+        });
+        let command = if is_exact { command.needs_exact_arguments() } else { command };
+        let session = runtime.open("s", &agent(100_000).add_tool(command)).await.unwrap();
+        session.prompt("clean up").await.unwrap();
+        let expected: &[&str] = if is_exact { &["rm other.log"] } else { &texts[1..] };
+        let ran = ran.lock().clone();
+        assert_eq!(
+            ran.iter().map(String::as_str).collect::<BTreeSet<_>>(),
+            expected.iter().copied().collect()
+        );
+        let results = results(&session.context().await.unwrap());
+        let refused =
+            results.iter().filter(|text| text.contains("[redacted:CANARY], which stands for a secret"));
+        assert_eq!(refused.count(), if is_exact { 2 } else { 0 }, "{results:?}");
+    }
 }

@@ -123,8 +123,6 @@ pub(crate) fn named_model(args: &ModelArgs, surroundings: &Surroundings) -> Opti
 
 /// The token's file in the store's directory.
 pub(crate) const TOKEN_FILE: &str = "token";
-/// The label with the folder in which a session was started.
-pub(crate) const FOLDER: &str = "folder";
 /// Loads the effective configuration for this environment.
 pub(crate) fn load_config(global: &Global, surroundings: &Surroundings) -> Result<Loaded> {
     load_config_or(global, surroundings, None)

@@ -20,7 +20,7 @@ pub fn check(id: &str) -> Result<(), &'static str> {
     if id.len() > BYTES_MAX {
         return Err("it has more than 255 bytes");
     }
-    if id.chars().any(crate::text::is_unprintable) {
+    if id.chars().any(|c| crate::text::is_unprintable(c) || is_blank(c)) {
         return Err("it has a control character, or another one that cannot be seen");
     }
     if id.trim() != id {
@@ -30,6 +30,12 @@ pub fn check(id: &str) -> Result<(), &'static str> {
         return Err("it is a path that URLs leave out");
     }
     Ok(())
+}
+
+/// Whether a character shows nothing by itself: what joins graphemes, selects a variant, or is an empty pattern. In a text
+/// it has a meaning; in an id it makes one that looks like another.
+fn is_blank(c: char) -> bool {
+    matches!(c, '\u{34f}' | '\u{17b4}' | '\u{17b5}' | '\u{180b}'..='\u{180f}' | '\u{2800}' | '\u{fe00}'..='\u{fe0f}')
 }
 
 #[cfg(test)]
@@ -74,6 +80,11 @@ mod tests {
             "..",
             " a",
             "a ",
+            "a\u{34f}b",
+            "a\u{17b4}b",
+            "a\u{180f}b",
+            "a\u{2800}b",
+            "a\u{fe0f}b",
             "\u{a0}a",
             "a\0b",
             "a\nb",

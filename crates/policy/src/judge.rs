@@ -77,8 +77,18 @@ pub struct Question {
 const HARMLESS: [&str; 5] = ["pwd", "true", "false", ":", "echo"];
 
 /// Variables that have programs run what is not in the command.
-const LOADING: [&str; 8] =
-    ["BASH_ENV", "ENV", "PS4", "PROMPT_COMMAND", "SHELLOPTS", "BASHOPTS", "LD_PRELOAD", "LD_AUDIT"];
+const LOADING: [&str; 10] = [
+    "BASH_ENV",
+    "ENV",
+    "PS4",
+    "PROMPT_COMMAND",
+    "SHELLOPTS",
+    "BASHOPTS",
+    "LD_PRELOAD",
+    "LD_AUDIT",
+    "LD_LIBRARY_PATH",
+    "PATH",
+];
 
 /// Variables of bash that are numbers: what is assigned is evaluated, so it can run commands.
 const NUMBERS: [&str; 5] = ["SECONDS", "RANDOM", "SRANDOM", "OPTIND", "HISTCMD"];
@@ -214,9 +224,10 @@ impl Policy {
                 return Verdict::Ask(Question { why, offers: Vec::new(), parts: vec![text.to_owned()] });
             }
         };
+        let chooses_programs = script.commands.iter().any(chooses_programs);
         let commands = script.commands.iter().map(|simple| {
-            let is_once = script.changes_folder;
-            (shown(simple), self.judge_simple(simple, is_free, is_once))
+            let is_free = is_free || is_harmless(simple, chooses_programs);
+            (shown(simple), self.judge_simple(simple, is_free, script.changes_folder))
         });
         let redirections = |words: &'_ [Word], subject: Subject, sign: &'static str| {
             let judged = words.iter().map(|word| {
@@ -313,7 +324,7 @@ impl Policy {
         if let Some(why) = unsure.or(asked).or(redirected) {
             return Part::Asks { why: Some(why), offer: None };
         }
-        if is_free || is_harmless(simple) {
+        if is_free {
             return Part::Allowed;
         }
         if evaluates(simple) {
@@ -344,8 +355,15 @@ fn is_of_process(absolute: &Path, text: &str) -> bool {
         || ["/dev/stdin", "/dev/stdout", "/dev/stderr"].into_iter().any(is_descriptor)
 }
 
-/// Whether it shows the user's own words or the folder, or goes to a folder below.
-fn is_harmless(simple: &Simple) -> bool {
+/// Whether it sets a variable that says which programs later commands run.
+fn chooses_programs(simple: &Simple) -> bool {
+    let is_variable = |word: &Word| LOADING.contains(&word.text.split('=').next().unwrap_or_default());
+    simple.assignments.iter().chain(&simple.words).any(is_variable)
+}
+
+/// Whether it shows the user's own words or the folder, or goes to a folder below. `ls` is a program: which one, an
+/// earlier command of the same script may choose.
+fn is_harmless(simple: &Simple, chooses_programs: bool) -> bool {
     let [name, arguments @ ..] = &*simple.words else { return false };
     if !simple.assignments.is_empty() {
         return false;
@@ -357,6 +375,7 @@ fn is_harmless(simple: &Simple) -> bool {
     };
     match &*name.text {
         "cd" => matches!(arguments, [only] if is_below(only) && !only.text.is_empty()),
+        "ls" if chooses_programs => false,
         "ls" => {
             let is_option = |word: &Word| !word.is_dynamic && word.text.starts_with('-');
             arguments.iter().all(|word| is_option(word) || is_below(word))
@@ -382,9 +401,14 @@ fn evaluates(simple: &Simple) -> bool {
         "let" | "compgen" | "complete" | "bind" => true,
         "[[" => {
             let words: Vec<&str> = arguments.iter().flat_map(|word| word.text.split_whitespace()).collect();
-            const NUMERIC: [&str; 7] = ["-eq", "-ne", "-lt", "-le", "-gt", "-ge", "-v"];
-            NUMERIC.iter().any(|operator| words.contains(operator))
-                && words.iter().any(|word| word.contains(['$', '`', '[']) && *word != "[[")
+            const NUMERIC: [&str; 6] = ["-eq", "-ne", "-lt", "-le", "-gt", "-ge"];
+            let is_number = |word: &str| word.bytes().all(|byte| byte.is_ascii_digit() || byte == b'-');
+            // The value of a variable is evaluated in turn.
+            let is_fixed = |word: &str| is_number(word) || NUMERIC.contains(&word) || word == "]]";
+            let has_numbers = NUMERIC.iter().any(|operator| words.contains(operator));
+            has_numbers && !words.iter().all(|word| is_fixed(word))
+                || words.contains(&"-v")
+                    && words.iter().any(|word| word.contains(['$', '`', '[']) && *word != "[[")
         }
         "[" => {
             let words: Vec<&str> = arguments.iter().flat_map(|word| word.text.split_whitespace()).collect();
@@ -395,8 +419,9 @@ fn evaluates(simple: &Simple) -> bool {
         "printf" | "wait" => has(&["-v", "-p"]) && arguments.iter().any(is_name),
         "mapfile" | "readarray" => has(&["-C"]) || arguments.iter().any(is_name),
         "declare" | "typeset" | "local" => {
-            let is_number = |word: &Word| word.text.starts_with('-') && word.text.contains('i');
-            arguments.iter().any(|word| is_number(word) || is_name(word))
+            // `-i` makes it a number, `-n` the name of another variable: what is assigned is evaluated.
+            let is_evaluated = |word: &Word| word.text.starts_with('-') && word.text.contains(['i', 'n']);
+            arguments.iter().any(|word| is_evaluated(word) || is_name(word))
         }
         "export" | "readonly" | "unset" | "read" | "getopts" => arguments.iter().any(is_name),
         _ => false,
@@ -454,7 +479,9 @@ fn add_forms(simple: &Simple, forms: &mut Forms, depth: usize) {
     forms.changes_folder |= programs::changes_folder(base, arguments);
     let is_wrapper = programs::wraps(base, arguments);
     if is_wrapper {
-        forms.is_open |= arguments.iter().any(|word| word.is_dynamic);
+        // In the text of `env -S` a backslash stands for other characters.
+        let is_split = |word: &Word| base == "env" && word.text.contains('\\');
+        forms.is_open |= arguments.iter().any(|word| word.is_dynamic || is_split(word));
         for start in 0..arguments.len() {
             let rest = &arguments[start..];
             forms.is_open |= matches!(&*rest[0].text, "." | "source");

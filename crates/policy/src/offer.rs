@@ -1,34 +1,27 @@
 //! The rules that a person is offered together with an approval.
 //!
-//! Invariants: an offered rule allows the call that was asked about; none is offered that would allow to run
-//! other programs by its arguments.
+//! Invariants: an offered rule allows the call that was asked about; none is offered that would allow other arguments
+//! to run another program.
 
 use crate::programs;
 use crate::shell::Simple;
 
-/// Returns the pattern of a rule that allows the command, and similar ones where that is harmless.
+/// Returns the pattern of a rule that allows the command: with any further words where these are harmless, else exactly
+/// this command.
 pub(crate) fn of_command(simple: &Simple) -> Option<String> {
-    let name = &simple.words.first()?.text;
-    if !simple.assignments.is_empty() || programs::is_exact(name, &simple.words[1..]) {
-        let words = || simple.assignments.iter().chain(&simple.words);
-        if words().any(|word| word.is_dynamic || word.text.contains('*')) {
-            return None;
-        }
-        return words()
-            .map(|word| quoted(&word.text))
-            .collect::<Option<Vec<_>>>()
-            .map(|words| words.join(" "));
+    let [name, arguments @ ..] = &*simple.words else { return None };
+    let open = programs::open_words(&name.text, arguments)
+        .filter(|_| simple.assignments.is_empty() && !programs::may_name(&name.text, arguments.iter()));
+    if let Some(fixed) = open {
+        let words = simple.words.iter().take(fixed).map(|word| quoted(&word.text));
+        let words = words.collect::<Option<Vec<_>>>()?.join(" ");
+        return Some(if arguments.is_empty() { words } else { format!("{words} *") });
     }
-    let name = quoted(name)?;
-    match simple.words.get(1) {
-        Some(word) if programs::has_subcommands(&name) => {
-            let is_subcommand = !word.is_dynamic && word.text.starts_with(|c: char| c.is_ascii_alphabetic());
-            let subcommand = quoted(&word.text).filter(|_| is_subcommand)?;
-            Some(format!("{name} {subcommand} *"))
-        }
-        Some(_) => Some(format!("{name} *")),
-        None => Some(name),
+    let words = || simple.assignments.iter().chain(&simple.words);
+    if words().any(|word| word.is_dynamic || word.text.contains('*')) {
+        return None;
     }
+    words().map(|word| quoted(&word.text)).collect::<Option<Vec<_>>>().map(|words| words.join(" "))
 }
 
 /// Returns the word as a pattern has it; `None` if a pattern cannot have it.

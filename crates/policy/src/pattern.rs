@@ -1,8 +1,9 @@
 //! Patterns for the words of a command.
 //!
 //! Invariants: a word that is known only when the command runs matches nothing but a final `*`, except that it
-//! may match what is denied.
+//! may match what is denied; a final `*` does not allow an option that names another program.
 
+use crate::programs;
 use crate::shell::Word;
 
 /// A pattern for the words of a simple command: `git commit *`.
@@ -48,10 +49,12 @@ impl WordsPattern {
         let mut pairs = self.words.iter().zip(words);
         // Which command it is must be known in any case.
         let first = words.first().is_some_and(|first| !first.is_dynamic);
+        let name = words.first().map_or("", |first| &*first.text);
         has_all
             && is_end
             && first
             && pairs.all(|(pattern, word)| !word.is_dynamic && glob(pattern, &word.text))
+            && !programs::may_name(name, words.iter().skip(self.words.len()))
     }
 
     /// Whether these words are, or may be, those of the pattern.

@@ -1,8 +1,8 @@
-//! What is known of programs by their names: which run the commands in their arguments, and which others are never
-//! offered with any arguments.
+//! What is known of programs by their names: which run the commands in their arguments, and which are offered with any
+//! further words.
 //!
-//! Invariants: this is the only list of programs that run others. The rules that object are held against what they run
-//! ([`wraps`]), and of each only the exact words are offered ([`is_exact`]).
+//! Invariants: these are the only lists of programs. The rules that object are held against what wrappers run
+//! ([`wraps`]); of a program that is not known to be harmless only the exact words are offered ([`open_words`]).
 
 use crate::shell::Word;
 
@@ -13,28 +13,34 @@ const WRAPPERS: &[&str] = &[
     "batch",
     "bubblewrap",
     "builtin",
+    "bunx",
     "busybox",
     "bwrap",
     "caffeinate",
+    "capsh",
     "catchsegv",
+    "choom",
     "chronic",
     "chroot",
     "chrt",
     "command",
+    "concurrently",
     "coproc",
     "cpulimit",
+    "cross-env",
     "daemonize",
     "dbus-run-session",
     "doas",
     "doppler",
     "dotenv",
+    "dpkg-architecture",
     "eatmydata",
     "entr",
     "env",
     "exec",
     "expect",
-    "faketime",
     "fakeroot",
+    "faketime",
     "fd",
     "fdfind",
     "find",
@@ -48,18 +54,23 @@ const WRAPPERS: &[&str] = &[
     "ionice",
     "ld-linux-aarch64.so.1",
     "ld-linux-x86-64.so.2",
+    "ld.so",
     "linux32",
     "linux64",
     "lldb",
     "ltrace",
     "multitime",
     "nice",
+    "nodemon",
     "nohup",
+    "npx",
     "nsenter",
     "numactl",
     "parallel",
     "perf",
+    "pipx",
     "pkexec",
+    "pnpx",
     "prlimit",
     "proot",
     "proxychains",
@@ -97,13 +108,16 @@ const WRAPPERS: &[&str] = &[
     "torsocks",
     "toybox",
     "trap",
+    "uclampset",
     "unbuffer",
     "unshare",
+    "uvx",
     "valgrind",
     "watch",
     "watchexec",
     "x86_64",
     "xargs",
+    "xterm",
     "xvfb-run",
 ];
 
@@ -145,207 +159,128 @@ const KEEPING_FOLDER: &[&str] = &[
 /// Shells, which run the text after `-c`.
 const SHELLS: &[&str] = &["sh", "bash", "dash", "zsh", "ksh", "fish", "ash", "mksh", "rbash"];
 
-/// Other commands of which only the exact words are offered: they run what a file, a text or an option says, delete or
-/// replace files, or reach the network.
-const EXACT: &[&str] = &[
-    // Interpreters, and what has commands of its own.
-    "R",
-    "Rscript",
-    "awk",
-    "clojure",
-    "csh",
-    "dc",
-    "ed",
-    "elixir",
-    "emacs",
-    "erl",
-    "eval",
-    "ex",
-    "gawk",
-    "ghci",
-    "gnuplot",
-    "groovy",
-    "guile",
-    "iex",
-    "ipython",
-    "irb",
-    "java",
-    "jshell",
-    "julia",
-    "kotlin",
-    "less",
-    "lua",
-    "luajit",
-    "man",
-    "mawk",
-    "mongosh",
-    "more",
-    "mysql",
-    "nano",
-    "nawk",
-    "node",
-    "nodejs",
-    "nu",
-    "nvim",
-    "ocaml",
-    "octave",
-    "osascript",
-    "perl",
-    "php",
-    "psql",
-    "pwsh",
-    "pypy",
-    "python",
-    "racket",
-    "ruby",
-    "runghc",
-    "runhaskell",
-    "sbcl",
-    "scala",
-    "sed",
-    "source",
-    "sqlite",
-    "swift",
-    "tclsh",
-    "tcsh",
-    "vi",
-    "view",
-    "vim",
-    "wish",
-    "xonsh",
-    ".",
-    // What builds, and has options that name programs.
-    "ant",
-    "bazel",
-    "bundle",
-    "c++",
-    "cc",
-    "clang",
-    "clang++",
-    "cmake",
-    "conda",
-    "crontab",
-    "direnv",
-    "g++",
-    "gcc",
-    "guix",
-    "hatch",
-    "just",
-    "ld",
-    "make",
-    "mamba",
-    "meson",
-    "micromamba",
-    "mise",
-    "mvn",
-    "ninja",
-    "nix",
-    "nix-shell",
-    "nox",
-    "op",
-    "pdm",
-    "pipenv",
-    "pipx",
-    "rake",
-    "rustc",
-    "rye",
-    "scons",
-    "sort",
-    "task",
-    "tox",
-    "rg",
-    "ag",
-    "zip",
-    "newgrp",
-    "bunx",
-    "npx",
-    "pnpx",
-    "uvx",
-    "vagrant",
-    "ansible",
-    "terraform",
-    // What changes or replaces any file.
-    "chmod",
-    "chown",
-    "cp",
-    "dd",
-    "install",
-    "kill",
-    "ln",
-    "mv",
-    "patch",
-    "rm",
-    "shred",
-    "tar",
-    "bsdtar",
-    "cpio",
-    "tee",
-    "truncate",
-    "unlink",
-    // The network.
-    "aria2c",
-    "curl",
-    "ftp",
-    "lftp",
-    "nc",
-    "ncat",
-    "netcat",
-    "rsync",
-    "scp",
-    "sftp",
-    "socat",
-    "telnet",
-    "wget",
+/// Commands that are offered with any further words: they read, compare, count and print, or make folders, and no word has
+/// them run another program or change a file that exists.
+const OPEN: &[&str] = &[
+    "b2sum",
+    "basename",
+    "cal",
+    "cat",
+    "cksum",
+    "cmp",
+    "column",
+    "comm",
+    "cut",
+    "df",
+    "diff",
+    "dirname",
+    "du",
+    "egrep",
+    "expand",
+    "fgrep",
+    "fold",
+    "free",
+    "grep",
+    "head",
+    "hexdump",
+    "id",
+    "join",
+    "jq",
+    "ls",
+    "lsblk",
+    "lscpu",
+    "md5sum",
+    "mkdir",
+    "nl",
+    "nproc",
+    "numfmt",
+    "od",
+    "paste",
+    "pgrep",
+    "ps",
+    "readlink",
+    "realpath",
+    "rev",
+    "seq",
+    "sha1sum",
+    "sha224sum",
+    "sha256sum",
+    "sha384sum",
+    "sha512sum",
+    "sleep",
+    "stat",
+    "strings",
+    "tac",
+    "tail",
+    "tr",
+    "uname",
+    "unexpand",
+    "uptime",
+    "wc",
+    "whereis",
+    "which",
+    "whoami",
 ];
 
-/// Commands whose first argument says what they do.
-const WITH_SUBCOMMANDS: &[&str] = &[
-    "apt", "brew", "bun", "cargo", "composer", "deno", "docker", "dotnet", "gh", "git", "go", "gradle",
-    "helm", "kubectl", "npm", "pip", "pnpm", "podman", "poetry", "rustup", "uv", "yarn",
-];
-
-/// Other subcommands of which only the exact words are offered, for the same reasons as [`EXACT`].
-const EXACT_SUBCOMMANDS: &[(&str, &[&str])] = &[
-    ("apt", &["install"]),
-    ("brew", &["install"]),
-    ("bun", &["add", "create", "install", "run"]),
-    ("cargo", &["binstall", "install", "rustc"]),
-    ("composer", &["create-project", "global", "require"]),
-    ("deno", &["eval", "install", "run", "task", "x"]),
-    ("docker", &["build", "buildx", "compose", "container", "create"]),
-    ("dotnet", &["add", "exec", "new", "tool"]),
-    ("gh", &["alias", "api", "codespace", "extension", "gist"]),
+/// Subcommands that are offered with any further words but those in [`NAMING`]. What a project's own tests and build
+/// scripts run is the project's affair, with or without further words.
+const OPEN_SUBCOMMANDS: &[(&str, &[&str])] = &[
+    ("apt", &["list", "search", "show"]),
+    ("brew", &["info", "list", "search"]),
+    (
+        "cargo",
+        &["add", "bench", "build", "check", "clippy", "doc", "fmt", "metadata", "search", "test", "tree"],
+    ),
+    ("docker", &["images", "inspect", "logs", "ps"]),
+    ("gh", &["issue", "pr", "repo", "run", "search"]),
     (
         "git",
         &[
-            "am",
-            "apply",
-            "archive",
-            "clean",
-            "clone",
-            "config",
-            "fetch",
-            "grep",
-            "hook",
-            "ls-remote",
-            "maintenance",
-            "mergetool",
-            "pull",
-            "push",
-            "reset",
-            "send-email",
+            "add",
+            "blame",
+            "branch",
+            "cat-file",
+            "check-ignore",
+            "checkout",
+            "commit",
+            "describe",
+            "diff",
+            "log",
+            "ls-files",
+            "ls-tree",
+            "merge-base",
+            "mv",
+            "reflog",
+            "restore",
+            "rev-list",
+            "rev-parse",
+            "shortlog",
+            "show",
+            "stash",
+            "status",
+            "switch",
+            "tag",
         ],
     ),
-    ("go", &["build", "env", "generate", "get", "install", "run", "test", "tool", "vet"]),
-    ("helm", &["install", "plugin", "template", "upgrade"]),
-    ("kubectl", &["cp", "debug", "plugin"]),
-    ("npm", &["add", "config", "create", "explore", "i", "init", "install", "set"]),
-    ("pip", &["download", "install", "wheel"]),
-    ("pnpm", &["add", "create", "i", "install"]),
-    ("podman", &["build", "compose", "container", "create"]),
-    ("poetry", &["add", "install"]),
-    ("uv", &["add", "pip", "tool"]),
-    ("yarn", &["add", "create", "global", "node"]),
+    ("go", &["doc", "fmt", "list", "version"]),
+    ("helm", &["get", "history", "list", "status"]),
+    ("kubectl", &["describe", "get", "logs", "top"]),
+    ("npm", &["audit", "list", "ls", "outdated", "view"]),
+    ("pip", &["check", "freeze", "list", "show"]),
+    ("pnpm", &["audit", "list", "outdated"]),
+    ("podman", &["images", "inspect", "logs", "ps"]),
+    ("rustup", &["show", "target", "toolchain"]),
+    ("yarn", &["list", "outdated", "why"]),
+];
+
+/// Options that name what else a program runs, or a file that it writes. A rule with a final `*` does not allow them,
+/// unless it has them itself.
+const NAMING: &[(&str, &[&str])] = &[
+    ("cargo", &["--config", "--manifest-path", "-C", "-Z"]),
+    ("gh", &["--web"]),
+    ("git", &["--exec-path", "--ext-diff", "--output", "--upload-pack", "-c"]),
+    ("go", &["-exec", "-toolexec", "-vettool"]),
+    ("pip", &["--log", "--python"]),
 ];
 
 /// Whether it is a shell.
@@ -370,22 +305,29 @@ pub(crate) fn changes_folder(name: &str, arguments: &[Word]) -> bool {
     wraps(name, arguments) && (!KEEPING_FOLDER.contains(&name) || arguments.iter().any(may))
 }
 
-/// Whether its first argument says what it does.
-pub(crate) fn has_subcommands(name: &str) -> bool {
-    WITH_SUBCOMMANDS.contains(&name)
+/// Returns how many words of a command say what it does, if any further ones may follow: its name, and a subcommand.
+pub(crate) fn open_words(name: &str, arguments: &[Word]) -> Option<usize> {
+    if OPEN.contains(&name) {
+        return Some(1);
+    }
+    let subcommand = arguments.first().filter(|word| !word.is_dynamic)?;
+    has(OPEN_SUBCOMMANDS, name, &subcommand.text).then_some(2)
 }
 
-/// Whether other arguments could have it run other programs, or do harm.
-pub(crate) fn is_exact(name: &str, arguments: &[Word]) -> bool {
-    // `python3.12`, `gcc-14`
-    let bare = name.trim_end_matches(|c: char| c.is_ascii_digit() || matches!(c, '.' | '-'));
-    let is_known = |name: &str| WRAPPERS.contains(&name) || SHELLS.contains(&name) || EXACT.contains(&name);
-    let subcommand = arguments.first().map_or("", |word| &*word.text);
-    name.contains('/')
-        || is_known(name)
-        || is_known(bare)
-        || has(WRAPPING, name, subcommand)
-        || has(EXACT_SUBCOMMANDS, name, subcommand)
+/// Whether one of the further words of a command may name what else it runs, or a file that it writes. Behind `--` there are
+/// no options.
+pub(crate) fn may_name<'a>(name: &str, mut words: impl Iterator<Item = &'a Word>) -> bool {
+    let Some((_, options)) = NAMING.iter().find(|(known, _)| *known == name) else { return false };
+    let names = |word: &Word| {
+        let given = word.text.split('=').next().unwrap_or_default();
+        // Long options may be shortened, and a short one may have its value in the same word.
+        let is_option = |option: &str| match option.starts_with("--") {
+            true => given.len() > 2 && option.starts_with(given),
+            false => word.text.starts_with(option),
+        };
+        word.is_dynamic || options.iter().any(|option| is_option(option))
+    };
+    words.by_ref().take_while(|word| word.is_dynamic || word.text != "--").any(names)
 }
 
 fn has(table: &[(&str, &[&str])], name: &str, subcommand: &str) -> bool {

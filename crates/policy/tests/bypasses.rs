@@ -11,6 +11,18 @@ use serde_json::json;
 /// Forms of a command that runs `rm`.
 const BYPASSES: &[&str] = &[
     "rm x",
+    "x='a[$(rm x)]'; [[ 1 -eq x ]]",
+    "[[ x -lt 2 ]]",
+    "declare -n r='a[$(rm x)]'; echo $r",
+    "typeset -n r=x",
+    "env -S 'rm\\_x'",
+    "choom -n 0 -- rm x",
+    "npx rm x",
+    "uvx rm x",
+    "capsh -- -c 'rm x'",
+    "ld.so /bin/rm x",
+    "dpkg-architecture -c rm x",
+    "PATH=bin x",
     " rm x",
     "\trm x",
     "\nrm x",

@@ -173,8 +173,15 @@ fn rules_hold_for_where_a_link_leads() {
 fn what_is_offered_allows_what_was_asked() {
     let rows: &[(&str, &str, &[&str])] = &[
         ("bash", "git commit -m 'a b'", &["bash(git commit *)"]),
-        ("bash", "git --git-dir=x log", &[]),
-        ("bash", "cargo test | grep FAILED", &["bash(cargo test *)", "bash(grep *)"]),
+        ("bash", "git --git-dir=x log", &["bash(git --git-dir=x log)"]),
+        ("bash", "cargo test x | grep FAILED", &["bash(cargo test *)", "bash(grep *)"]),
+        ("bash", "cargo test", &["bash(cargo test *)"]),
+        ("bash", "cargo test --config a=b", &["bash(cargo test --config a=b)"]),
+        ("bash", "git log --output=a", &["bash(git log --output=a)"]),
+        ("bash", "git diff $X", &[]),
+        ("bash", "wc $X", &["bash(wc *)"]),
+        ("bash", "cat a b", &["bash(cat *)"]),
+        ("bash", "pytest a.py", &["bash(pytest a.py)"]),
         ("bash", "rm -rf target", &["bash(rm -rf target)"]),
         ("bash", "rm -rf $X", &[]),
         ("bash", "sudo -n true", &["bash(sudo -n true)"]),
@@ -306,6 +313,44 @@ fn no_offer_allows_to_run_other_programs() {
         "socat EXEC:ls",
         "crontab ls",
         "cp ls a",
+        "export ls=1",
+        "declare -x ls=1",
+        "readonly ls",
+        "read ls",
+        "mapfile ls",
+        "getopts a ls",
+        "printf -v ls x",
+        "printf ls",
+        "split --filter=ls",
+        "capsh -- ls",
+        "choom ls",
+        "dpkg-architecture -c ls",
+        "uclampset ls",
+        "ip netns exec ls",
+        "ld.so ls",
+        "bat --pager ls",
+        "pylint ls",
+        "apt-get install ls",
+        "m4 ls",
+        "nodemon ls",
+        "concurrently ls",
+        "cross-env ls",
+        "tsx ls",
+        "xterm -e ls",
+        "git remote-ext ls",
+        "git web--browse ls",
+        "git merge -s ls",
+        "git -c alias.x=ls x",
+        "cargo run ls",
+        "cargo build --config ls",
+        "npm run ls",
+        "npm test ls",
+        "pnpm run ls",
+        "pytest ls",
+        "pkill ls",
+        "killall ls",
+        "npx ls",
+        "an-unknown-program ls",
     ];
     for command in rows {
         let judge =
@@ -321,6 +366,37 @@ fn no_offer_allows_to_run_other_programs() {
             judge(&policy, &format!("{command} b")) != Verdict::Allow,
             "{command} runs with other arguments"
         );
+    }
+}
+
+/// A rule with a final `*` does not allow an option that names another program, unless the rule has the option.
+#[test]
+fn further_words_do_not_name_other_programs() {
+    let rows = [
+        ("bash(cargo test *)", "cargo test a --nocapture", "allow"),
+        ("bash(cargo test *)", "cargo test --config x", "ask"),
+        ("bash(cargo test *)", "cargo test --config=x", "ask"),
+        ("bash(cargo *)", "cargo build --manifest-path /tmp/Cargo.toml", "ask"),
+        ("bash(cargo *)", "cargo build $X", "ask"),
+        ("bash(cargo test --config *)", "cargo test --config x", "allow"),
+        ("bash(git *)", "git log -p", "allow"),
+        ("bash(git *)", "git diff --outp=a", "ask"),
+        ("bash(git *)", "git -c alias.x=!touch x", "ask"),
+        ("bash(git *)", "git log $X", "ask"),
+        ("bash(wc *)", "wc $X", "allow"),
+        ("bash", "git -c alias.x=!touch x", "allow"),
+        // What a script chooses as its programs is not what `ls` says.
+        ("bash(export *)", "export A=bin; ls", "allow"),
+        ("bash(export *)", "export PATH=bin; ls", "ask"),
+        ("bash(read *)", "read PATH <<< bin; ls", "ask"),
+        ("bash(printf *)", "printf -v PATH %s bin; ls", "ask"),
+        ("bash(declare *)", "declare -x PATH=bin; ls", "ask"),
+        ("bash(declare *)", "declare -n r='a[$(touch b)]'; echo $r", "ask"),
+    ];
+    for (rule, command, expected) in rows {
+        let policy = policy(Mode::Ask, &[&format!("allow {rule}")]);
+        let verdict = policy.judge(&Call::new("bash", &json!({ "command": command })));
+        assert_eq!(word(&verdict), expected, "{rule} {command}: {verdict:?}");
     }
 }
 

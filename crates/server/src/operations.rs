@@ -55,7 +55,7 @@ pub use self::read::{
 pub use self::rewind::{RewindScope, RewindSession, RewoundAction, RewoundFile, SessionRewound};
 pub use self::route::{Label, Reach, Right, Route, Verb};
 pub use self::runs::Runs;
-pub use self::session::AGENT;
+pub use self::session::{AGENT, FOLDER, ONE_SHOT};
 pub use self::session::{
     Abort, BranchSession, ClearInbox, DeleteSession, Deleted, ForkSession, Forked, ImportSession, Imported,
     SessionNamed, SetLabel, SetTitle, StartSession, Withdrawn,

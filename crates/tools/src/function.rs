@@ -184,6 +184,7 @@ pub struct FunctionTool {
     preview: Option<Arc<Preview>>,
     read_only: bool,
     shows_own_files: bool,
+    needs_exact_arguments: bool,
     resumable: bool,
     timeout: Option<Duration>,
     grace: Duration,
@@ -252,6 +253,7 @@ where
         preview: None,
         read_only: false,
         shows_own_files: false,
+        needs_exact_arguments: false,
         resumable: false,
         timeout: None,
         grace: GRACE,
@@ -278,6 +280,14 @@ impl FunctionTool {
     #[must_use]
     pub fn shows_own_files(mut self) -> Self {
         self.shows_own_files = true;
+        self
+    }
+
+    /// Declares that a call does not run if a secret in its arguments was replaced: see
+    /// [`Tool::needs_exact_arguments`].
+    #[must_use]
+    pub fn needs_exact_arguments(mut self) -> Self {
+        self.needs_exact_arguments = true;
         self
     }
 
@@ -404,6 +414,10 @@ impl Tool for FunctionTool {
 
     fn shows_own_files(&self) -> bool {
         self.shows_own_files
+    }
+
+    fn needs_exact_arguments(&self) -> bool {
+        self.needs_exact_arguments
     }
 
     fn grace(&self) -> Duration {

@@ -119,6 +119,12 @@ pub trait Tool: Send + Sync + 'static {
         false
     }
 
+    /// Whether a call means something else, or does harm, if a word of its arguments is another one: it runs the words,
+    /// searches for them, or writes them to files. Such a call does not run if a secret in its arguments was replaced.
+    fn needs_exact_arguments(&self) -> bool {
+        false
+    }
+
     /// Whether a call may be run again after a restart that interrupted it while a person was asked; see
     /// [`FunctionTool::resumable`] for the rules that such a tool must follow.
     fn is_resumable(&self) -> bool {

@@ -31,11 +31,12 @@ pub(crate) use self::replace::{Expected, Replacement};
 use self::seen::SeenVersions;
 pub(crate) use self::touched::Snapshot;
 use self::touched::TouchedFiles;
+use crate::sandbox::git::{PARTS, Shape};
 use crate::{ToolError, ToolOutput, ToolsError, similar};
 
-/// Components that tools may read but not change, anywhere in a path: git's state, through which commands
-/// could be run later, and the project's settings, which apply to the agent itself.
-const PROTECTED: [&str; 2] = [".git", "greenroom.yaml"];
+/// Components that tools may read but not change, anywhere in a path: the state of version control, through which
+/// commands could be run later, and the project's settings, which apply to the agent itself.
+const PROTECTED: [&str; 4] = [".git", ".hg", ".jj", "greenroom.yaml"];
 /// The maximum length of a chain of symbolic links.
 const LINKS_MAX: usize = 40;
 
@@ -366,10 +367,27 @@ impl Workspace {
     /// Checks that tools that write may change the path.
     pub(crate) fn changeable(&self, path: &WorkspacePath) -> Result<(), ToolsError> {
         let protected = |part: &&str| PROTECTED.iter().any(|name| part.eq_ignore_ascii_case(name));
-        match path.components().find(protected) {
+        match path.components().find(protected).or_else(|| self.repository_of(path)) {
             None => Ok(()),
             Some(part) => Err(ToolsError::Protected { path: path.shown().to_owned(), part: part.to_owned() }),
         }
+    }
+
+    /// Returns the folder of a path that git takes for a repository, or would if the path existed. A bare repository has no
+    /// `.git`, and its settings name programs too.
+    fn repository_of<'a>(&self, path: &'a WorkspacePath) -> Option<&'a str> {
+        let text = path.as_str();
+        let folders = std::iter::once(0).chain(text.match_indices('/').map(|(at, _)| at + 1));
+        folders.map(|at| text.split_at(at)).find_map(|(folder, rest)| {
+            let is_there = |part: &str| {
+                let place = format!("{folder}{part}");
+                rustix::fs::statat(&self.inner.directory, place, AtFlags::SYMLINK_NOFOLLOW).is_ok()
+            };
+            let mut shape = Shape::default();
+            shape.add(OsStr::new(rest.split('/').next().unwrap_or_default()));
+            PARTS.iter().filter(|part| is_there(part)).for_each(|part| shape.add(OsStr::new(part)));
+            shape.is_repository().then(|| if folder.is_empty() { "." } else { folder.trim_end_matches('/') })
+        })
     }
 
     /// Runs file work outside the asynchronous threads, with a bounded number of concurrent operations. When

@@ -10,6 +10,7 @@ use greenroom_formats::export_pi;
 use greenroom_server::markdown::markdown;
 use greenroom_terminal::Screen;
 use greenroom_terminal::progress::Progress;
+use greenroom_terminal::screen::harmless;
 
 use crate::args::{ExportArgs, ExportFormat, Global};
 use crate::error::{self, secrets};
@@ -30,7 +31,9 @@ pub(crate) async fn run(global: &Global, args: &ExportArgs) -> Result<u8> {
         }
         ExportFormat::Markdown => markdown(&stored.summary, &stored.conversation()),
     };
+    // A Markdown file is shown at terminals too; in JSON these characters are escaped already.
     let text = secrets::redactor().all(&text);
+    let text = harmless(&text);
     let Some(path) = &args.output else {
         let mut screen = Screen::stdout(global.color);
         match args.format {

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use anyhow::Result;
 use greenroom::Order;
 use greenroom_server::Client;
-use greenroom_server::operations::{DeleteSession, ListSessions};
+use greenroom_server::operations::{DeleteSession, FOLDER, ListSessions};
 use greenroom_terminal::progress::Progress;
 use greenroom_terminal::screen::{one_line, variable};
 use greenroom_terminal::table::{Column, Layout};
@@ -46,7 +46,7 @@ pub(crate) async fn run(global: &Global, args: &SessionsArgs) -> Result<u8> {
     let mut wanted = args.labels.clone();
     if args.here {
         let here = std::env::current_dir()?.canonicalize()?;
-        wanted.push((agent::FOLDER.to_owned(), here.display().to_string()));
+        wanted.push((FOLDER.to_owned(), here.display().to_string()));
     }
     let mut labels = BTreeMap::new();
     for (name, value) in wanted {
@@ -132,7 +132,7 @@ fn json_of(known: &KnownSession) -> Result<Value> {
     let KnownSession { summary, .. } = known;
     let mut value = serde_json::to_value(summary)?;
     value["title"] = json!(summary.shown_title());
-    value["folder"] = json!(summary.labels.get(agent::FOLDER));
+    value["folder"] = json!(summary.labels.get(FOLDER));
     value["window"] = json!(summary.context_window);
     value["updated_at"] = json!(time::rfc3339(summary.updated_at_ms));
     value["state"] = json!(known.state());
@@ -156,7 +156,7 @@ fn table(screen: &mut Screen, sessions: &[(usize, KnownSession)], ids: &[String]
             time::ago(summary.updated_at_ms, now_ms),
             known.state().to_owned(),
             format!("{}{window}", format::short(summary.context_tokens)),
-            summary.labels.get(agent::FOLDER).map_or_else(String::new, |folder| shown_folder(folder)),
+            summary.labels.get(FOLDER).map_or_else(String::new, |folder| shown_folder(folder)),
             one_line(&summary.model, 28),
         ]
     };

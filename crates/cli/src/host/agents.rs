@@ -13,7 +13,7 @@ use anyhow::Result;
 use greenroom::provider::{BoxFuture, Provider, ProviderError, ReplyStream, Request, ServerOptions};
 use greenroom::{Agent, SharedProvider};
 use greenroom_kernel::{Failure, FailureClass};
-use greenroom_server::operations::Task;
+use greenroom_server::operations::{FOLDER, Task};
 use greenroom_server::{Defined, Definer, Problem, ProblemKind};
 use parking_lot::Mutex;
 use schemars::JsonSchema;
@@ -23,7 +23,7 @@ use tokio::sync::broadcast;
 
 use crate::agent::simulated::Simulated;
 use crate::agent::skills::Skills;
-use crate::agent::{self, ClientSettings, FOLDER, Made, check_reachable, has_some, load_config_or};
+use crate::agent::{self, ClientSettings, Made, check_reachable, has_some, load_config_or};
 use crate::args::{Global, ModelArgs, ServerArgs};
 use crate::config::digest::digest;
 use crate::config::surroundings::{Handed, Surroundings};

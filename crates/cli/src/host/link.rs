@@ -8,7 +8,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use greenroom::{Agent, Order, SessionSummary, State, Status};
-use greenroom_server::operations::{ClientKind, GetSession, GetState, ListSessions, SetLabel};
+use greenroom_server::operations::{
+    ClientKind, FOLDER, GetSession, GetState, ListSessions, ONE_SHOT, SetLabel,
+};
 use greenroom_server::{Client, ProblemKind};
 use greenroom_terminal::{Screen, time};
 
@@ -16,7 +18,7 @@ use super::connection::{self, Connection, resolve_known};
 use super::own::Setup;
 use super::{Patience, Reached, Terms, Who, stored};
 use crate::agent::simulated::Simulated;
-use crate::agent::{self, FOLDER, Stay, ask_user, warn};
+use crate::agent::{self, Stay, ask_user, warn};
 use crate::args::{Global, ModelArgs};
 use crate::config::Texts;
 use crate::config::surroundings::Surroundings;
@@ -275,9 +277,6 @@ impl Link {
         }
     }
 }
-
-/// The label of a session that one `run` made, and no conversation has continued.
-const ONE_SHOT: &str = "one_shot";
 
 /// Whether the session with these labels is a one-shot of `run`.
 pub(crate) fn is_one_shot(labels: &BTreeMap<String, String>) -> bool {

@@ -516,7 +516,7 @@ fn a_session_with_ten_thousand_entries_opens_at_once() {
 
 #[test]
 fn a_chat_asks_once_whether_to_trust_a_projects_files() {
-    for (answer, is_trusted) in [("", true), ("no", false)].into_iter().filter(|_| is_there()) {
+    for (answer, is_trusted) in [("", false), ("yes", true)].into_iter().filter(|_| is_there()) {
         let (place, model) = (Place::new(), model());
         super::prompts::write(&place, "AGENTS.md", "Use tabs.\n");
         let is_told = || format!("{:?}", model.simulator.requests().pop()).contains("Use tabs.");

@@ -3,6 +3,7 @@
 //! Invariants: each form is valid UTF-8 with at least [`VALUE_BYTES_MIN`] bytes; a form in base64 is found
 //! wherever the value begins in the encoded bytes.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use base64::Engine as _;
@@ -16,8 +17,14 @@ const LINE_BYTES_MIN: usize = 16;
 /// Returns the forms of a value.
 pub(super) fn of(value: &str) -> Vec<Vec<u8>> {
     let mut forms = vec![value.to_owned()];
-    forms.extend([true, false].map(|is_upper| in_url(value, is_upper)));
+    for kept in KEPT_IN_URLS {
+        forms.extend([true, false].map(|is_upper| in_url(value, kept, is_upper)));
+    }
+    // In the body of a form, a blank is a plus sign.
+    let blanks: Vec<String> = forms.iter().filter(|form| form.contains("%20")).cloned().collect();
+    forms.extend(blanks.iter().map(|form| form.replace("%20", "+")));
     let once = in_json(value);
+    forms.extend([once.replace('/', "\\/"), escaped_in_json(&once, false), escaped_in_json(&once, true)]);
     forms.extend([in_json(&once), once]);
     for offset in 0..3 {
         let bytes = [&[0_u8; 3][..offset], value.as_bytes()].concat();
@@ -31,20 +38,46 @@ pub(super) fn of(value: &str) -> Vec<Vec<u8>> {
         let lines = value.lines().map(str::trim).filter(|line| !line.starts_with("-----"));
         forms.extend(lines.filter(|line| line.len() >= LINE_BYTES_MIN).map(str::to_owned));
     }
-    forms.retain(|form| form.len() >= VALUE_BYTES_MIN);
+    let mut seen = BTreeSet::new();
+    forms.retain(|form| form.len() >= VALUE_BYTES_MIN && seen.insert(form.clone()));
     forms.into_iter().map(String::into_bytes).collect()
 }
 
-fn in_url(value: &str, is_upper: bool) -> String {
+/// What encoders leave as it is in a URL, beside letters, digits and `-._~`: nothing (RFC 3986), Python's `quote`,
+/// JavaScript's `encodeURIComponent` and `encodeURI`, and forms.
+const KEPT_IN_URLS: [&[u8]; 5] = [b"", b"/", b"!'()*", b";,/?:@&=+$#!'()*", b"*"];
+
+fn in_url(value: &str, kept: &[u8], is_upper: bool) -> String {
     let mut form = String::new();
     for byte in value.bytes() {
         match byte {
             b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => form.push(byte.into()),
+            _ if kept.contains(&byte) => form.push(byte.into()),
             _ if is_upper => _ = write!(form, "%{byte:02X}"),
             _ => _ = write!(form, "%{byte:02x}"),
         }
     }
     form
+}
+
+/// Returns a text of JSON as encoders write it that make it safe for HTML or plain ASCII: `&`, `<`, `>`, `'` and what is
+/// not ASCII as `\u0026`.
+fn escaped_in_json(json: &str, is_upper: bool) -> String {
+    let mut form = String::new();
+    for c in json.chars() {
+        match c {
+            c if c.is_ascii() && !matches!(c, '&' | '<' | '>' | '\'') => form.push(c),
+            c => c.encode_utf16(&mut [0; 2]).iter().for_each(|unit| push_unit(&mut form, *unit, is_upper)),
+        }
+    }
+    form
+}
+
+fn push_unit(form: &mut String, unit: u16, is_upper: bool) {
+    let _ = match is_upper {
+        true => write!(form, "\\u{unit:04X}"),
+        false => write!(form, "\\u{unit:04x}"),
+    };
 }
 
 /// Returns the text as it stands between the quotes of a JSON string.

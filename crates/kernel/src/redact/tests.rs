@@ -34,11 +34,28 @@ fn a_value_is_found_in_each_of_its_forms() {
     check_value(KEY);
     check_value("sk-proj-Zx81%22qT%2F9%2Bmw%20kL");
     check_value("sk-proj-Zx81%22qT%2f9%2bmw%20kL");
+    // Python's `quote`, `encodeURI`, and the body of a form.
+    check_value("sk-proj-Zx81%22qT/9%2Bmw%20kL");
+    check_value("sk-proj-Zx81%22qT/9+mw%20kL");
+    check_value("sk-proj-Zx81%22qT%2F9%2Bmw+kL");
     check_value(r#"sk-proj-Zx81\"qT/9+mw kL"#);
+    check_value(r#"sk-proj-Zx81\"qT\/9+mw kL"#);
     check_value(r#"sk-proj-Zx81\\\"qT/9+mw kL"#);
     for before in ["", "a", "me", "me:", "user:", "someone:"] {
         check_value(&STANDARD.encode(format!("{before}{KEY}")));
         check_value(&URL_SAFE_NO_PAD.encode(format!("{before}{KEY} and what follows")));
+    }
+}
+
+#[test]
+fn a_value_is_found_where_json_is_made_safe_for_html_or_ascii() {
+    let redactor = Redactor::default();
+    redactor.add([("PASSWORD".to_owned(), "it's<p&w>w\u{f6}rd\u{1f980}".to_owned())]);
+    for form in [
+        r"it\u0027s\u003cp\u0026w\u003ew\u00f6rd\ud83e\udd80",
+        r"it\u0027s\u003Cp\u0026w\u003Ew\u00F6rd\uD83E\uDD80",
+    ] {
+        assert_eq!(redactor.values(form), "[redacted:PASSWORD]");
     }
 }
 

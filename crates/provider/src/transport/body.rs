@@ -183,7 +183,9 @@ impl Body {
         match self.decoder.next(&mut self.unparsed) {
             Some(Ok(SseEvent::Message(event))) => {
                 self.is_between_events = true;
-                Some(Ok((event.event != "keepalive").then_some(Data::Own(event.data))))
+                // The specification has events without data ignored; proxies send them to keep a connection open.
+                let counts = event.event != "keepalive" && !event.data.trim_ascii().is_empty();
+                Some(Ok(counts.then_some(Data::Own(event.data))))
             }
             event => {
                 self.is_between_events &= !has_bytes;
@@ -197,7 +199,7 @@ impl Body {
         const FIELD: &[u8] = b"data: ";
         let line = self.unparsed.strip_prefix(FIELD).filter(|_| self.is_between_events)?;
         let length = memchr::memchr2(b'\n', b'\r', line)?;
-        if !line[length..].starts_with(b"\n\n") || length == 0 {
+        if !line[length..].starts_with(b"\n\n") || line[..length].trim_ascii().is_empty() {
             return None;
         }
         std::str::from_utf8(&line[..length]).ok()?;

@@ -272,7 +272,15 @@ impl Reader {
     fn unreadable(&mut self, data: &str) -> ProviderError {
         match self.body.compression().filter(|_| !self.has_chunk) {
             Some(encoding) => compressed(&self.server.endpoint.base, &one_line(&encoding)),
-            None => error_in_stream(data),
+            None => {
+                let mut error = error_in_stream(data);
+                let is_json = data.trim_start().starts_with(['{', '[']);
+                if is_json && error.failure.class == FailureClass::Malformed {
+                    error.failure.message =
+                        format!("the provider sent an event that cannot be read: {}", one_line(data));
+                }
+                error
+            }
         }
     }
 

@@ -341,7 +341,12 @@ async fn whole_answers_that_fail() {
         (Play::Hang(json.to_owned()), FailureClass::Timeout, false, "within 300 ms"),
         (Play::Break(json.to_owned()), FailureClass::Timeout, false, "the connection to"),
         (of(""), FailureClass::Malformed, true, "no event at all"),
-        (of(r#"{"choices":[{"message"#), FailureClass::Malformed, false, "in the middle of the answer"),
+        (
+            of(r#"{"choices":[{"message"#),
+            FailureClass::Malformed,
+            false,
+            "sent an event that cannot be read: ",
+        ),
         (
             of(r#"{"choices":[{"message":{"content":"hi"},"finish_reason":null}]}"#),
             FailureClass::Malformed,

@@ -397,7 +397,7 @@ impl Operation for ExportSession {
             let (session, entries) = stored(&scope, &self.session_id).await?;
             let text = match self.format {
                 ExportFormat::Pi => {
-                    let folder = session.labels.get("folder").map_or("", String::as_str);
+                    let folder = session.labels.get(super::FOLDER).map_or("", String::as_str);
                     let entries = entries.iter().map(|entry| &**entry);
                     export_pi(&self.session_id, session.created_at_ms, folder, entries)
                 }

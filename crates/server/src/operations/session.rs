@@ -281,12 +281,24 @@ pub struct SetLabel {
 
 /// The label that names the session's agent, where agents have names.
 pub const AGENT: &str = "agent";
+/// The label with the folder in which a session was started: commands in this folder continue its newest session.
+pub const FOLDER: &str = "folder";
+/// The label of a session that one `run` made, and no conversation has continued.
+pub const ONE_SHOT: &str = "one_shot";
 
 impl SetLabel {
-    /// Refuses labels that say more than others: the one of the client's token, and the one of the session's agent.
+    /// Refuses labels that say more than others: the one of the client's token, the one of the session's agent, and those by
+    /// which local commands find sessions.
     fn check(&self, scope: &CallScope) -> Result<(), Refused> {
         let forbid =
             |problem: String| Err(Refused::Problem(Box::new(Problem::new(ProblemKind::Forbidden, problem))));
+        if scope.within.is_some() && [FOLDER, ONE_SHOT].contains(&&*self.name) {
+            return forbid(format!(
+                "by the label {} people at the server's own machine find their sessions; a token that is confined to a \
+                 label cannot set it",
+                self.name
+            ));
+        }
         if scope.within.as_ref().is_some_and(|label| label.name == self.name) {
             return forbid(format!("the label {} belongs to your token, and stays as it is", self.name));
         }
@@ -371,11 +383,12 @@ impl Operation for ImportSession {
             // The file's own model, in whose window the conversation was held.
             let path = imported.path();
             let answers = path.iter().rev().filter_map(|entry| entry.kind.as_message());
-            let model = answers.filter_map(|message| match &**message {
+            let mut models = answers.filter_map(|message| match &**message {
                 Message::Assistant(answer) => Some(answer.model.clone()),
                 Message::User(_) | Message::ToolResult(_) => None,
             });
-            let model = model.into_iter().next().unwrap_or_else(|| "imported".to_owned());
+            let model =
+                models.find(|model| !model.trim().is_empty()).unwrap_or_else(|| "imported".to_owned());
             let agent = if scope.has_agent { scope.agent } else { Arc::new(Agent::new(model)) };
             let session = scope.runtime.join(&session_id, agent).await?;
             session.import(imported.entries.clone(), imported.leaf).await?;

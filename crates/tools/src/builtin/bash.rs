@@ -139,7 +139,8 @@ pub(super) fn tool(workspace: Workspace, options: Options, shared: Arc<Shared>) 
         let (workspace, options, shared) = (workspace.clone(), options.clone(), Arc::clone(&shared));
         async move { run(&workspace, &options, &shared, &arguments, &context).await }
     })
-    .grace(GRACE);
+    .grace(GRACE)
+    .needs_exact_arguments();
     match bounds {
         Some(bounds) => {
             let description = format!("{} {bounds}", crate::Tool::spec(&tool).description);

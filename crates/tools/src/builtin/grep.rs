@@ -53,6 +53,7 @@ pub(super) fn tool(workspace: Workspace) -> FunctionTool {
     })
     .read_only()
     .shows_own_files()
+    .needs_exact_arguments()
 }
 
 fn grep(

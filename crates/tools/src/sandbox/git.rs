@@ -24,15 +24,15 @@ pub(super) const FILE_BYTES_MAX: u64 = 1024 * 1024;
 pub(super) const SKIPPED: [&str; 3] = ["node_modules", "target", ".venv"];
 
 /// What a folder has that git takes for a repository: a head, and the next two, or the name of a folder with them.
-const PARTS: [&str; 4] = ["HEAD", "objects", "refs", "commondir"];
+pub(crate) const PARTS: [&str; 4] = ["HEAD", "objects", "refs", "commondir"];
 
 /// Which of the names that make a folder a repository are in it.
 #[derive(Debug, Default)]
-pub(super) struct Shape([bool; 4]);
+pub(crate) struct Shape([bool; 4]);
 
 impl Shape {
     /// Adds the name of an entry. Some file systems do not distinguish upper case from lower case.
-    pub(super) fn add(&mut self, name: &OsStr) {
+    pub(crate) fn add(&mut self, name: &OsStr) {
         PARTS
             .iter()
             .zip(&mut self.0)
@@ -40,7 +40,7 @@ impl Shape {
     }
 
     /// Whether git takes the folder for a repository.
-    pub(super) fn is_repository(&self) -> bool {
+    pub(crate) fn is_repository(&self) -> bool {
         let [has_head, has_objects, has_refs, is_part] = self.0;
         has_head && (is_part || has_objects && has_refs)
     }

@@ -150,6 +150,38 @@ fn links_inside_are_read_through_and_not_written_through() {
     assert!(!inside.join(".git/config").exists());
 }
 
+/// A bare repository names programs in its settings as `.git` does, and any folder can be made one.
+#[test]
+fn nothing_changes_a_bare_repository_or_makes_one() {
+    for commondir in [false, true] {
+        let (folder, workspaces) = fixture();
+        let inside = folder.path().join("inside");
+        std::fs::create_dir_all(inside.join("deep/bare")).expect("folders are made");
+        std::fs::write(inside.join("deep/bare/HEAD"), "").expect("a file is written");
+        match commondir {
+            true => std::fs::write(inside.join("deep/bare/commondir"), "").expect("a file is written"),
+            false => ["objects", "refs"].into_iter().for_each(|part| {
+                std::fs::create_dir(inside.join("deep/bare").join(part)).expect("a folder is made");
+            }),
+        }
+        for workspace in workspaces {
+            for path in ["deep/bare/config", "deep/bare/hooks/post-checkout", "deep/bare/HEAD"] {
+                let found = write(&workspace, path);
+                assert!(matches!(found, Err(ToolsError::Protected { .. })), "{path}: {found:?}");
+            }
+            write(&workspace, "deep/config").expect("it is no repository");
+        }
+    }
+    let (_folder, [workspace, _]) = fixture();
+    for path in ["new/HEAD", "new/config", "new/objects/x", "new/other"] {
+        write(&workspace, path).expect("it is no repository yet");
+    }
+    for path in ["new/refs/x", "new/refs", "new/commondir", "new/COMMONDIR"] {
+        let found = write(&workspace, path);
+        assert!(matches!(found, Err(ToolsError::Protected { .. })), "{path}: {found:?}");
+    }
+}
+
 #[test]
 fn only_regular_files_are_opened() {
     let (folder, workspaces) = fixture();

@@ -48,7 +48,9 @@ pub(super) async fn about_project(
         detail: detail.to_owned(),
         preview: Vec::new(),
     };
-    let choices = vec![choice(YES, "Yes, use them", ""), choice(NO, "No, leave them out", "from now on")];
+    // The first one is selected, and an Enter may have been meant for something else.
+    let choices =
+        vec![choice(NO, "No, leave them out", "from now on"), choice(YES, "Yes, use them", "from now on")];
     let title = "Trust the files of this folder?";
     let Some(Answered { value, behind }) = ask(global, interrupts, above, title, choices).await? else {
         return Ok(None);

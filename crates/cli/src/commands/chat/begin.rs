@@ -8,14 +8,14 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result};
 use greenroom::{Order, SessionSummary};
 use greenroom_chat::choose::{self, Answered, Choice};
-use greenroom_server::operations::ListSessions;
+use greenroom_server::operations::{FOLDER, ListSessions};
 use greenroom_terminal::input::Input;
 use greenroom_terminal::screen::one_line;
 use greenroom_terminal::{Interrupts, Screen, format, time};
 
+use crate::agent;
 use crate::agent::choice::{self, Choice as Server};
 use crate::agent::kept::Kept;
-use crate::agent::{self, FOLDER};
 use crate::args::{Global, ModelArgs};
 use crate::commands::config;
 use crate::commands::sessions::shown_folder;

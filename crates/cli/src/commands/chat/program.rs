@@ -12,7 +12,7 @@ use greenroom::futures_util::future::BoxFuture;
 use greenroom::internal::Catalog;
 use greenroom::permissions::Mode;
 use greenroom_chat::{Chosen, Opened, Origin, OtherModel, Program, PromptPart, Reconnected};
-use greenroom_server::operations::{ClientKind, GetSession, SetPermissions, StartSession};
+use greenroom_server::operations::{ClientKind, FOLDER, GetSession, SetPermissions, StartSession};
 use greenroom_server::{Client, ClientError};
 use parking_lot::Mutex;
 
@@ -161,7 +161,7 @@ impl Around {
     /// Returns the folder of a session's tools, if it is another one than this chat's.
     async fn tools_folder(&self, session_id: &str) -> Option<PathBuf> {
         let found = self.link().client.call(GetSession { session_id: session_id.to_owned() }).await.ok()?;
-        let folder = PathBuf::from(found.session.labels.get(agent::FOLDER)?);
+        let folder = PathBuf::from(found.session.labels.get(FOLDER)?);
         let here = std::env::current_dir().and_then(|here| here.canonicalize()).ok()?;
         (folder.is_dir() && folder != here).then_some(folder)
     }
@@ -279,7 +279,7 @@ impl Program for Around {
     }
 
     fn folder_of(&self, session: &SessionSummary) -> Option<String> {
-        let folder = session.labels.get(agent::FOLDER)?;
+        let folder = session.labels.get(FOLDER)?;
         let home = greenroom_terminal::screen::variable("HOME");
         let rest = home.and_then(|home| folder.strip_prefix(home.trim_end_matches('/')).map(str::to_owned));
         Some(match rest {

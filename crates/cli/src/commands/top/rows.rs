@@ -4,13 +4,13 @@
 //! among them.
 
 use greenroom::{LiveSession, State, Status};
+use greenroom_server::operations::FOLDER;
 use greenroom_terminal::draw::Size;
 use greenroom_terminal::format;
 use greenroom_terminal::row::{Look, Row};
 use greenroom_terminal::table::{Column, Layout};
 
 use super::model::{Close, Model, Question, age_ms, doing};
-use crate::agent::FOLDER;
 use crate::commands::sessions::shown_folder;
 
 /// The width of a bar, in columns.

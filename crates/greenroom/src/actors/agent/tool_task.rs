@@ -211,7 +211,7 @@ impl ToolTask {
         let (called, result, was_run) = match decision {
             // A call that was cancelled in the meantime must not start.
             Decision::Run(called) => {
-                let ready = match self.overwrites(&called) {
+                let ready = match self.lacks_secret(&called) {
                     Some(reason) => Err(reason),
                     None => self.begins(call, &questions).await,
                 };
@@ -229,16 +229,14 @@ impl ToolTask {
         hooks.after(call, &called, result, was_run, began.elapsed(), &self.cancel).await
     }
 
-    /// Returns why a call must not change a file: what it would write stands for a secret that the model did not see.
-    fn overwrites(&self, call: &ToolCall) -> Option<String> {
-        let tool = self.tools.get(&call.name)?;
-        if tool.is_read_only() || !tool.shows_own_files() {
-            return None;
-        }
+    /// Returns why a call must not run: a part of what it would run, look for or write stands for a secret that the model
+    /// does not see.
+    fn lacks_secret(&self, call: &ToolCall) -> Option<String> {
+        self.tools.get(&call.name).filter(|tool| tool.needs_exact_arguments())?;
         let replacement = self.deps.redactor.replacement_in(&call.arguments)?;
         Some(format!(
-            "its arguments contain {replacement}, which stands for a secret that you do not see and would overwrite; change \
-             only the text around it, or ask the user to do it"
+            "its arguments contain {replacement}, which stands for a secret that you do not see, so the call would not do \
+             what it says; use only the text around it, or ask the user to do it"
         ))
     }
 

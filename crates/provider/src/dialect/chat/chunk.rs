@@ -6,14 +6,18 @@
 use std::fmt;
 
 use serde::de::value::MapAccessDeserializer;
-use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::de::{
+    Deserialize, DeserializeOwned, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor,
+};
 use serde_json::Value;
+use serde_json::value::RawValue;
 
 /// The JSON of one `data:` line. What few chunks have is boxed, since each piece of an answer is a chunk.
 #[derive(Debug, Default, serde::Deserialize)]
 pub(super) struct Chunk {
     #[serde(default)]
     pub(super) choices: Choices,
+    #[serde(default, deserialize_with = "lenient")]
     pub(super) usage: Option<Box<WireUsage>>,
     /// An error, which may come after a good beginning.
     pub(super) error: Option<Box<Value>>,
@@ -155,7 +159,9 @@ pub(super) struct Choice {
     delta: Option<Delta>,
     // A whole answer has `message` where a chunk has `delta`. They are two fields because some servers send both.
     message: Option<Box<Delta>>,
+    #[serde(default, deserialize_with = "lenient")]
     pub(super) finish_reason: Option<String>,
+    #[serde(default, deserialize_with = "lenient")]
     pub(super) usage: Option<Box<WireUsage>>,
     error: Option<Box<Value>>,
 }
@@ -181,10 +187,13 @@ impl Choice {
 pub(super) struct Delta {
     #[serde(default)]
     pub(super) content: Content,
+    #[serde(default, deserialize_with = "lenient")]
     pub(super) reasoning_content: Option<Box<Content>>,
+    #[serde(default, deserialize_with = "lenient")]
     pub(super) reasoning: Option<Box<Content>>,
+    #[serde(default, deserialize_with = "lenient")]
     pub(super) refusal: Option<Box<str>>,
-    #[serde(default, deserialize_with = "null_is_default")]
+    #[serde(default, deserialize_with = "calls")]
     pub(super) tool_calls: Vec<CallDelta>,
 }
 
@@ -216,9 +225,9 @@ pub(super) struct WireUsage {
     pub(super) completion_tokens: Option<u64>,
     #[serde(deserialize_with = "lenient_count")]
     pub(super) total_tokens: Option<u64>,
-    #[serde(deserialize_with = "null_is_default")]
+    #[serde(deserialize_with = "lenient")]
     pub(super) prompt_tokens_details: PromptDetails,
-    #[serde(deserialize_with = "null_is_default")]
+    #[serde(deserialize_with = "lenient")]
     pub(super) completion_tokens_details: CompletionDetails,
     #[serde(deserialize_with = "lenient_count")]
     cached_tokens: Option<u64>,
@@ -336,6 +345,20 @@ fn null_is_default<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(
     deserializer: D,
 ) -> Result<T, D::Error> {
     Option::<T>::deserialize(deserializer).map(Option::unwrap_or_default)
+}
+
+/// Reads a value of another type as the default: an optional field never makes a whole answer unreadable.
+fn lenient<'de, D: Deserializer<'de>, T: Default + DeserializeOwned>(deserializer: D) -> Result<T, D::Error> {
+    let text = <&RawValue>::deserialize(deserializer)?.get();
+    Ok(serde_json::from_str(text).unwrap_or_default())
+}
+
+/// Reads tool calls. Only what stands for none may be something else than a list: a call is never passed over.
+fn calls<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<CallDelta>, D::Error> {
+    match <&RawValue>::deserialize(deserializer)?.get() {
+        "null" | "{}" | "\"\"" | "false" => Ok(Vec::new()),
+        text => serde_json::from_str(text).map_err(D::Error::custom),
+    }
 }
 
 /// Reads a count from a number, a whole float or a string of digits; anything else is `None`.

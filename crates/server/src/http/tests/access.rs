@@ -146,6 +146,15 @@ async fn who_is_confined_to_a_label_sees_no_other_sessions() {
         assert_eq!(as_of(&server, "ada", "session/import", import).await.0, 404, "{id}");
     }
 
+    // The labels by which local commands find sessions are not theirs to set.
+    for (token, name, expected) in
+        [("ada", "folder", 403), ("ada", "one_shot", 403), ("prompter", "folder", 200)]
+    {
+        let label = json!({ "session_id": "ada-1", "name": name, "value": "/srv/project" });
+        let (status, answer) = as_of(&server, token, "session/set_label", label).await;
+        assert_eq!(status, expected, "{token} {name}: {answer}");
+    }
+
     // Lists hold what is within the label.
     let ids = |answer: &Value, list: &str, id: &str| -> Vec<String> {
         let items = answer[list].as_array().unwrap_or_else(|| panic!("{answer}"));

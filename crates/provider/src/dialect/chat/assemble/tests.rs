@@ -15,7 +15,7 @@ fn assemble(chunks: &[Value]) -> (AssistantMessage, Vec<ReplyEvent>) {
     let mut assembler = Assembler::default();
     let mut events = Vec::new();
     for chunk in chunks {
-        let chunk: Chunk = serde_json::from_value(chunk.clone()).expect("a chunk is read leniently");
+        let chunk: Chunk = serde_json::from_str(&chunk.to_string()).expect("a chunk is read leniently");
         assembler.take(chunk, &mut events);
     }
     let call = ToolCall { id: "used".into(), name: "read".into(), arguments: "{}".into() };
@@ -63,6 +63,38 @@ fn check_calls(fragments: &[Value], expected: &[(&str, &str, &str)]) {
             })
             .collect();
         assert_eq!(told, *arguments, "{fragments:?}");
+    }
+}
+
+#[test]
+fn an_optional_field_of_another_type_counts_as_absent() {
+    for other in [json!(false), json!(7), json!("none"), json!([]), json!({})] {
+        let usage = json!({ "prompt_tokens": 5, "completion_tokens": 2, "completion_tokens_details": other });
+        let mut chunk = delta(&json!({ "content": "yes", "reasoning": other, "refusal": null }));
+        chunk["usage"] = usage;
+        let (message, _) = assemble(&[chunk]);
+        let tokens = message.usage.map(|usage| (usage.input_tokens, usage.output_tokens));
+        assert_eq!(tokens, Some((5, 2)), "{other}");
+        let mut chunk = delta(&json!({ "content": "yes" }));
+        let is_text = other.is_string();
+        if !is_text {
+            chunk["choices"][0]["finish_reason"] = other.clone();
+            chunk["choices"][0]["delta"]["refusal"] = other.clone();
+        }
+        if !other.is_object() {
+            chunk["usage"] = other.clone();
+        }
+        let (message, _) = assemble(&[chunk]);
+        assert_eq!(message.text(), "yes", "{other}");
+    }
+    // What may stand for no calls is none; a call that cannot be read is not passed over.
+    for none in [json!(null), json!({}), json!(""), json!(false)] {
+        let (message, _) = assemble(&[delta(&json!({ "content": "yes", "tool_calls": none }))]);
+        assert_eq!((message.text().as_str(), message.tool_calls().count()), ("yes", 0), "{none}");
+    }
+    for call in [json!("read"), json!([7]), json!([{ "function": 7 }]), json!({ "name": "read" })] {
+        let chunk = delta(&json!({ "tool_calls": call })).to_string();
+        assert!(serde_json::from_str::<Chunk>(&chunk).is_err(), "{call}");
     }
 }
 
@@ -242,8 +274,9 @@ fn usage_in_all_its_places() {
 fn only_progress_counts() {
     let mut assembler = Assembler::default();
     let mut events = Vec::new();
-    let mut take =
-        |chunk: Value| assembler.take(serde_json::from_value(chunk).expect("a chunk"), &mut events);
+    let mut take = |chunk: Value| {
+        assembler.take(serde_json::from_str(&chunk.to_string()).expect("a chunk"), &mut events)
+    };
     assert!(!take(delta(&json!({ "role": "assistant", "content": "" }))));
     assert!(!take(json!({})));
     assert!(take(delta(&json!({ "content": "x" }))));
@@ -253,7 +286,7 @@ fn only_progress_counts() {
 #[test]
 fn errors_inside_a_stream() {
     let check = |chunk: Value, is_error: bool| {
-        let chunk: Chunk = serde_json::from_value(chunk).expect("a chunk");
+        let chunk: Chunk = serde_json::from_str(&chunk.to_string()).expect("a chunk");
         assert_eq!(chunk.error_body().is_some(), is_error);
     };
     check(json!({"error": {"message": "x", "code": "500"}}), true);
