@@ -159,8 +159,8 @@ const KEEPING_FOLDER: &[&str] = &[
 /// Shells, which run the text after `-c`.
 const SHELLS: &[&str] = &["sh", "bash", "dash", "zsh", "ksh", "fish", "ash", "mksh", "rbash"];
 
-/// Commands that are offered with any further words: they read, compare, count and print, or make folders, and no word has
-/// them run another program or change a file that exists.
+/// Commands that are offered with any further words: they read, compare, count and print, or make folders and empty files,
+/// and no word has them run another program or change what a file holds.
 const OPEN: &[&str] = &[
     "b2sum",
     "basename",
@@ -212,6 +212,7 @@ const OPEN: &[&str] = &[
     "strings",
     "tac",
     "tail",
+    "touch",
     "tr",
     "uname",
     "unexpand",
