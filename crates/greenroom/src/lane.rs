@@ -274,6 +274,12 @@ impl Lane {
         Silence::new(self.silence_max)
     }
 
+    /// For how long calls for one piece of work may fail before it is done without this provider: the time for some
+    /// repetitions, even if each takes as long as a silence may.
+    pub(crate) fn patience(&self) -> Duration {
+        self.silence_max.max(SILENCE_MAX) * 3
+    }
+
     /// The key of facts learned about this lane's models: the server's address, or else the provider's name.
     pub(crate) fn origin(&self) -> &str {
         self.provider.address().unwrap_or_else(|| self.provider.name())

@@ -200,6 +200,11 @@ pub enum Input {
         /// A number in 0..1000 that spreads waits, so that many sessions do not retry at once.
         jitter: u64,
     },
+    /// The summarisers have failed for too long: none is asked again.
+    Late {
+        /// How long, as a part of a sentence.
+        reason: String,
+    },
     /// Whether the segment was replaced; `false` if the path had changed.
     Installed(bool),
     /// The compaction is no longer needed. An installation in progress still completes.
@@ -361,6 +366,12 @@ impl Compacting {
                 let reaction = self.summaries.answered(id, answer, jitter);
                 self.follow(reaction)
             }
+            (Phase::Answers, Input::Late { reason }) => {
+                let mut effects = self.native.withdraw();
+                effects.extend(self.summaries.clear());
+                effects.extend(self.summaries_ended(Err(reason)));
+                effects
+            }
             (Phase::Install, Input::Installed(installed)) => {
                 let outcome = self.on_its_way.take().filter(|_| installed);
                 self.end(outcome.unwrap_or(CompactionOutcome::Superseded), None)
@@ -369,9 +380,14 @@ impl Compacting {
                 self.end(CompactionOutcome::Cancelled { reason }, None)
             }
             // A late message that is no longer awaited.
-            (_, Input::Hooks(_) | Input::Answered { .. } | Input::Installed(_) | Input::Cancelled { .. }) => {
-                Vec::new()
-            }
+            (
+                _,
+                Input::Hooks(_)
+                | Input::Answered { .. }
+                | Input::Late { .. }
+                | Input::Installed(_)
+                | Input::Cancelled { .. },
+            ) => Vec::new(),
         }
     }
 

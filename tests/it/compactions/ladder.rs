@@ -4,7 +4,7 @@ use greenroom::prelude::*;
 use greenroom_kernel::entry::EntryKind;
 use greenroom_kernel::{EntryId, FailureClass, Usage};
 use greenroom_simulator::{
-    Answer as Said, ByPurpose, CallInfo, Echo, Fault, Function, Script as _, SeenRequest, Sequence,
+    Answer as Said, ByPurpose, CallInfo, Echo, Fault, Function, Point, Script as _, SeenRequest, Sequence,
     Summariser,
 };
 
@@ -34,6 +34,30 @@ async fn at_the_window_a_digest_stands_in_and_says_so() {
     assert!(compaction.truncated && compaction.summary.starts_with("[Compacted "));
     assert!(compaction.summary.contains("<user-words>\n["), "{}", compaction.summary);
     model.assert_clean();
+}
+
+/// A summariser that says nothing at all is given up after a quarter of an hour, and a prompt waits no longer.
+#[tokio::test(start_paused = true)]
+async fn a_silent_summariser_is_given_up_in_time() {
+    for (window, outcome) in [(8_000, "digested"), (14_000, "failed")] {
+        let stall = Fault::Stall { at: Point::BeforeHeaders, ping_every_ms: None, for_ms: None };
+        let summaries = Function(move |_: &SeenRequest, _: CallInfo| Said::fault(stall.clone()));
+        let talk = Function(|_: &SeenRequest, _: CallInfo| Said::text("on"));
+        let model = simulator(ByPurpose::new(talk, summaries), 20_000);
+        let runtime = runtime(&model).await;
+        let session = opened(&runtime, "s", &agent(window), chat(12, 330)).await;
+        let mut events = session.subscribe();
+        let began = tokio::time::Instant::now();
+        session.prompt("go on").await.unwrap();
+        session.compact(CompactOptions::default()).await.map(drop).unwrap_or_default();
+        let took = began.elapsed().as_secs() / 60;
+        let ended = ends(&drain(&mut events));
+        let first = ended.first().map(|end| (end.outcome.as_str(), end.duration_ms / 60_000));
+        assert!(
+            first.is_some_and(|(seen, minutes)| seen == outcome && minutes < 30),
+            "{window} {took}: {ended:?}"
+        );
+    }
 }
 
 /// The newest messages leave the fallback above the trigger: it is sent, since it can be, and no useless

@@ -84,6 +84,8 @@ struct Running {
     doubts_window: bool,
     /// The cost of the calls so far, in micro-dollars; `None` if a price is unknown.
     cost_microdollars: Option<u64>,
+    /// When the first of the calls failed that were not followed by an answer.
+    failing_since: Option<tokio::time::Instant>,
 }
 
 /// A running child and its request.
@@ -209,6 +211,7 @@ impl CompactorState {
             ratio,
             doubts_window,
             cost_microdollars: Some(0),
+            failing_since: None,
         }));
         self.perform(myself, effects).await;
     }
@@ -222,19 +225,28 @@ impl CompactorState {
     ) {
         let session = self.session.clone();
         let deps = Arc::clone(&self.deps);
+        let mut late = None;
         if let Some(running) = self.current(work) {
             // The resolved agent: it has the prices that live settings add.
             let cost = deps.call_cost(Some(&running.agent));
             let child = running.children.extract_if(|_, child| child.id == id).next().map(|(_, child)| child);
             match (&answer, child) {
                 (Ok(answer), _) => running.bill(answer, &cost),
-                (Err(failure), Some(child)) => refused(&session, &child, failure),
+                (Err(failure), Some(child)) => {
+                    late =
+                        running.fails_for(child.summariser.lane.patience()).then(|| failure.message.clone());
+                    refused(&session, &child, failure);
+                }
                 (Err(_), None) => {}
             }
         }
         let (WorkId::Compaction(EntryId(number)) | WorkId::Preparation(number)) = work;
         let jitter = jitter(&self.shared.id, number, id.into());
         self.input(myself, work, Input::Answered { id, answer, jitter }).await;
+        if let Some(failure) = late {
+            let reason = format!("the model has not answered for too long: {failure}");
+            self.input(myself, work, Input::Late { reason }).await;
+        }
         self.start_children(myself).await;
     }
 
@@ -467,7 +479,13 @@ impl Running {
         }
     }
 
+    /// Notes that a call has failed. Returns whether all calls have failed for this long.
+    fn fails_for(&mut self, patience: Duration) -> bool {
+        self.failing_since.get_or_insert_with(tokio::time::Instant::now).elapsed() >= patience
+    }
+
     fn bill(&mut self, answer: &AssistantMessage, cost: &CallCost) {
+        self.failing_since = None;
         let Some(usage) = &answer.usage else { return };
         let cost = cost.of(&answer.provider, &answer.model, usage);
         self.cost_microdollars = match (self.cost_microdollars, cost) {
@@ -530,7 +548,6 @@ impl Actor for SummaryActor {
         state: &mut Self::State,
     ) -> Result<(), ActorProcessingErr> {
         let id = question.id;
-        let Summariser { lane, model, .. } = &state.summariser;
         let request = match question.native {
             Some(native) => {
                 let output = question.output_tokens_max;
@@ -555,9 +572,7 @@ impl Actor for SummaryActor {
             &state.shared,
             request,
         );
-        let mut answer = Box::pin(answer).await;
-        lane.heard(model, answer.as_mut().err(), &state.deps.learned);
-        let answer = answer.map_err(|error| {
+        let answer = Box::pin(answer).await.map_err(|error| {
             // As in a run: an empty answer to a request that fills the window, or to a repetition with an
             // unknown limit.
             let is_silence = error.empty_stream;

@@ -93,6 +93,13 @@ impl BranchSummary {
                 let reaction = self.summaries.answered(id, answer, jitter);
                 self.follow(reaction)
             }
+            Input::Late { reason } => {
+                let mut effects = self.summaries.clear();
+                effects.extend(
+                    self.follow(Reaction { effects: Vec::new(), progress: Progress::Failed(reason) }),
+                );
+                effects
+            }
             Input::Cancelled { reason } => self.end(CompactionOutcome::Cancelled { reason }),
             // No hook is consulted, and nothing is replaced.
             Input::Hooks(_) | Input::Installed(_) => Vec::new(),

@@ -64,6 +64,11 @@ impl NativeWork {
     /// Drops the summary and withdraws its request.
     pub(super) fn clear(&mut self) -> Vec<Effect> {
         (self.done, self.ours) = (None, None);
+        self.withdraw()
+    }
+
+    /// Withdraws the request, if it is not answered.
+    pub(super) fn withdraw(&mut self) -> Vec<Effect> {
         self.pending.take().map(|pending| Effect::Withdraw(vec![pending.request.id])).into_iter().collect()
     }
 
