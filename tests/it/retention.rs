@@ -179,6 +179,40 @@ async fn a_session_with_something_to_do_is_never_deleted() {
     assert_eq!(ids(&next).await, ["waiting", "working"]);
 }
 
+/// What the end of a process left of a sub-agent's work keeps its caller only until that has continued without it.
+#[tokio::test(start_paused = true)]
+async fn the_interrupted_work_of_a_sub_agent_keeps_no_session_for_good() {
+    for is_clean in [true, false] {
+        let script = |request: &SeenRequest, call: CallInfo| match request.has_tool("helper") {
+            true => team_script(request, call),
+            false => Said::text("late").after_ms(36_000_000_000),
+        };
+        let model = simulator(Function(script), 100_000);
+        let runtime = builder(&model).silence_max(Duration::ZERO).start().await.unwrap();
+        let helper = agent(100_000).sub_agent(sub_agent("helper", agent(100_000)));
+        let boss = Arc::new(agent(100_000).sub_agent(sub_agent("helper", helper)));
+        runtime.open("boss", boss.clone()).await.unwrap().prompt("go").start().await.unwrap().detach();
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let store = runtime.engine().clone();
+        if is_clean {
+            runtime.shutdown().await.unwrap();
+        } else {
+            drop(runtime);
+        }
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let next = Runtime::builder().provider(model.provider()).engine(reopened(&store));
+        let next = next.clock_from(1_800_000_000_000).start().await.unwrap();
+        assert_eq!(ids(&next).await.len(), 3);
+        check(&next, &by_age(5), &[]).await;
+        let resumed = next.resume_all(move |_| Some(Arc::clone(&boss))).await.unwrap();
+        assert_eq!(resumed.into_iter().map(|ended| ended.result.unwrap().text).collect::<Vec<_>>(), ["done"]);
+        tokio::time::sleep(10 * HOUR).await;
+        assert_eq!(ids(&next).await.len(), 3);
+        let retained = check(&next, &by_age(5), &[("boss", DeletionReason::Age)]).await;
+        assert_eq!((retained.deleted[0].below, ids(&next).await.len()), (2, 0), "is clean: {is_clean}");
+    }
+}
+
 /// A session of which entries are lost is kept, and nothing is deleted while a loss may concern any session.
 #[tokio::test]
 async fn a_damaged_session_is_never_deleted() {

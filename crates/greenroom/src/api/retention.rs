@@ -59,7 +59,10 @@ struct Known {
     title: Option<String>,
     active_at_ms: u64,
     entries: u64,
-    is_protected: bool,
+    /// Whether it is live, waits for a person, or is damaged.
+    is_in_use: bool,
+    /// Whether its log has work without an end, queued input, or sub-agents without an end.
+    has_open_work: bool,
 }
 
 impl Known {
@@ -68,12 +71,8 @@ impl Known {
         let summary = SessionSummary::new(id.to_owned(), head);
         let is_at_rest = matches!(summary.work, LoggedWork::Idle | LoggedWork::Failed);
         Self {
-            is_protected: !is_at_rest
-                || summary.is_unfinished
-                || summary.questions > 0
-                || has_children
-                || summary.lost_from.is_some()
-                || live.contains(id),
+            is_in_use: summary.questions > 0 || summary.lost_from.is_some() || live.contains(id),
+            has_open_work: !is_at_rest || summary.is_unfinished || has_children,
             title: summary.shown_title().map(str::to_owned),
             parent: summary.parent,
             labels: summary.labels,
@@ -110,8 +109,9 @@ impl Runtime {
     ///
     /// A session is kept, whatever the policy says, while it is live (an idle session falls asleep after
     /// [`RuntimeBuilder::idle_after`](crate::RuntimeBuilder::idle_after)), while it has unfinished work, queued input
-    /// or an open question, while one of its sub-agents has, and if entries of it are lost. Consumers are not waited
-    /// for.
+    /// or an open question, and if entries of it are lost; also while one of its sub-agents is live, has an open
+    /// question or lost entries. A sub-agent's interrupted work keeps it only until its caller has continued without
+    /// that. Consumers are not waited for.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -199,8 +199,11 @@ async fn read_due(
             (KeptTree { root: root.to_owned(), labels, active_at_ms: 0, is_protected: false }, 0)
         });
         tree.active_at_ms = tree.active_at_ms.max(session.active_at_ms);
-        tree.is_protected |= session.is_protected;
-        *below += usize::from(root != id);
+        // The log of the session at the top has an end for each of its sub-agents, or is open itself. After that end,
+        // nobody continues what a sub-agent left, at any depth.
+        let is_top = root == id;
+        tree.is_protected |= session.is_in_use || is_top && session.has_open_work;
+        *below += usize::from(!is_top);
     }
     let below: HashMap<&str, usize> = trees.iter().map(|(root, (_, below))| (*root, *below)).collect();
     let all = trees.into_values().map(|(tree, _)| tree).collect();
