@@ -226,3 +226,41 @@ async fn a_call_that_needs_exact_arguments_does_not_run_where_a_secret_was_repla
         assert_eq!(refused.count(), if is_exact { 2 } else { 0 }, "{results:?}");
     }
 }
+
+/// Of a call that had not begun when its run was aborted, the model reads that. Of one that was at work, nobody knows
+/// whether it took effect.
+#[tokio::test(start_paused = true)]
+async fn a_call_that_an_abort_kept_from_beginning_was_not_run() {
+    let script = vec![
+        Said::call("look", &json!({})).and_call("slow", &json!({})).and_call("pay", &json!({})),
+        Said::text("done"),
+    ];
+    for by_timeout in [false, true] {
+        let model = simulator(Sequence(script.clone()), 100_000);
+        let runtime = runtime(&model).await;
+        let slow = |_: Nothing| async move {
+            tokio::time::sleep(Duration::from_secs(100)).await;
+            Ok("slow")
+        };
+        let agent = agent(100_000)
+            .add_tool(tool("look", |_: Nothing| async move { Ok("seen") }).read_only())
+            .tool("slow", slow)
+            .tool("pay", |_: Nothing| async move { Ok("paid") });
+        let agent = if by_timeout { agent.run_timeout(Some(Duration::from_secs(10))) } else { agent };
+        let session = runtime.open("s", &agent).await.unwrap();
+        let run = session.prompt("go").start().await.unwrap();
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let steered = session.steer("afterwards").await.unwrap();
+        if !by_timeout {
+            run.abort();
+        }
+        assert!(run.reply().await.is_err());
+        let results = results(&session.context().await.unwrap());
+        let not_known =
+            "The call was interrupted before it gave a result. Whether it took effect is not known.";
+        let not_begun = "The call was not run: it had not begun when the run was cut off.";
+        assert_eq!(results, ["seen", not_known, not_begun], "by timeout: {by_timeout}");
+        assert_eq!(steered.reply().await.unwrap().text, "done", "input starts afterwards");
+        model.assert_clean();
+    }
+}

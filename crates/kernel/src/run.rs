@@ -29,6 +29,9 @@ mod recovery;
 #[cfg(test)]
 mod tests;
 
+/// Why the calls of a run that was cut off were not run.
+pub(crate) const NOT_BEGUN: &str = "it had not begun when the run was cut off";
+
 /// The limits of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RunLimits {
@@ -135,6 +138,8 @@ pub enum Input {
     Abort {
         /// The part of an answer that has arrived.
         partial: Option<Box<AssistantMessage>>,
+        /// The ids of the calls of [`Effect::RunTools`] that certainly have not begun, and will not.
+        not_begun: Vec<String>,
         /// The cause.
         cause: AbortCause,
     },
@@ -440,7 +445,7 @@ impl Run {
             return Vec::new();
         }
         match (self.phase, input) {
-            (_, Input::Abort { partial, cause }) => self.abort(partial, cause),
+            (_, Input::Abort { partial, not_begun, cause }) => self.abort(partial, &not_begun, cause),
             (_, Input::Recorded { delivered }) if self.records_pending > 0 => self.recorded(delivered),
             (Phase::New, Input::Begin) if !self.calls.open.is_empty() => self.take_up_calls(),
             (Phase::New, Input::Begin) => self.measure(After::Record),
@@ -617,7 +622,12 @@ impl Run {
         vec![Effect::Record { messages: vec![Message::ToolResult(result)], boundary }]
     }
 
-    fn abort(&mut self, partial: Option<Box<AssistantMessage>>, cause: AbortCause) -> Vec<Effect> {
+    fn abort(
+        &mut self,
+        partial: Option<Box<AssistantMessage>>,
+        not_begun: &[String],
+        cause: AbortCause,
+    ) -> Vec<Effect> {
         if self.phase == Phase::Ending {
             // The answer is complete and being recorded, which may end the run with it.
             self.aborting = Some(cause);
@@ -637,8 +647,13 @@ impl Run {
             judged.stop = StopReason::Aborted;
             messages.push(Message::Assistant(judged));
         }
-        messages
-            .extend(self.calls.open.values().map(|call| Message::ToolResult(ToolResult::interrupted(call))));
+        // Calls that an earlier process left may have begun there.
+        let are_known = self.phase == Phase::Tools && !self.calls.are_running;
+        let result = |call: &ToolCall| match are_known || not_begun.contains(&call.id) {
+            true => ToolResult::not_run(call, NOT_BEGUN),
+            false => ToolResult::interrupted(call),
+        };
+        messages.extend(self.calls.open.values().map(|call| Message::ToolResult(result(call))));
         let mut effects = vec![Effect::Cancel];
         effects.extend(self.end(messages, cause.outcome()));
         effects

@@ -170,9 +170,10 @@ impl AgentState {
             AgentMessage::ToolOver { attempt, result } => {
                 self.input(myself, attempt, Input::ToolEnded(result))
             }
-            AgentMessage::ToolsOver { attempt } => {
+            AgentMessage::ToolsOver { attempt, not_begun } => {
                 if let Some(running) = self.current(attempt) {
                     running.tools = None;
+                    running.not_begun = not_begun;
                 }
                 self.abort_when_quiet(myself, attempt);
             }
@@ -242,6 +243,7 @@ impl AgentState {
             model: None,
             tools: None,
             aborting: None,
+            not_begun: Vec::new(),
             partial: None,
             _cancels_over: over.clone().drop_guard(),
             over,
@@ -608,7 +610,8 @@ impl AgentState {
         {
             running.next_request = None;
             let partial = running.partial.take();
-            self.input(myself, attempt, Input::Abort { partial, cause });
+            let not_begun = std::mem::take(&mut running.not_begun);
+            self.input(myself, attempt, Input::Abort { partial, not_begun, cause });
         }
     }
 }

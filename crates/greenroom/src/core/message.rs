@@ -522,7 +522,11 @@ pub(crate) enum AgentMessage {
     /// From the tool task: a call is over.
     ToolOver { attempt: RunAttempt, result: Box<ToolResult> },
     /// From the tool task: all calls are over.
-    ToolsOver { attempt: RunAttempt },
+    ToolsOver {
+        attempt: RunAttempt,
+        /// The ids of the calls that never began.
+        not_begun: Vec<String>,
+    },
     /// From the validators' task: their verdict on the answer.
     Validated { attempt: RunAttempt, verdict: Verdict },
     /// From the task of a wait: the wait is over.

@@ -47,6 +47,8 @@ pub(crate) struct Running {
     pub(crate) tools: Option<DropGuard>,
     /// Why the run is being aborted; the state machine is notified when the tasks have ended.
     pub(crate) aborting: Option<AbortCause>,
+    /// The ids of the tool calls that were cancelled before they began.
+    pub(crate) not_begun: Vec<String>,
     /// The partial answer of a cancelled call.
     pub(crate) partial: Option<Box<AssistantMessage>>,
     /// Cancelled when the run is over: this ends the abort's watcher and the waits.

@@ -113,7 +113,7 @@ fn falls_back(left: u32) -> Fallbacks {
 }
 
 fn abort() -> Input {
-    Input::Abort { partial: None, cause: AbortCause::Requested }
+    Input::Abort { partial: None, not_begun: Vec::new(), cause: AbortCause::Requested }
 }
 
 /// Effects as words: `measure`, `compact overflow window 1`, `ask out=512 newest`, `ask bare`, `record (c=x) none`, `run x,y`,
@@ -957,7 +957,7 @@ fn a_call_that_the_answers_end_cut_off_is_answered_and_not_run() {
             ]);
             check_asked(vec![
                 (cut(&["x"], arguments, stop), "record (c=x) none"),
-                (abort(), "cancel; end aborted (r=x!)"),
+                (abort(), "cancel; end aborted (r=x)"),
             ]);
         }
         let whole = cut(&["x"], r#"{"path":"x"}"#, stop);
@@ -1094,7 +1094,11 @@ fn a_model_that_goes_on_calling_too_many_tools_is_stopped() {
 
 #[test]
 fn a_run_that_is_out_of_time_is_stopped_as_an_abort_and_says_why() {
-    let late_after = |partial, limit_ms| Input::Abort { partial, cause: AbortCause::OutOfTime { limit_ms } };
+    let late_after = |partial, limit_ms| Input::Abort {
+        partial,
+        not_begun: Vec::new(),
+        cause: AbortCause::OutOfTime { limit_ms },
+    };
     let late = |partial| late_after(partial, 90_000);
     check(vec![(late(None), "cancel; end stopped ()")]);
     check_asked(vec![(late(Some(Box::new(says("half")))), "cancel; end stopped (a)")]);
@@ -1251,7 +1255,11 @@ fn an_abort_ends_the_turn_in_any_phase() {
         (Input::Waited, ""),
     ]);
     // The part of an answer that has arrived is kept, without incomplete calls.
-    let partial = |answer| Input::Abort { partial: Some(Box::new(answer)), cause: AbortCause::Requested };
+    let partial = |answer| Input::Abort {
+        partial: Some(Box::new(answer)),
+        not_begun: Vec::new(),
+        cause: AbortCause::Requested,
+    };
     check_asked(vec![(partial(says("half")), "cancel; end aborted (a)")]);
     check_asked(vec![(partial(calls(&["x"])), aborted)]);
     check_asked(vec![(partial(assistant(vec![Part::Reasoning("hm".into())])), aborted)]);
@@ -1260,8 +1268,20 @@ fn an_abort_ends_the_turn_in_any_phase() {
     // Each open call gets its result, and existing results are kept.
     check_asked(vec![
         (tools(&["x", "y"]), "record (c=x,y) none"),
-        (abort(), "cancel; end aborted (r=x! r=y!)"),
+        // None of them has begun.
+        (abort(), "cancel; end aborted (r=x r=y)"),
         (recorded(0), ""),
+    ]);
+    let behind = |ids: &[&str]| Input::Abort {
+        partial: None,
+        not_begun: ids.iter().map(|id| (*id).to_owned()).collect(),
+        cause: AbortCause::Requested,
+    };
+    check_asked(vec![
+        (tools(&["x", "y", "z"]), "record (c=x,y,z) none"),
+        (recorded(0), "run x,y,z"),
+        (ended("x"), "record (r=x) none"),
+        (behind(&["z", "x"]), "cancel; end aborted (r=y! r=z)"),
     ]);
     check_asked(vec![
         (tools(&["x", "y"]), "record (c=x,y) none"),
@@ -1382,6 +1402,7 @@ fn any_input(random: &mut Random) -> Input {
             let out_of_time = AbortCause::OutOfTime { limit_ms: 1_000 };
             Input::Abort {
                 partial,
+                not_begun: Vec::new(),
                 cause: if random.one_in(3) { out_of_time } else { AbortCause::Requested },
             }
         }
@@ -2015,7 +2036,7 @@ fn an_abort_of_a_run_that_was_taken_up_leaves_no_call_open() {
     let call = ToolCall { id: "a".to_owned(), name: "t".to_owned(), arguments: "{}".to_owned() };
     let mut run = Run::new(RunLimits::default(), true, None).with_pending(vec![call], 1);
     run.on(Input::Begin);
-    let ended = run.on(Input::Abort { partial: None, cause: AbortCause::Requested });
+    let ended = run.on(Input::Abort { partial: None, not_begun: Vec::new(), cause: AbortCause::Requested });
     let closes = |effect: &Effect| matches!(effect, Effect::End { messages, .. } if messages.len() == 1);
     assert!(ended.iter().any(closes) && run.is_over(), "{ended:?}");
 }

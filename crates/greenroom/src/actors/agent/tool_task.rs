@@ -1,8 +1,9 @@
 //! The tool calls of one answer, as a task: adjacent calls run concurrently if their tools allow it, up to
 //! the limit of each tool; others run one after another, in the model's order.
 //!
-//! Invariants: each call ends with one message to the agent, and the task with one more, which is sent
-//! together with the last of them. The registry decides how a call ends that is cancelled or takes too long.
+//! Invariants: each call that begins ends with one message to the agent, and the task with one more, which is sent
+//! together with the last of them and names the calls that did not begin. The registry decides how a call ends that
+//! is cancelled or takes too long.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -63,7 +64,7 @@ pub(super) struct ToolTask {
 impl ToolTask {
     pub(super) async fn run(self, calls: Vec<ToolCall>) {
         let mut rest = calls.as_slice();
-        let mut last = None;
+        let (mut last, mut not_begun) = (None, Vec::new());
         while !rest.is_empty() && !self.cancel.is_cancelled() {
             let together = rest.iter().take_while(|call| self.parallel_max(call).is_some()).count().max(1);
             let (now, later) = rest.split_at(together);
@@ -85,13 +86,17 @@ impl ToolTask {
             while let Some(over) = running.next().await {
                 // The last result is sent together with the end of the task.
                 match over {
-                    Some(over) if running.is_empty() && rest.is_empty() => last = Some(over),
-                    Some(over) => self.line.send(over.into()),
-                    None => {}
+                    Ok(over) if running.is_empty() && rest.is_empty() => last = Some(over),
+                    Ok(over) => self.line.send(over.into()),
+                    Err(call) => not_begun.push(call),
                 }
             }
         }
-        let over = AgentMessage::ToolsOver { attempt: self.attempt };
+        not_begun.extend(rest);
+        // What an earlier process left may have begun there, or goes on later.
+        let is_new = |call: &&ToolCall| self.pending.iter().all(|pending| pending.call.id != call.id);
+        let not_begun = not_begun.into_iter().filter(is_new).map(|call| call.id.clone()).collect();
+        let over = AgentMessage::ToolsOver { attempt: self.attempt, not_begun };
         let line = self.line.clone();
         // The step's span must not outlive the runtime, as for a model call.
         drop(self);
@@ -110,17 +115,19 @@ impl ToolTask {
         Semaphore::new(self.parallel_max(call).unwrap_or(1).clamp(1, Semaphore::MAX_PERMITS))
     }
 
-    /// Runs a call when its tool has a free slot, and returns its end. A call that is cancelled before never
-    /// starts.
-    async fn in_turn(&self, call: &ToolCall, slots: &Semaphore) -> Option<AgentMessage> {
+    /// Runs a call when its tool has a free slot, and returns its end.
+    ///
+    /// # Errors
+    /// The call was cancelled before, and never starts.
+    async fn in_turn<'a>(&self, call: &'a ToolCall, slots: &Semaphore) -> Result<AgentMessage, &'a ToolCall> {
         let slot = tokio::select! {
             biased;
-            () = self.cancel.cancelled() => return None,
+            () = self.cancel.cancelled() => return Err(call),
             slot = slots.acquire() => slot,
         };
         let over = self.one(call).await;
         drop(slot);
-        Some(over)
+        Ok(over)
     }
 
     async fn one(&self, call: &ToolCall) -> AgentMessage {

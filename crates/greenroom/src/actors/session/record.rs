@@ -139,10 +139,14 @@ impl SessionState {
     /// Returns a possible reason why interrupted calls of the run did not end. `last` are the messages still
     /// to record.
     fn suspicion(&self, last: &[Message]) -> Option<String> {
-        let path = self.log.path().iter().rev().find_map(|entry| entry.kind.as_message());
-        let newest = last.last().or(path.map(|message| &**message));
-        let is_cut_off =
-            matches!(newest, Some(Message::ToolResult(result)) if result.status == ToolStatus::Interrupted);
+        let path = self.log.path().iter().rev().filter_map(|entry| entry.kind.as_message());
+        let newest_first = last.iter().rev().chain(path.map(|message| &**message));
+        let is_cut_off = newest_first
+            .map_while(|message| match message {
+                Message::ToolResult(result) => Some(result.status),
+                Message::User(_) | Message::Assistant(_) => None,
+            })
+            .any(|status| status == ToolStatus::Interrupted);
         waits::suspicion(self.inbox.callers()).filter(|_| is_cut_off)
     }
 
