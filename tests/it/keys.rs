@@ -12,7 +12,7 @@ use greenroom::prelude::*;
 use greenroom_simulator::{Answer as Said, ByPurpose, Fault, Function, Pace, Sequence, Summariser};
 use serde_json::json;
 
-use crate::support::{agent, builder, runtime, simulator, store};
+use crate::support::{agent, answers_after, builder, runtime, simulator, store};
 
 mod left;
 
@@ -304,4 +304,61 @@ async fn a_repeated_key_waits_for_the_first_reply() {
     let ends = crate::support::names(&mut events).iter().filter(|name| **name == "run_end").count();
     assert_eq!(ends, 3);
     model.assert_clean();
+}
+
+/// The work on a prompt ends with the last of those who wait for it, whoever began it.
+#[tokio::test(start_paused = true)]
+async fn whoever_goes_away_takes_no_reply_from_another_with_the_same_key() {
+    for is_queued in [false, true] {
+        let model = answers_after(60_000, 100_000);
+        let runtime = runtime(&model).await;
+        let session = runtime.open("once", &agent(100_000)).await.unwrap();
+        if is_queued {
+            session.prompt("before").start().await.unwrap().detach();
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+        let ask = async |text: &'static str| {
+            let asking = tokio::spawn(session.prompt(text).once(text).into_future());
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            asking
+        };
+        let leave = async |asking: tokio::task::JoinHandle<Result<Reply>>| {
+            asking.abort();
+            assert!(asking.await.is_err());
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        };
+        let [first, second, third] = [ask("pay").await, ask("pay").await, ask("pay").await];
+        // The one that would be next has gone before.
+        leave(second).await;
+        leave(first).await;
+        let reply = third.await.unwrap();
+        assert_eq!(reply.unwrap().text, "to pay", "queued: {is_queued}");
+        assert_eq!(model.calls(), 1 + u64::from(is_queued));
+
+        // All go away, in each order.
+        for order in [[0, 1], [1, 0]] {
+            if is_queued {
+                session.prompt("before").start().await.unwrap().detach();
+                tokio::time::sleep(Duration::from_secs(1)).await;
+            }
+            let text = if order[0] == 0 { "in order" } else { "in reverse" };
+            let mut asking = [Some(ask(text).await), Some(ask(text).await)];
+            for at in order {
+                leave(asking[at].take().unwrap()).await;
+            }
+            let state = session.state().await.unwrap();
+            assert_eq!((state.status == Status::Idle, state.waiting), (!is_queued, 0), "queued: {is_queued}");
+            session.abort();
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+
+        // An abort is everybody's.
+        let first = session.prompt("stop").once("stop").start().await.unwrap();
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let second = ask("stop").await;
+        first.abort();
+        assert!(matches!(second.await.unwrap(), Err(Error::Aborted)));
+        assert!(matches!(first.reply().await, Err(Error::Aborted)));
+        model.assert_clean();
+    }
 }

@@ -158,7 +158,7 @@ impl SessionState {
         let span = trace::run(&self.span, &mut options.from, &self.shared.id, run, provider, model);
         let agent = Arc::clone(&self.definition.agent);
         self.runs.begin(run, span, NewRun { options, settings, judges, agent, waiting, instructions });
-        if is_gone {
+        if is_gone && !self.pass_run_on() {
             self.shared.cancel_run();
         }
         for doubt in self.definition.take_warnings() {

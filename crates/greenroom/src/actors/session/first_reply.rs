@@ -1,10 +1,10 @@
 //! Repeated idempotency keys: the reply to the first prompt with the key.
 //!
 //! Invariants: the fate of the first prompt is read from the log alone, so a restart does not change it. If
-//! it has a reply, the repetition gets the same one; while it waits or runs, the repetition waits with it;
-//! without a reply, it is continued, or, if the conversation has continued without it, sent again with the
-//! recorded text. So a key has at most one reply of the required form, and a run's end without a reply does
-//! not use it up.
+//! it has a reply, the repetition gets the same one; while it waits or runs, the repetition waits with it, and the
+//! work continues as long as one of their callers waits; without a reply, it is continued, or, if the conversation has
+//! continued without it, sent again with the recorded text. So a key has at most one reply of the required form, and a
+//! run's end without a reply does not use it up.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -44,6 +44,9 @@ struct Repeat {
     first: EntryId,
     /// The prompt: its message, or its item in the inbox.
     prompt: EntryId,
+    /// The run that was in progress when it was repeated.
+    run: Option<RunId>,
+    ticket: u64,
     reply: ReplyTo<Reply>,
 }
 
@@ -70,6 +73,12 @@ impl Repeats {
     /// Takes the callers that wait for this prompt.
     pub(super) fn take_waiting(&mut self, prompt: EntryId) -> Vec<ReplyTo<Reply>> {
         self.callers.extract_if(.., |caller| caller.prompt == prompt).map(|caller| caller.reply).collect()
+    }
+
+    /// Takes the first caller of this kind that still waits.
+    fn take_present(&mut self, is_wanted: impl Fn(&Repeat) -> bool) -> Option<Repeat> {
+        let found = self.callers.iter().position(|caller| is_wanted(caller) && !caller.reply.is_closed())?;
+        Some(self.callers.remove(found))
     }
 
     /// The callers that wait for any prompt.
@@ -129,7 +138,8 @@ impl SessionState {
         }
         if self.is_to_come(&told) {
             let _ = options.recorded.set(prompt);
-            return self.repeats.wait(Repeat { first, prompt, reply });
+            let (run, ticket) = (told.run, options.ticket);
+            return self.repeats.wait(Repeat { first, prompt, run, ticket, reply });
         }
         if self.runs.is_left_waiting() && self.log.head().open_run == told.run {
             return self.take_up(options, reply).await;
@@ -165,6 +175,32 @@ impl SessionState {
             }
         }
         Box::pin(self.prompt(told.content, options, reply)).await;
+    }
+
+    /// Gives the run in progress, whose caller has gone, to one that repeated its prompt. Returns whether there is one.
+    /// The caller's own abort ends the run for all.
+    pub(super) fn pass_run_on(&mut self) -> bool {
+        let Some(run) = self.runs.open_mut().filter(|run| !run.options().cancel.is_cancelled()) else {
+            return false;
+        };
+        let (id, prompt) = (run.attempt().run, run.options().recorded.get().copied());
+        let is_of_run = |repeat: &Repeat| repeat.run == Some(id) || Some(repeat.prompt) == prompt;
+        let Some(Repeat { ticket, reply, .. }) = self.repeats.take_present(is_of_run) else { return false };
+        run.pass_on(ticket, reply);
+        true
+    }
+
+    /// As [`Self::pass_run_on`], for an item in the inbox.
+    pub(super) fn pass_item_on(&mut self, item: EntryId) -> bool {
+        if self.inbox.is_aborted(item) {
+            return false;
+        }
+        let Some(Repeat { ticket, reply, .. }) = self.repeats.take_present(|repeat| repeat.prompt == item)
+        else {
+            return false;
+        };
+        self.inbox.pass_on(item, ticket, reply);
+        true
     }
 
     /// Whether repeated prompts wait, and something relevant was recorded since the last check.

@@ -168,6 +168,18 @@ impl Inbox {
         Some(*item)
     }
 
+    /// Replaces the caller of an item, who has gone, by another one who waits for the answer.
+    pub(super) fn pass_on(&mut self, item: EntryId, ticket: u64, reply: ReplyTo<Reply>) {
+        if let Some(caller) = self.callers.get_mut(&item) {
+            (caller.options.ticket, caller.reply) = (ticket, reply);
+        }
+    }
+
+    /// Whether the caller of an item has aborted its prompt.
+    pub(super) fn is_aborted(&self, item: EntryId) -> bool {
+        self.callers.get(&item).is_some_and(|caller| caller.options.cancel.is_cancelled())
+    }
+
     /// The items for which callers wait.
     pub(super) fn awaited(&self) -> Vec<EntryId> {
         self.callers.keys().copied().collect()

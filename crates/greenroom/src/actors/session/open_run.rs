@@ -212,6 +212,12 @@ impl OpenRun {
         self.waiting.caller.take_if(|reply| reply.is_closed());
     }
 
+    /// Replaces the sender of the prompt, who has gone, by another one who waits for the reply.
+    pub(super) fn pass_on(&mut self, ticket: u64, reply: ReplyTo<Reply>) {
+        self.options.ticket = ticket;
+        self.waiting.caller = Some(reply);
+    }
+
     /// Adds callers that also wait for its reply.
     pub(super) fn join(&mut self, replies: impl IntoIterator<Item = ReplyTo<Reply>>) {
         self.waiting.joined.extend(replies);

@@ -195,10 +195,15 @@ impl SessionState {
     pub(super) async fn withdraw(&mut self, ticket: u64) {
         if let Some(run) = self.runs.open_mut().filter(|run| run.options().ticket == ticket) {
             run.forget_gone_caller();
-            self.shared.cancel_run();
+            if !self.pass_run_on() {
+                self.shared.cancel_run();
+            }
             return;
         }
         if let Some(item) = self.inbox.of_ticket(ticket) {
+            if self.pass_item_on(item) {
+                return;
+            }
             self.inbox.refuse(item);
             let mut draft = self.log.draft(self.deps.now_ms());
             self.inbox.clear_refused(&mut draft);

@@ -304,7 +304,13 @@ fn the_callers_that_repeated_a_prompt_are_told_once() {
     let mut told: Vec<_> = [3, 3, 5, 7]
         .map(|prompt| {
             let (reply, told) = tokio::sync::oneshot::channel();
-            repeats.wait(Repeat { first: EntryId(FIRST), prompt: EntryId(prompt), reply });
+            repeats.wait(Repeat {
+                first: EntryId(FIRST),
+                prompt: EntryId(prompt),
+                run: None,
+                ticket: 0,
+                reply,
+            });
             told
         })
         .into();
