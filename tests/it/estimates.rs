@@ -192,6 +192,43 @@ async fn an_answer_that_is_not_recorded_is_paid_for() {
     }
 }
 
+/// The tokens of a session are those of all its calls, also where nobody knows what they cost.
+#[tokio::test(start_paused = true)]
+async fn tokens_are_counted_without_a_price() {
+    type Scripted = fn(CallInfo) -> Said;
+    let tokens = async |is_priced: bool, script: Scripted| {
+        let model = priced(Function(move |_: &SeenRequest, info: CallInfo| script(info)));
+        let runtime = builder(&model).spending_by(["tenant"]).start().await.unwrap();
+        let session = runtime.open("s", &plain(if is_priced { MODEL } else { UNKNOWN })).await.unwrap();
+        session.set_label("tenant", "x").await.unwrap();
+        let _ = session.prompt("how are you?").await;
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let state = session.state().await.unwrap();
+        let spent = runtime.spending().of("tenant", "x").await.unwrap();
+        let spent: u64 = spent.iter().map(|spent| spent.usage.total_tokens()).sum();
+        assert_eq!(spent, state.total_tokens);
+        assert_eq!(state.cost_microdollars > 0, is_priced);
+        (state.total_tokens, state.estimated_tokens)
+    };
+    let cases: [(&str, Scripted); 4] = [
+        ("no report", |_| Reports::Nothing.on(Said::text(text("well.", 200)))),
+        ("an impossible report", |_| Reports::Usage(1, 1).on(Said::text(text("well.", 200)))),
+        ("answers that are not recorded", |info| {
+            let said = Said::text(if info.call < 2 { "" } else { "well" });
+            Reports::Usage(50, 500).on(said.with_reasoning(text("hmm.", 300)))
+        }),
+        ("a broken answer", |info| match info.call {
+            0 => Said::text(text("well.", 200)).with_fault(Fault::MalformedSse),
+            _ => Said::text("well"),
+        }),
+    ];
+    for (case, script) in cases {
+        let with_price = tokens(true, script).await;
+        assert!(with_price.0 > 100, "{case}: {with_price:?}");
+        assert_eq!(tokens(false, script).await, with_price, "{case}");
+    }
+}
+
 struct Reporting<S>(Reports, S);
 
 impl<S: Script> Script for Reporting<S> {

@@ -11,7 +11,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::entry::{ContextPart, Custom, Entry, EntryId, EntryKind, Shell};
-use crate::message::{Block, Message, Part, ToolSpec};
+use crate::message::{AssistantMessage, Block, Message, Part, ToolSpec};
 use crate::render::{branch_summary_text, shell_text, summary_text};
 
 pub mod classes;
@@ -86,18 +86,22 @@ pub(crate) fn text_tokens_max(message: &Message) -> u64 {
         };
         blocks.iter().map(of_block).sum()
     };
+    match message {
+        Message::User(blocks) => MESSAGE_TOKENS + of_blocks(blocks),
+        Message::ToolResult(result) => MESSAGE_TOKENS + of_blocks(&result.content),
+        Message::Assistant(answer) => answer_tokens_max(answer),
+    }
+}
+
+/// As [`text_tokens_max`], for an answer.
+pub(crate) fn answer_tokens_max(answer: &AssistantMessage) -> u64 {
     let of_part = |part: &Part| match part {
         Part::Text(text) => bytes_max(text),
         Part::Reasoning(_) | Part::OpaqueReasoning { .. } => 0,
         Part::OpaqueBlock { data, .. } => opaque_tokens(data),
         Part::ToolCall(call) => bytes_max(&call.name) + bytes_max(&call.arguments) + CALL_TOKENS,
     };
-    MESSAGE_TOKENS
-        + match message {
-            Message::User(blocks) => of_blocks(blocks),
-            Message::ToolResult(result) => of_blocks(&result.content),
-            Message::Assistant(answer) => answer.content.iter().map(of_part).sum(),
-        }
+    MESSAGE_TOKENS + answer.content.iter().map(of_part).sum::<u64>()
 }
 
 /// Returns a bound of a text's estimated tokens, from its length alone.

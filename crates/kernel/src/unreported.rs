@@ -11,8 +11,8 @@ use crate::message::{AssistantMessage, Message, Part, ToolSpec, Usage};
 use crate::messages::Messages;
 use crate::reasoning::ResentReasoning;
 use crate::size::{
-    Estimator, IMAGE_TOKENS, bytes_max, message_tokens, opaque_tokens, reasoning_tokens, text_tokens,
-    tools_tokens,
+    Estimator, IMAGE_TOKENS, answer_tokens_max, bytes_max, message_tokens, opaque_tokens, reasoning_tokens,
+    text_tokens, tools_tokens,
 };
 use crate::usage::Ratio;
 
@@ -116,6 +116,14 @@ pub fn count_answer(answer: &AssistantMessage) -> Counted {
     let message = Message::Assistant(answer.clone());
     let said = if answer.is_empty() { 0 } else { message_tokens(&message, Estimator::Classes) };
     Counted { likely: said.saturating_add(reasoning_tokens(&message)), least: said }
+}
+
+/// Returns our own count of an answer for a check of this report, as [`missing`] takes it. A report that is true
+/// whatever the count is needs none, and the answer is not read.
+pub fn count_answer_for(answer: &AssistantMessage, report: &Usage) -> Counted {
+    let reported = report.output_tokens;
+    let is_true = reported > 0 && can_be(reported, answer_tokens_max(answer));
+    if is_true { Counted::default() } else { count_answer(answer) }
 }
 
 /// Returns our own count of the streamed part of an answer.

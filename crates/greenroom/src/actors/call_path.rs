@@ -19,7 +19,7 @@ use tracing::Span;
 
 use crate::actors::flight::Flight;
 use crate::core::deps::Deps;
-use crate::core::message::{RunAttempt, SessionMail, SessionMessage};
+use crate::core::message::{RunAttempt, SessionMail};
 use crate::core::metrics::{CallTimes, Happened};
 use crate::core::ownership;
 use crate::core::shared::SessionShared;
@@ -113,7 +113,6 @@ pub(crate) struct Sender<'a> {
 
 /// The answer to a call, as it streams in.
 pub(crate) struct Answering<'a> {
-    sender: Sender<'a>,
     admitted: Admitted,
     silence: Silence,
     stream: ReplyStream,
@@ -138,13 +137,13 @@ impl<'a> Answering<'a> {
         let Sender { deps, lane, session, attempt } = sender;
         admitted.tokens.begin();
         let mut silence = lane.silence();
-        *flight = Flight::begin(session, attempt, deps, lane, &request, info);
+        *flight = Some(Flight::begin(session, attempt, deps, lane, &request, info));
         times.sent = Some(Instant::now());
         let stream = silence.unless_silent(lane.provider.stream(request)).await.map_err(no_body)?;
         if stream.is_err() {
             flight.take().into_iter().for_each(|flight| flight.refused());
         }
-        Ok(Self { sender, admitted, silence, stream: stream?, flight, times })
+        Ok(Self { admitted, silence, stream: stream?, flight, times })
     }
 
     /// Returns the next piece of the answer.
@@ -159,15 +158,7 @@ impl<'a> Answering<'a> {
         };
         let event = event?;
         self.times.first.get_or_insert_with(Instant::now);
-        match (&mut *self.flight, &event) {
-            (Some(flight), event) => flight.heard(event),
-            (None, ReplyEvent::Spent(usage)) => {
-                let attempt = self.sender.attempt;
-                let spent = SessionMessage::Spent { attempt, usage: *usage, cost_microdollars: None };
-                let _ = self.sender.session.cast(spent.into());
-            }
-            (None, _) => {}
-        }
+        self.flight.iter_mut().for_each(|flight| flight.heard(&event));
         Ok(event)
     }
 

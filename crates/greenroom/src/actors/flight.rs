@@ -1,14 +1,14 @@
-//! Model calls that cost money: the cost of calls without a usage report, and the warning for models without
-//! a price.
+//! Model calls that were sent: the usage and the cost of calls without a usage report, and the warning for models
+//! without a price.
 //!
 //! Invariants: a call that was sent and not refused is billed once: by its report, and by our own count for
 //! what the report omits ([`greenroom_kernel::unreported`]). A call that is cut off, for whatever reason, has
 //! no report; dropping its flight reports the cost to the session. An answer that its provider did not finish is
-//! billed by the report that it has. A model without a known price has no flight.
+//! billed by the report that it has. The tokens are the same whether or not the price is known.
 
 use std::sync::Arc;
 
-use greenroom_kernel::unreported::{Sent, billable, count_answer, count_streamed, missing};
+use greenroom_kernel::unreported::{Sent, billable, count_answer_for, count_streamed, missing};
 use greenroom_kernel::usage::Ratio;
 use greenroom_kernel::{AssistantMessage, Usage};
 use greenroom_provider::{ModelInfo, ReplyEvent, Request, ResentReasoning};
@@ -25,7 +25,8 @@ pub(crate) struct Flight {
     session: ActorRef<SessionMail>,
     /// The run, if the call is a step of one.
     attempt: Option<RunAttempt>,
-    info: ModelInfo,
+    /// The model's price, if it is known.
+    info: Option<ModelInfo>,
     request: Request,
     resent: ResentReasoning,
     ratio: Ratio,
@@ -40,7 +41,7 @@ pub(crate) struct Flight {
 }
 
 impl Flight {
-    /// Starts a flight when a call to this model is sent; returns `None` if its price is unknown.
+    /// Starts a flight when a call to this model is sent.
     pub(crate) fn begin(
         session: &ActorRef<SessionMail>,
         attempt: Option<RunAttempt>,
@@ -48,12 +49,11 @@ impl Flight {
         lane: &Lane,
         request: &Request,
         info: Option<&ModelInfo>,
-    ) -> Option<Box<Self>> {
-        let info = info.filter(|info| info.prices.is_some())?.clone();
-        Some(Box::new(Self {
+    ) -> Box<Self> {
+        Box::new(Self {
             session: session.clone(),
             attempt,
-            info,
+            info: info.filter(|info| info.prices.is_some()).cloned(),
             resent: lane.provider.resent_reasoning(&request.settings),
             ratio: deps.learned.ratio(lane.origin(), &request.model),
             request: request.clone(),
@@ -62,7 +62,7 @@ impl Flight {
             passes_cost: 0,
             partial: None,
             is_over: false,
-        }))
+        })
     }
 
     /// Adds a piece of the answer.
@@ -75,7 +75,7 @@ impl Flight {
             }
             ReplyEvent::Spent(pass) => {
                 self.passes.add(pass);
-                self.passes_cost += self.info.cost_microdollars(pass).unwrap_or(0);
+                self.passes_cost += self.cost(pass).unwrap_or(0);
                 self.tell(*pass);
             }
             ReplyEvent::Done(_) | _ => {}
@@ -118,14 +118,14 @@ impl Flight {
         if missing.total_tokens() > 0 {
             answer.usage.get_or_insert_default().add(&missing);
         }
-        let cost = answer.usage.and_then(|usage| self.info.cost_microdollars(&usage)).unwrap_or(0);
+        let cost = answer.usage.and_then(|usage| self.cost(&usage)).unwrap_or(0);
         cost.saturating_add(self.passes_cost)
     }
 
     fn missing_in(&self, answer: &AssistantMessage) -> Usage {
         let mut reported = self.passes;
         reported.add(&answer.usage.map(billable).unwrap_or_default());
-        missing(Some(&reported), self.sent().count_for(&reported), count_answer(answer))
+        missing(Some(&reported), self.sent().count_for(&reported), count_answer_for(answer, &reported))
     }
 
     fn sent(&self) -> Sent<'_> {
@@ -134,11 +134,16 @@ impl Flight {
         Sent { system: system.as_deref().unwrap_or_default(), tools, messages, resent, ratio: *ratio }
     }
 
+    /// Returns what this usage costs, in micro-dollars, if the price is known.
+    fn cost(&self, usage: &Usage) -> Option<u64> {
+        self.info.as_ref()?.cost_microdollars(usage)
+    }
+
     fn tell(&self, usage: Usage) {
         if usage.total_tokens() == 0 {
             return;
         }
-        let (attempt, cost_microdollars) = (self.attempt, self.info.cost_microdollars(&usage));
+        let (attempt, cost_microdollars) = (self.attempt, self.cost(&usage));
         let _ = self.session.cast(SessionMessage::Spent { attempt, usage, cost_microdollars }.into());
     }
 }
