@@ -19,7 +19,7 @@ use greenroom_simulator::{
 use serde_json::json;
 
 use crate::compaction_fixtures::text;
-use crate::support::{agent, builder, drain, runtime, simulator, store};
+use crate::support::{agent, builder, drain, reopened, runtime, simulator, store};
 
 /// The maximum depth, as documented at `Agent::sub_agent`.
 const DEPTH_MAX: usize = 4;
@@ -321,6 +321,34 @@ async fn an_agent_as_a_tool_is_cancelled_with_its_caller() {
             for way in [Way::Abort, Way::DropPrompt, Way::ToolTimeout, Way::Close] {
                 check_cancel(levels, busy, way).await;
             }
+        }
+    }
+}
+
+/// However a caller's session ends in an orderly way, its model reads the same about the sub-agent that was at work.
+#[tokio::test(start_paused = true)]
+async fn what_a_model_reads_of_an_agent_that_was_cut_off() {
+    for is_shutdown in [false, true] {
+        for levels in [1, 2] {
+            let script = |request: &SeenRequest, info: CallInfo| match request.has_tool("helper") {
+                true => delegator(request, info),
+                false => Said::text("never").after_ms(3_600_000),
+            };
+            let model = simulator(Function(script), 100_000);
+            let runtime = runtime(&model).await;
+            let session = runtime.open("boss", &nested(levels, agent(100_000))).await.unwrap();
+            session.prompt("go").start().await.unwrap().detach();
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            assert_eq!(below(&runtime, "boss").await.len(), levels);
+            let store = runtime.engine().clone();
+            if is_shutdown {
+                runtime.shutdown().await.unwrap();
+            } else {
+                runtime.close("boss").await.unwrap();
+            }
+            let next = builder(&model).engine(reopened(&store)).start().await.unwrap();
+            let read = [(ToolStatus::Interrupted, "the agent was cut off before it answered".to_owned())];
+            assert_eq!(results(&next, "boss").await, read, "shutdown {is_shutdown}, {levels}");
         }
     }
 }

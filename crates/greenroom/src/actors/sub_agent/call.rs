@@ -40,6 +40,9 @@ const RESUMES_MAX: u32 = 8;
 /// The wait before the first resumption.
 const AGAIN_AFTER: Duration = Duration::from_millis(10);
 
+/// The result of a call whose agent ended with its session, or with that of its caller.
+const CUT_OFF: &str = "the agent was cut off before it answered";
+
 /// Performs a task.
 pub(super) async fn work(
     deps: &Arc<Deps>,
@@ -47,9 +50,11 @@ pub(super) async fn work(
     task: String,
     context: &ToolContext,
 ) -> ToolOutput {
+    let mut is_closing = false;
     let ended = match SubAgentCall::begin(deps, definition, context).await {
         Ok(mut call) => {
             let ended = call.run(definition, task).await;
+            is_closing = call.caller.is_closing();
             if let Err(Error::Waiting { .. }) = &ended {
                 call.child.leave();
             }
@@ -61,9 +66,11 @@ pub(super) async fn work(
     };
     match ended {
         Ok(text) => ToolOutput::text(text),
+        // When a caller's session ends, that of its agent may end before or after it.
+        Err(Error::Aborted) if is_closing => ToolOutput::interrupted(CUT_OFF),
         Err(Error::Aborted) => ToolOutput::interrupted("the agent was cancelled"),
         Err(Error::Waiting { .. }) => ToolOutput::interrupted("the agent waits for a person"),
-        Err(Error::Closed) => ToolOutput::interrupted("the runtime is shut down"),
+        Err(Error::Interrupted { .. } | Error::Closed) => ToolOutput::interrupted(CUT_OFF),
         Err(error) => ToolOutput::error(format!("the agent failed: {error}")),
     }
 }
