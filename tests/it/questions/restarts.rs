@@ -12,7 +12,7 @@ use greenroom_simulator::{Answer as Said, CallInfo, Function, SeenRequest, Simul
 use serde_json::json;
 
 use super::{Effects, Home, Refund, asked, cashier, ends, refunds, started};
-use crate::support::{quiet_injected_panics, simulator};
+use crate::support::{names, quiet_injected_panics, simulator};
 
 /// Without a time limit: while the test waits for a disk, the paused clock advances.
 fn agent(window: u64) -> Agent {
@@ -493,6 +493,60 @@ async fn an_abort_after_a_restart_withdraws() {
         assert_eq!(ends(&world.runtime, "s").await, [QuestionEnd::Withdrawn]);
         assert!(matches!(world.session.answer(question.id, "yes").await, Err(Error::QuestionClosed { .. })));
         assert_eq!(effects.seen(), [""; 0]);
+    }
+}
+
+/// A run that waits for a person is aborted without an agent, before the session is opened.
+#[tokio::test(start_paused = true)]
+async fn an_abort_of_an_unopened_session_withdraws() {
+    for (cut, is_resumable) in [(Cut::Dropped, true), (Cut::Shutdown, false), (Cut::Closed, true)] {
+        let (home, model, effects) = (Home::new(), cashier(), Effects::default());
+        let tool = if is_resumable { resumable(&effects) } else { refunds(&effects) };
+        let agent = Arc::new(agent(100_000).add_tool(tool));
+        let World { runtime, session, .. } = World::start(&home, &model, &agent).await;
+        drop(started(&session, "refund it"));
+        let question = asked(&session).await;
+        let runtime = match cut {
+            Cut::Closed => {
+                runtime.close("s").await.unwrap();
+                runtime
+            }
+            Cut::Shutdown => {
+                runtime.shutdown().await.unwrap();
+                home.builder(&model).start().await.unwrap()
+            }
+            Cut::Dropped | Cut::SessionDies | Cut::AgentDies => {
+                drop((runtime, session));
+                tokio::time::sleep(Duration::from_secs(1)).await;
+                home.builder(&model).start().await.unwrap()
+            }
+        };
+        let session = runtime.session("s").await.unwrap();
+        let mut events = session.subscribe();
+        assert_eq!(session.questions().await.unwrap().len(), 1, "{cut:?}");
+        session.abort();
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert!(!session.is_live(), "{cut:?}: nothing was opened");
+        assert_eq!(session.state().await.unwrap().status, Status::Idle, "{cut:?}");
+        assert_eq!(runtime.questions().await.unwrap(), []);
+        assert_eq!(ends(&runtime, "s").await, [QuestionEnd::Withdrawn], "{cut:?}");
+        assert_eq!(names(&mut events).last(), Some(&"run_end"), "{cut:?}");
+        assert_eq!(runtime.unfinished().await.unwrap().len(), 0, "{cut:?}");
+        assert!(matches!(session.answer(question.id, "yes").await, Err(Error::QuestionClosed { .. })));
+        let session = runtime.open("s", Arc::clone(&agent)).await.unwrap();
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        assert_eq!(
+            (session.state().await.unwrap().status, effects.seen().len()),
+            (Status::Idle, 0),
+            "{cut:?}"
+        );
+        // A second one finds nothing to do.
+        let entries = session.state().await.unwrap().entries;
+        runtime.close("s").await.unwrap();
+        session.abort();
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert_eq!(session.state().await.unwrap().entries, entries, "{cut:?}");
+        model.assert_clean();
     }
 }
 

@@ -129,12 +129,15 @@ impl SessionHandle {
 
     /// Aborts the work in progress: the current run, whose partial answer is kept and whose processes are
     /// ended; or the compaction between runs, which ends as `cancelled`. Without either, a prompt that was
-    /// submitted but has not started is aborted as soon as it starts, without a model call.
+    /// submitted but has not started is aborted as soon as it starts, without a model call. A run that waits for a
+    /// person is also aborted where no process has continued it yet: soon after this returns, its question is
+    /// withdrawn, and its tool is not run again.
     ///
     /// Input in the inbox starts afterwards: see [`Self::clear_inbox`]. [`Run::abort`](crate::Run::abort)
     /// aborts one prompt.
     pub fn abort(&self) {
         self.door.shared.abort();
+        self.door.abort_what_waits();
     }
 
     /// Withdraws all input in the inbox, durably: prompts, steers and follow-ups. Callers that wait for one

@@ -131,6 +131,23 @@ impl Door {
         self.amend(Amendment::WithdrawQuestions).await.map(drop)
     }
 
+    /// Ends the run that an earlier process left, and that waits for people, unless an actor has continued it.
+    pub(crate) fn abort_what_waits(&self) {
+        if self.shared.actor().is_some() || self.shared.is_suspended() {
+            return;
+        }
+        let Ok(tasks) = tokio::runtime::Handle::try_current() else { return };
+        let door = self.clone();
+        tasks.spawn(async move {
+            let head = door.deps.store.head(&door.shared.id).await.ok().flatten();
+            if head.is_some_and(|head| !head.questions.is_empty())
+                && let Err(error) = door.amend(Amendment::AbortWaiting).await
+            {
+                tracing::warn!(session = door.id(), "its run could not be aborted: {error}");
+            }
+        });
+    }
+
     pub(crate) async fn amend(&self, amendment: Amendment) -> Result<usize> {
         let supervisor = self.deps.supervisor.get().ok_or(Error::Closed)?;
         let (reply, answer) = oneshot::channel();

@@ -23,6 +23,9 @@ pub enum Amendment {
     Set(Metadata),
     /// Withdraw the open questions, because nobody waits for the session's work any more.
     WithdrawQuestions,
+    /// End the run that waits for people, as aborted, if nothing has continued it since it was left. The draft is
+    /// [`Log::abort_of_waiting`](super::Log::abort_of_waiting).
+    AbortWaiting,
     /// Record a person's answer to a question. The run continues when the session is opened.
     Answer {
         /// The question's entry.
@@ -37,7 +40,7 @@ impl Amendment {
     pub fn withdraws(&self, item: EntryId) -> bool {
         match self {
             Self::ClearInbox { only } => only.is_none_or(|only| only == item),
-            Self::Set(_) | Self::WithdrawQuestions | Self::Answer { .. } => false,
+            Self::Set(_) | Self::WithdrawQuestions | Self::AbortWaiting | Self::Answer { .. } => false,
         }
     }
 }
@@ -77,6 +80,7 @@ impl Draft {
                     return Err(AmendError::TooManyLabels);
                 }
             }
+            Amendment::AbortWaiting => {}
             Amendment::ClearInbox { .. } if waiting.is_empty() => {}
             Amendment::ClearInbox { .. } => {
                 let withdrawn = waiting.len();

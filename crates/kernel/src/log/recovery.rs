@@ -5,8 +5,9 @@
 
 use super::{Draft, Log};
 use crate::entry::{CompactionEnded, CompactionOutcome, RunOutcome};
-use crate::message::{ToolCall, Usage};
+use crate::message::{ToolCall, ToolResult, Usage};
 use crate::path::open_calls;
+use crate::run::NOT_BEGUN;
 use crate::usage::ContextUsage;
 
 impl Log {
@@ -33,6 +34,22 @@ impl Log {
         draft.close_compaction(self);
         draft.expire_questions();
         draft
+    }
+
+    /// Returns a draft that ends the run that waits for people, because it was aborted before anything continued it;
+    /// `None` if there is none. A call of which only a hook has asked has not begun.
+    pub fn abort_of_waiting(&self, at_ms: u64, context: ContextUsage) -> Option<Box<Draft>> {
+        let run = self.head.open_run.filter(|_| self.is_waiting())?;
+        let mut draft = self.draft(at_ms);
+        let has_not_begun =
+            |call: &ToolCall| self.questions.has_asked(&call.id) && !self.questions.may_have_begun(&call.id);
+        draft.results(open_calls(&self.path).iter().map(|call| match has_not_begun(call) {
+            true => ToolResult::not_run(call, NOT_BEGUN),
+            false => ToolResult::interrupted(call),
+        }));
+        draft.close_compaction(self);
+        draft.end_run(run, RunOutcome::Aborted, context);
+        Some(draft)
     }
 
     /// Returns the end of a compaction that no actor performs any more.

@@ -40,8 +40,7 @@ pub(crate) async fn state(
     };
     let head = log.head();
     let Some(agent) = agent else {
-        let measured = Measured { usage_tokens: 0, trailing_tokens: head.context_tokens };
-        return Ok(state_by_log(id, &log, &head.model, ContextUsage::new(measured, log.window())));
+        return Ok(state_by_log(id, &log, &head.model, estimate(&log)));
     };
     let agent = team::answering(agent, head.agent.as_deref());
     let definition = Definition::resolve_to_read(deps, agent)?;
@@ -70,10 +69,14 @@ async fn damaged_state(deps: &Arc<Deps>, id: &Arc<str>, error: &Arc<StoreError>)
     let (waiting, is_unanswered) = (head.inbox.len(), head.open_run.is_some() || head.interrupted.is_some());
     let lost_from = head.lost_from.or(Some(*entry));
     let log = Log::open(head, &[], &[], deps.call_cost(None));
-    let measured = Measured { usage_tokens: 0, trailing_tokens: log.head().context_tokens };
-    let context = ContextUsage::new(measured, log.window());
-    let state = state_by_log(id, &log, &log.head().model, context);
+    let state = state_by_log(id, &log, &log.head().model, estimate(&log));
     Ok(State { waiting, is_unanswered, lost_from, ..state })
+}
+
+/// Estimates the context's size from the log alone.
+fn estimate(log: &Log) -> ContextUsage {
+    let measured = Measured { usage_tokens: 0, trailing_tokens: log.head().context_tokens };
+    ContextUsage::new(measured, log.window())
 }
 
 /// Checks whether a session could work with this agent.
@@ -153,7 +156,17 @@ async fn amend_claimed(
     amendment: Amendment,
 ) -> Result<usize> {
     let log = read_log(deps, &shared.id).await?;
-    let mut draft = log.draft(deps.now_ms());
+    let mut draft = match amendment {
+        Amendment::AbortWaiting if shared.is_suspended() => return Ok(0),
+        Amendment::AbortWaiting => match log.abort_of_waiting(deps.now_ms(), estimate(&log)) {
+            Some(draft) => draft,
+            None => return Ok(0),
+        },
+        Amendment::ClearInbox { .. }
+        | Amendment::Set(_)
+        | Amendment::WithdrawQuestions
+        | Amendment::Answer { .. } => log.draft(deps.now_ms()),
+    };
     let waiting = log.inbox().iter().map(|item| item.id);
     let waiting: Vec<EntryId> = waiting.filter(|item| amendment.withdraws(*item)).collect();
     let withdrawn = match draft.amend(amendment, waiting.clone(), greenroom_tools::fits) {
