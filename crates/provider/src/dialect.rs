@@ -243,6 +243,12 @@ pub(crate) fn error_in_stream(body: &str) -> ProviderError {
     ProviderError::new(failure, body)
 }
 
+/// Returns why an answer ended in which the model may have said, in a form of its own, that it refuses: that is the
+/// reason if the end is a normal one.
+pub(crate) fn with_refusal(stop: StopReason, is_refusal: bool) -> StopReason {
+    if is_refusal && stop == StopReason::Stop { StopReason::ContentFilter } else { stop }
+}
+
 /// Returns why an answer with these parts ended: whether it calls tools overrules what the server says.
 pub(crate) fn with_calls(stop: StopReason, content: &[Part]) -> StopReason {
     let calls_tools = content.iter().any(|part| part.as_tool_call().is_some());

@@ -156,9 +156,12 @@ const FEATURES: &[(&str, [Cell; 4])] = &[
     (
         "reasons for the end, refusals",
         [
-            Yes(&["transport complete_answers"]),
+            Yes(&["transport complete_answers", "assemble refusals"]),
             Yes(&["anthropic ends_of_answers"]),
-            Yes(&["responses events_that_are_errors_and_events_that_are_not"]),
+            Yes(&[
+                "responses events_that_are_errors_and_events_that_are_not",
+                "responses answers_that_refuse",
+            ]),
             Yes(&["gemini ends_of_answers"]),
         ],
     ),

@@ -11,7 +11,7 @@ use greenroom_kernel::{AssistantMessage, Message, Part, StopReason, ToolCall, Us
 use super::chunk::{CallDelta, Choice, Chunk, WireUsage};
 use super::think::{Split, Think};
 use crate::ReplyEvent;
-use crate::dialect::{Ids, with_calls};
+use crate::dialect::{Ids, with_calls, with_refusal};
 
 /// An answer that is still arriving.
 #[derive(Debug, Default)]
@@ -24,6 +24,8 @@ pub(super) struct Assembler {
     /// The newest call of each id, likewise.
     by_id: HashMap<String, usize>,
     finish: Option<String>,
+    /// Whether the model has said that it refuses.
+    is_refusal: bool,
     usage: Option<Usage>,
     output_bytes: usize,
 }
@@ -78,7 +80,9 @@ impl Assembler {
                 self.add(Split { reasoning: thought, ..Split::default() }, events);
             }
         }
-        for text in [delta.content.text, delta.refusal.unwrap_or_default().into()] {
+        let refusal = delta.refusal.unwrap_or_default();
+        self.is_refusal |= !refusal.is_empty();
+        for text in [delta.content.text, refusal.into()] {
             progress |= self.take_text(text, events);
         }
         for call in delta.tool_calls {
@@ -262,7 +266,7 @@ impl Assembler {
                 }
             }
         }
-        let stop = with_calls(stop, &content);
+        let stop = with_refusal(with_calls(stop, &content), self.is_refusal);
         AssistantMessage {
             content,
             provider: provider.to_owned(),

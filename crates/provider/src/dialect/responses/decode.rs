@@ -14,7 +14,7 @@ use super::DIALECT;
 use super::item::{Kind, raw, take_text};
 use crate::dialect::chat::stop_reason;
 use crate::dialect::fields::Fields;
-use crate::dialect::{CallContext, Decoder, Ids, Progress, Taken, with_calls};
+use crate::dialect::{CallContext, Decoder, Ids, Progress, Taken, with_calls, with_refusal};
 use crate::{ProviderError, Purpose, ReplyEvent};
 
 /// The decoder of one answer.
@@ -338,6 +338,19 @@ impl Item {
             .is_some_and(|name| name.starts_with("compaction"))
     }
 
+    /// Whether its end came, and the model says in it that it refuses.
+    fn is_refusal(&self) -> bool {
+        let Some(ended) = self.ended.as_ref().filter(|_| self.kind == Kind::Message) else { return false };
+        let whole = ended.whole.get();
+        whole.contains("\"refusal\"") && {
+            let fields = serde_json::from_str::<Fields>(whole).unwrap_or_default();
+            let parts =
+                fields.raw("content").and_then(|parts| serde_json::from_str::<Vec<Fields>>(parts).ok());
+            let refusals = parts.iter().flatten().filter_map(|part| part.text("refusal"));
+            refusals.into_iter().any(|refusal| !refusal.is_empty())
+        }
+    }
+
     /// Returns the item as it came, if its end came.
     fn whole(self) -> Option<Part> {
         let data = self.ended?.whole.get().to_owned();
@@ -529,6 +542,7 @@ impl Decoder for ResponsesDecoder {
             reason => reason.unwrap_or_default(),
         };
         let stop = stop_reason(reason, self.has_output())?;
+        let is_refusal = self.items.iter().any(Item::is_refusal);
         let mut ids = Ids::new(context.messages);
         let content: Vec<Part> = if context.purpose == Purpose::Compaction {
             // Without the item of a compaction, the others stand for nothing that was before them.
@@ -539,7 +553,7 @@ impl Decoder for ResponsesDecoder {
             self.items.into_iter().flat_map(|item| item.parts(&mut ids)).collect()
         };
         Ok(AssistantMessage {
-            stop: with_calls(stop, &content),
+            stop: with_refusal(with_calls(stop, &content), is_refusal),
             content,
             provider: context.provider.to_owned(),
             model: context.model.to_owned(),

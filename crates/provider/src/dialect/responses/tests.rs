@@ -644,6 +644,38 @@ fn events_that_are_errors_and_events_that_are_not() {
     }
 }
 
+/// An answer in which the model says that it refuses has ended for that reason, streamed and whole.
+#[test]
+fn answers_that_refuse() {
+    let message = |kind: &str, text: &str| {
+        json!({ "type": "message", "role": "assistant", "content": [{ "type": kind, kind: text }] })
+            .to_string()
+    };
+    let check = |events: Vec<String>, said: &str, stop: StopReason| {
+        let answer = decode(&events).answer.unwrap();
+        assert_eq!((answer.text().as_str(), answer.stop), (said, stop), "{events:?}");
+    };
+    let refused = message("refusal", "I can't.");
+    check(
+        vec![
+            added(0, r#"{"type":"message","content":[],"role":"assistant"}"#),
+            delta("refusal", 0, 0, "I can't."),
+            done(0, &refused),
+            completed(&json!([])),
+        ],
+        "I can't.",
+        StopReason::ContentFilter,
+    );
+    let item: Value = serde_json::from_str(&refused).unwrap();
+    check(vec![completed(&json!([item]))], "I can't.", StopReason::ContentFilter);
+    for text in ["", "a \"refusal\""] {
+        let kind = if text.is_empty() { "refusal" } else { "text" };
+        let ends =
+            vec![done(0, &message("text", "Well.")), done(1, &message(kind, text)), completed(&json!([]))];
+        check(ends, &format!("Well.{text}"), StopReason::Stop);
+    }
+}
+
 #[test]
 fn refusals_and_their_classes() {
     use FailureClass::{

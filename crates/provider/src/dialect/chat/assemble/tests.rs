@@ -297,3 +297,24 @@ fn errors_inside_a_stream() {
     check(json!({"error": null, "choices": [{"delta": {"content": "x"}}]}), false);
     check(json!({"type": "chunk", "choices": [], "usage": {}}), false);
 }
+
+/// The model's own words that it refuses are shown, and the answer ended for that reason unless it calls tools.
+#[test]
+fn refusals() {
+    let refusal = |text: &str| delta(&json!({ "refusal": text }));
+    let check = |chunks: &[Value], said: &str, stop: StopReason| {
+        let (message, _) = assemble(chunks);
+        assert_eq!((message.text().as_str(), message.stop), (said, stop), "{chunks:?}");
+    };
+    let plain = delta(&json!({ "content": "Well, " }));
+    let nothing = delta(&json!({ "content": "no.", "refusal": null }));
+    let call =
+        delta(&json!({ "tool_calls": [{ "id": "x", "function": { "name": "read", "arguments": "{}" } }] }));
+    check(&[refusal("I can't "), refusal("do that.")], "I can't do that.", StopReason::ContentFilter);
+    check(&[plain.clone(), refusal("no.")], "Well, no.", StopReason::ContentFilter);
+    check(&[plain, refusal(""), nothing], "Well, no.", StopReason::Stop);
+    check(&[refusal("no."), call], "no.", StopReason::ToolCalls);
+    let whole =
+        json!({ "choices": [{ "message": { "content": null, "refusal": "no." }, "finish_reason": "stop" }] });
+    check(&[whole], "no.", StopReason::ContentFilter);
+}
