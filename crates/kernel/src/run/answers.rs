@@ -49,17 +49,22 @@ impl Run {
                     jitter,
                 ),
                 // Reasoning used all of it. A lower limit would be worse, so this is not handled like
-                // `OutputLimit`.
-                StopReason::Length => self.retry(
-                    Failure::new(FailureClass::OutputLimit, match answer.reasoning_chars() {
-                        0 => "the output limit was reached before any output".to_owned(),
+                // `OutputLimit`. With the same limit the same is likely, at the full price of the output: one more
+                // attempt is worth that, because the length of reasoning varies.
+                StopReason::Length => {
+                    let failure = Failure::new(FailureClass::OutputLimit, match answer.reasoning_chars() {
+                        0 => "the output limit was reached before any output: raise it (output_tokens_max)".to_owned(),
                         chars => format!(
                             "the output limit was reached while the model was reasoning ({chars} characters), before \
-                             anything was said: raise the limit, or ask for less reasoning"
+                             anything was said: raise the limit (output_tokens_max), or ask for less reasoning \
+                             (reasoning_effort)"
                         ),
-                    }),
-                    jitter,
-                ),
+                    });
+                    match std::mem::replace(&mut self.recovery.was_cut_short, true) {
+                        false => self.retry(failure, jitter),
+                        true => self.give_up(failure),
+                    }
+                }
                 // A gateway may convert an empty stream to an empty answer.
                 StopReason::Stop
                 | StopReason::ToolCalls

@@ -55,6 +55,8 @@ pub(super) struct Recovery {
     pub(super) output_tokens_max: Option<u64>,
     /// The output limit with which the request that failed was sent, in tokens.
     pub(super) output_sent: Option<u64>,
+    /// Whether the output limit ended an attempt at this answer before anything was said.
+    pub(super) was_cut_short: bool,
     /// The images that the next request carries.
     pub(super) media: Media,
     /// Whether requests leave out the opaque data of earlier answers, because the provider refused it.
@@ -84,6 +86,7 @@ impl Recovery {
             output_configured,
             output_tokens_max: output_configured,
             output_sent: None,
+            was_cut_short: false,
             media: Media::All,
             without_opaque: false,
             has_native_summary: false,
@@ -103,6 +106,7 @@ impl Recovery {
         self.suspected_in_vain = false;
         self.gave_way = false;
         self.overflows = 0;
+        self.was_cut_short = false;
         self.restore_output();
     }
 
@@ -250,7 +254,7 @@ impl Run {
     }
 
     /// Gives up this model: another one is used, or the run fails.
-    fn give_up(&mut self, failure: Failure) -> Vec<Effect> {
+    pub(super) fn give_up(&mut self, failure: Failure) -> Vec<Effect> {
         if !self.fallbacks.would_take(failure.class) {
             return self.end(Vec::new(), RunOutcome::Failed(Box::new(failure)));
         }

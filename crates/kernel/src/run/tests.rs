@@ -872,13 +872,34 @@ fn an_answer_that_says_nothing_is_none() {
     ]);
     check_asked(vec![(empty(StopReason::ContentFilter), "end failed content_filter ()")]);
     // Cut off before a single token: an overflow. After reasoning alone only if the window is full; otherwise
-    // it is retried, and not with less output.
+    // it is retried once, and not with less output: more attempts would cost as much, and say as little.
     check_asked(vec![(empty(StopReason::Length), "overflow; compact overflow window 0")]);
     let thought = || {
         let thought = assistant(vec![Part::Reasoning("hm".into())]);
         answered(AssistantMessage { stop: StopReason::Length, ..thought })
     };
-    check_asked(vec![(thought(), "wait 500 #1"), (Input::Waited, "ask")]);
+    let again = vec![(thought(), "wait 500 #1"), (Input::Waited, "ask")];
+    check_asked([again.clone(), vec![(thought(), "end failed output_limit ()")]].concat());
+    let calls_again = vec![
+        (tools(&["x"]), "record (c=x) none"),
+        (recorded(0), "run x"),
+        (ended("x"), "record (r=x) steps"),
+        (recorded(0), "measure"),
+        (size(10), "ask"),
+    ];
+    check_asked([again.clone(), calls_again, again].concat());
+    let falls_back = Fallbacks { left: 1, on: [FailureClass::OutputLimit].into() };
+    check_run(
+        run().with_fallbacks(falls_back),
+        begun(vec![
+            (thought(), "wait 500 #1"),
+            (Input::Waited, "ask"),
+            (thought(), "fall back output_limit"),
+            (fell_back(None), "measure"),
+            (size(10), "ask"),
+            (thought(), "wait 500 #1"),
+        ]),
+    );
     check(vec![
         (Input::Begin, "measure"),
         (size(900), "ask"),
@@ -916,9 +937,9 @@ fn an_answer_that_says_nothing_is_none() {
     check_said(
         StopReason::Length,
         "hmm ü",
-        ["while the model was reasoning (5 characters)", "raise the limit"],
+        ["while the model was reasoning (5 characters)", "raise the limit (output_tokens_max)"],
     );
-    check_said(StopReason::Length, "", ["before any output", ""]);
+    check_said(StopReason::Length, "", ["before any output", "raise it (output_tokens_max)"]);
     let mut table: Vec<(Input, &str)> = Vec::new();
     for wait in ["wait 500 #1", "wait 1000 #2", "wait 2000 #3", "wait 4000 #4", "wait 8000 #5"] {
         table.extend([(empty(StopReason::Stop), wait), (Input::Waited, "ask")]);
