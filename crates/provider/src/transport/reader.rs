@@ -439,8 +439,9 @@ pub(super) fn transport_error(base: &str, error: TransportError) -> ProviderErro
         TransportError::WebPage { status, body } => {
             let message =
                 format!("{base} answered with a web page, not with an API's answer: check the base URL");
+            // It would answer the same again.
             ProviderError::new(
-                Failure { status: Some(status), ..Failure::new(FailureClass::Malformed, message) },
+                Failure { status: Some(status), ..Failure::new(FailureClass::Other, message) },
                 body,
             )
         }

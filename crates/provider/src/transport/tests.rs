@@ -752,7 +752,8 @@ async fn redirects_are_not_followed() {
 async fn web_pages() {
     let page = refusal("200 OK", "content-type: text/html; charset=utf-8\r\n", "<html>log in</html>");
     let error = failure(page).await;
-    assert_eq!(error.failure.class, FailureClass::Malformed);
+    assert_eq!((error.failure.class, error.failure.status), (FailureClass::Other, Some(200)));
+    assert!(!error.failure.class.is_retryable(), "it would answer the same again");
     assert!(error.failure.message.contains("check the base URL"), "{error}");
 }
 
