@@ -322,7 +322,7 @@ impl SessionQuery {
     }
 
     /// Selects only sessions below this one, on every level: those of its sub-agents, of their sub-agents,
-    /// and so on. The cost depends only on these sessions.
+    /// and so on; not this one itself. The cost depends only on these sessions.
     pub fn tree(mut self, root: impl Into<String>) -> Self {
         self.parent = Parent::Above(root.into());
         self
@@ -347,8 +347,12 @@ impl SessionQuery {
         self
     }
 
-    /// Returns what the selected sessions have spent together, and what their compactions cost and saved: of a label,
-    /// of a tree, or of all. [`Self::limit`] and [`Self::after`] count, too.
+    /// Returns what the selected sessions have spent together, and what their compactions cost and saved: those of a
+    /// label, those below a session, or all. [`Self::limit`] and [`Self::after`] count, too.
+    ///
+    /// The tokens and the cost of a session include those of its sub-agents, so that of a whole tree is in the state of
+    /// its highest session, and a sum over callers and sub-agents counts twice: use [`Self::roots`]. What compactions
+    /// cost and saved is each session's own.
     ///
     /// ```no_run
     /// # use greenroom::prelude::*;
