@@ -317,17 +317,16 @@ async fn whoever_goes_away_takes_no_reply_from_another_with_the_same_key() {
             session.prompt("before").start().await.unwrap().detach();
             tokio::time::sleep(Duration::from_secs(1)).await;
         }
-        let ask = async |text: &'static str| {
-            let asking = tokio::spawn(session.prompt(text).once(text).into_future());
-            tokio::time::sleep(Duration::from_secs(1)).await;
-            asking
-        };
+        // They come in order.
+        let ask = |text: &'static str| tokio::spawn(session.prompt(text).once(text).into_future());
+        let a_while = || tokio::time::sleep(Duration::from_secs(1));
         let leave = async |asking: tokio::task::JoinHandle<Result<Reply>>| {
             asking.abort();
             assert!(asking.await.is_err());
-            tokio::time::sleep(Duration::from_secs(1)).await;
+            a_while().await;
         };
-        let [first, second, third] = [ask("pay").await, ask("pay").await, ask("pay").await];
+        let [first, second, third] = [ask("pay"), ask("pay"), ask("pay")];
+        a_while().await;
         // The one that would be next has gone before.
         leave(second).await;
         leave(first).await;
@@ -342,7 +341,8 @@ async fn whoever_goes_away_takes_no_reply_from_another_with_the_same_key() {
                 tokio::time::sleep(Duration::from_secs(1)).await;
             }
             let text = if order[0] == 0 { "in order" } else { "in reverse" };
-            let mut asking = [Some(ask(text).await), Some(ask(text).await)];
+            let mut asking = [Some(ask(text)), Some(ask(text))];
+            a_while().await;
             for at in order {
                 leave(asking[at].take().unwrap()).await;
             }
@@ -355,7 +355,8 @@ async fn whoever_goes_away_takes_no_reply_from_another_with_the_same_key() {
         // An abort is everybody's.
         let first = session.prompt("stop").once("stop").start().await.unwrap();
         tokio::time::sleep(Duration::from_secs(1)).await;
-        let second = ask("stop").await;
+        let second = ask("stop");
+        a_while().await;
         first.abort();
         assert!(matches!(second.await.unwrap(), Err(Error::Aborted)));
         assert!(matches!(first.reply().await, Err(Error::Aborted)));
