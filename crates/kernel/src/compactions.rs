@@ -14,7 +14,7 @@ use crate::carried::{Fact, FactRecall, Quote};
 use crate::entry::{Compaction, CompactionEnded, CompactionOutcome, Entry, EntryId, EntryKind, Trigger};
 use crate::ledger;
 use crate::message::{Message, Usage};
-use crate::path::{as_sent, entry_message, path_to, path_within};
+use crate::path::{as_sent, entry_message, path_to, path_within, pinned_ids};
 use crate::words::{self, own_words};
 
 #[cfg(test)]
@@ -237,10 +237,12 @@ pub fn details(
     }
     let Some(compaction) = entry.kind.as_compaction() else { return Some(details) };
     let before = path_to(entries, entry.parent).unwrap_or_else(|_| path_within(entries, entry.parent));
+    let earlier = &entries[..entries.partition_point(|other| other.id < entry.id)];
+    let pinned = pinned_ids(earlier);
     details.summary.clone_from(&compaction.summary);
     details.replaced = replaced(&before, compaction);
     (details.words, details.words_left) = words::shown_in(compaction);
-    (details.facts_added, details.facts_missing) = facts(&before, compaction);
+    (details.facts_added, details.facts_missing) = facts(&before, compaction, &pinned);
     if let Some(EntryKind::Prune(prune)) = before.last().map(|entry| &entry.kind) {
         details.shortened = prune.results.iter().map(|result| result.entry).collect();
     }
@@ -366,15 +368,9 @@ fn replaced(before: &[Arc<Entry>], compaction: &Compaction) -> Replaced {
 }
 
 /// Returns the facts that were added to a compaction's summary, and those that its context lacks.
-fn facts(before: &[Arc<Entry>], compaction: &Compaction) -> (Vec<Fact>, Vec<Fact>) {
+/// `pinned` are the pinned messages then.
+fn facts(before: &[Arc<Entry>], compaction: &Compaction, pinned: &[EntryId]) -> (Vec<Fact>, Vec<Fact>) {
     let facts = &compaction.carried.facts;
-    let mut pinned: Vec<EntryId> = Vec::new();
-    for entry in before {
-        if let EntryKind::Pin { entry: target, pinned: is_pinned } = entry.kind {
-            pinned.retain(|id| *id != target);
-            pinned.extend(is_pinned.then_some(target));
-        }
-    }
     let is_sent =
         |id: EntryId| compaction.first_kept.is_some_and(|first| id >= first) || pinned.contains(&id);
     let sent = as_sent(before);

@@ -32,7 +32,7 @@ pub struct Head {
     pub open_run: Option<RunId>,
     /// The start of the compaction that has begun and not ended.
     pub open_compaction: Option<EntryId>,
-    /// The pinned entries, which every compaction keeps verbatim.
+    /// The pinned entries of the path, which every compaction keeps verbatim.
     pub pins: Vec<EntryId>,
     /// The provider's name.
     pub provider: String,

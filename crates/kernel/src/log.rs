@@ -18,7 +18,9 @@ use crate::entry::{
 use crate::head::Head;
 use crate::message::{Block, Message, ToolCall, ToolResult};
 use crate::messages::Messages;
-use crate::path::{ActivePath, is_message, is_rewrite_undone, open_calls, project};
+use crate::path::{
+    ActivePath, PinnedPath, is_message, is_rewrite_undone, open_calls, pinned_tokens, project,
+};
 use crate::question::Questions;
 use crate::redact::Redactor;
 use crate::terms::Terms;
@@ -55,6 +57,7 @@ pub struct Log {
     /// The live path, and at most the path that was live before the newest compaction.
     path: Vec<Arc<Entry>>,
     inbox: VecDeque<InboxItem>,
+    /// The pinned messages of the path.
     pinned: Vec<Arc<Entry>>,
     /// The questions of calls without a result.
     questions: Questions,
@@ -234,18 +237,15 @@ impl Log {
 
     /// The size of the pinned messages before the live part, in estimated tokens.
     pub fn pinned_tokens(&self) -> u64 {
-        self.pinned_tokens_before(&self.path)
+        pinned_tokens(&self.path, &self.pinned)
     }
 
-    /// The size of the pinned messages before the live part if this were the path, in estimated tokens.
-    pub fn pinned_tokens_before(&self, path: &[Arc<Entry>]) -> u64 {
-        if self.pinned.is_empty() {
-            return 0;
-        }
-        ActivePath::of(path).pinned_before(&self.pinned).map(|entry| entry.tokens).sum()
+    /// The pinned messages of the path, in the order in which they were pinned.
+    pub fn pinned(&self) -> &[Arc<Entry>] {
+        &self.pinned
     }
 
-    /// The size of all pinned messages, in estimated tokens.
+    /// The size of all pinned messages of the path, in estimated tokens.
     pub fn pins_tokens(&self) -> u64 {
         self.pinned.iter().map(|entry| entry.tokens).sum()
     }
@@ -298,8 +298,8 @@ impl Log {
     }
 
     /// Replaces the path after it was read again, because the leaf moved or a compaction was undone.
-    pub fn replace_path(&mut self, path: Vec<Arc<Entry>>) {
-        self.path = path;
+    pub fn replace_path(&mut self, path: PinnedPath) {
+        PinnedPath { path: self.path, pinned: self.pinned } = path;
         self.sent = None;
         self.forget_history();
     }

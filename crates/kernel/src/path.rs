@@ -35,8 +35,54 @@ pub fn path_to(entries: &[Arc<Entry>], leaf: Option<EntryId>) -> Result<Vec<Arc<
 
 /// Returns the part of the path to `leaf` that is within `entries` (sorted by id): from the first entry whose
 /// parent is missing.
-pub fn path_within(entries: &[Arc<Entry>], leaf: Option<EntryId>) -> Vec<Arc<Entry>> {
+pub(crate) fn path_within(entries: &[Arc<Entry>], leaf: Option<EntryId>) -> Vec<Arc<Entry>> {
     follow_parents(entries, leaf).0
+}
+
+/// A path with the pinned messages on it.
+#[derive(Debug, Clone, Default)]
+pub struct PinnedPath {
+    /// The path.
+    pub path: Vec<Arc<Entry>>,
+    /// The pinned messages, in the order in which they were pinned.
+    pub pinned: Vec<Arc<Entry>>,
+}
+
+impl PinnedPath {
+    /// Returns the path to `leaf` that is within `entries`, a whole log (sorted by id). A message is pinned or released
+    /// on whichever branch that was recorded, but only messages on the path count.
+    pub fn within(entries: &[Arc<Entry>], leaf: Option<EntryId>) -> Self {
+        let path = path_within(entries, leaf);
+        let on_path = |id: EntryId| path.binary_search_by_key(&id, |entry| entry.id).ok();
+        let pinned = pinned_ids(entries).into_iter().filter_map(on_path);
+        let pinned = pinned.map(|index| Arc::clone(&path[index])).collect();
+        Self { path, pinned }
+    }
+
+    /// The size of the pinned messages before the live part, in estimated tokens.
+    pub fn pinned_tokens(&self) -> u64 {
+        pinned_tokens(&self.path, &self.pinned)
+    }
+}
+
+/// Returns the messages that are pinned after these entries, in the order in which they were pinned.
+pub(crate) fn pinned_ids(entries: &[Arc<Entry>]) -> Vec<EntryId> {
+    let mut ids: Vec<EntryId> = Vec::new();
+    for entry in entries {
+        if let EntryKind::Pin { entry: target, pinned } = entry.kind {
+            ids.retain(|id| *id != target);
+            ids.extend(pinned.then_some(target));
+        }
+    }
+    ids
+}
+
+/// Returns the size of the pinned messages before the live part of a path, in estimated tokens.
+pub(crate) fn pinned_tokens(path: &[Arc<Entry>], pinned: &[Arc<Entry>]) -> u64 {
+    if pinned.is_empty() {
+        return 0;
+    }
+    ActivePath::of(path).pinned_before(pinned).map(|entry| entry.tokens).sum()
 }
 
 /// Returns the path that ends at `leaf`, as far back as the entries go; and the missing parent at which it
@@ -170,7 +216,7 @@ impl<'a> ActivePath<'a> {
         &self.path[self.start..]
     }
 
-    /// Yields the pinned entries that are sent before the active ones, because a compaction replaced them.
+    /// Yields the pinned entries of the path that are sent before the active ones, because a compaction replaced them.
     pub(crate) fn pinned_before<'p>(&self, pinned: &'p [Arc<Entry>]) -> impl Iterator<Item = &'p Arc<Entry>> {
         let is_replaced = self.compaction.is_some();
         let first = self.entries().first().map(|entry| entry.id);
@@ -216,7 +262,7 @@ pub fn entry_message(kind: &EntryKind) -> Option<Cow<'_, Arc<Message>>> {
 /// Returns the messages to send for `path`: pinned entries, the summary, the active messages; paired and
 /// without empty ones. The caller adds the system prompt and the tools, rendered for each request.
 ///
-/// `pinned` are the entries pinned before the active part, in order.
+/// `pinned` are the pinned entries of the path, in order.
 pub fn project(path: &[Arc<Entry>], pinned: &[Arc<Entry>]) -> Vec<Arc<Message>> {
     pair(&unpaired(path, pinned))
 }

@@ -15,7 +15,7 @@ use greenroom_simulator::{
 };
 
 use crate::compaction_fixtures::{
-    asked, calls, chat, compactions, ends, keep, opened, result, said, settings, talker, user,
+    asked, calls, chat, compactions, ends, keep, opened, result, runs, said, settings, talker, user,
 };
 use crate::support::{agent, drain, names, runtime, simulator};
 
@@ -57,6 +57,54 @@ async fn a_large_branch_is_summarised_whole() {
     assert_eq!(state.context.tokens, end.tokens_after);
     assert_eq!(session.context().await.unwrap().len(), 3);
     model.assert_clean();
+}
+
+/// A pin holds where its message is on the path: it does not follow the session to another branch, and is there again
+/// when the session returns.
+#[tokio::test(start_paused = true)]
+async fn a_message_that_was_pinned_on_a_branch_is_kept_only_there() {
+    let model = simulator(ByPurpose::new(talker(200), Summariser::Obedient), 100_000);
+    let runtime = runtime(&model).await;
+    let session = opened(&runtime, "s", &agent(100_000), chat(12, 200)).await;
+    let pins = async || session.pins().await.unwrap().iter().map(|entry| entry.id).collect::<Vec<_>>();
+    let shown = async || {
+        let context = session.context().await.unwrap();
+        context.iter().map(|message| message.text().chars().take(10).collect::<String>()).collect::<Vec<_>>()
+    };
+    let is_there = |shown: &[String]| shown.iter().any(|text| text.starts_with("elsewhere"));
+    session.pin(EntryId(2)).await.unwrap();
+    let other = session.prompt("elsewhere, quite long ".repeat(40)).await.unwrap();
+    session.pin(other.run).await.unwrap();
+    let leaf = runtime.engine().head("s").await.unwrap().unwrap().leaf;
+    assert_eq!(pins().await, [EntryId(2), other.run]);
+    // The first pin was recorded after this entry, but its message comes before it.
+    session.branch(Some(EntryId(23))).await.unwrap();
+    assert_eq!(pins().await, [EntryId(2)]);
+    let done = session.compact(keep(700)).await.unwrap();
+    let (compacted, state) = (shown().await, session.state().await.unwrap());
+    assert!(compacted[0].starts_with("m2.") && !is_there(&compacted), "{compacted:?}");
+    assert_eq!((done.tokens_after, done.is_installed()), (state.context.tokens, true));
+    session.prompt("here").await.unwrap();
+    let sent = runs(&model).pop().unwrap().request;
+    assert!(!sent.messages.iter().any(|message| message.text().contains("elsewhere")));
+    // Back on the branch.
+    session.branch(leaf).await.unwrap();
+    assert_eq!(pins().await, [EntryId(2), other.run]);
+    for _ in 0..6 {
+        session.prompt("more").await.unwrap();
+    }
+    let done = session.compact(keep(700)).await.unwrap();
+    let (compacted, state) = (shown().await, session.state().await.unwrap());
+    assert!(compacted[0].starts_with("m2.") && compacted[1].starts_with("elsewhere"), "{compacted:?}");
+    assert_eq!((done.tokens_after, done.is_installed()), (state.context.tokens, true));
+    runtime.close("s").await.unwrap();
+    assert_eq!(pins().await, [EntryId(2), other.run]);
+    // A released message stays released, wherever it was released.
+    session.branch(Some(EntryId(23))).await.unwrap();
+    session.unpin(EntryId(2)).await.unwrap();
+    session.unpin(other.run).await.unwrap();
+    session.branch(leaf).await.unwrap();
+    assert!(pins().await.is_empty());
 }
 
 /// Messages summarised by the branch's own compaction are in the record, with its files.

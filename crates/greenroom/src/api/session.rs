@@ -423,7 +423,7 @@ impl SessionHandle {
         self.door.ask(|reply| SessionMessage::Undo { back_to: Some(entry), reply }).await
     }
 
-    /// Returns the pinned messages, oldest first.
+    /// Returns the pinned messages of the current path, oldest first.
     ///
     /// # Errors
     /// [`Error::Store`].
@@ -486,7 +486,7 @@ impl SessionHandle {
         self.door.send(&actor, place, SessionMessage::CompactAfterRun { options, needs_news: false })
     }
 
-    /// Keeps an entry verbatim through every compaction.
+    /// Keeps an entry verbatim through every compaction, wherever it is on the path.
     ///
     /// # Errors
     /// [`Error::Pin`] if the entry is not a message of the active context that can stand alone, or too much

@@ -11,7 +11,7 @@ use crate::context_usage::ContextUsage;
 use crate::entry::{ChildRecord, ChildStage, Entry, EntryId, EntryKind, RunId, RunOutcome, Spender, Spent};
 use crate::head::{Head, LoggedState};
 use crate::message::{Block, Message, ToolCall, ToolResult};
-use crate::path::{ActivePath, path_within};
+use crate::path::{ActivePath, PinnedPath};
 use crate::prune::{RECALL, capped};
 use crate::question::{QuestionEnd, Questions};
 use crate::redact::Redactor;
@@ -132,13 +132,9 @@ impl Draft {
     ///
     /// # Errors
     /// The entry that is missing from the path.
-    pub fn import(
-        &mut self,
-        entries: &[Arc<Entry>],
-        leaf: Option<EntryId>,
-    ) -> Result<Vec<Arc<Entry>>, EntryId> {
+    pub fn import(&mut self, entries: &[Arc<Entry>], leaf: Option<EntryId>) -> Result<PinnedPath, EntryId> {
         entries.iter().for_each(|entry| self.import_one(entry));
-        let path = path_within(&self.entries, leaf);
+        let path = PinnedPath::within(&self.entries, leaf);
         self.withdraw_questions();
         let waiting = std::mem::take(&mut self.head_mut().inbox);
         if !waiting.is_empty() {
@@ -146,7 +142,7 @@ impl Draft {
         }
         let head = self.head_mut();
         (head.interrupted, head.leaf) = (None, leaf);
-        match missing_before(&path) {
+        match missing_before(&path.path) {
             Some(missing) => Err(missing),
             None => Ok(path),
         }
@@ -262,10 +258,14 @@ impl Draft {
         head.context_tokens = tokens;
     }
 
-    /// Like [`Self::follow_path`] for a path on another branch: the agent that answered there continues.
-    pub fn follow_branch(&mut self, path: &[Arc<Entry>], tokens: u64) {
+    /// Like [`Self::follow_path`] for a path on another branch: the agent that answered there continues, and what is
+    /// pinned there is kept.
+    pub fn follow_branch(&mut self, branch: &PinnedPath, tokens: u64) {
+        let PinnedPath { path, pinned } = branch;
         self.follow_path(path, tokens);
-        self.head_mut().agent = newest_hand_off(path);
+        let head = self.head_mut();
+        head.agent = newest_hand_off(path);
+        head.pins = pinned.iter().map(|entry| entry.id).collect();
     }
 
     /// Ends the questions whose deadline has passed.

@@ -21,7 +21,7 @@ use crate::entry::{
 };
 use crate::message::{AssistantMessage, StopReason, ToolResult, ToolStatus, Usage};
 use crate::notation::{Random, Sketch, drawn, says, usage};
-use crate::path::path_within;
+use crate::path::{PinnedPath, newest_rewrite, path_within};
 use crate::question::{AnswerError, AskedQuestion, Asker, GivenAnswer, Question, QuestionEnd, QuestionKind};
 use crate::usage::{ContextUsage, Measured};
 
@@ -55,10 +55,10 @@ impl Life {
         push(&self.log, &mut draft);
         self.stored.extend(draft.entries().iter().cloned());
         let moved = draft.entries().iter().any(|entry| matches!(entry.kind, EntryKind::LeafMoved { .. }));
+        let branch = moved.then(|| PinnedPath::within(&self.stored, draft.head().leaf));
+        branch.iter().for_each(|branch| draft.follow_branch(branch, 0));
         self.log.commit(draft);
-        if moved {
-            self.log.replace_path(path_within(&self.stored, self.log.head().leaf));
-        }
+        branch.into_iter().for_each(|branch| self.log.replace_path(branch));
         // Placeholders for these entries where the drawing continues.
         while self.sketch.path.len() < self.stored.len() {
             self.sketch.push(EntryKind::Note { kind: "test".into(), data: "{}".into() }, 0);
@@ -146,6 +146,20 @@ impl Life {
                 self.push(kind);
             }
         }
+    }
+
+    /// Undoes the newest compaction of the path, if there is one.
+    fn undo(&mut self) -> bool {
+        let mut after = PinnedPath::within(&self.stored, self.log.head().leaf);
+        let Some(index) = newest_rewrite(&after.path) else { return false };
+        let compaction = after.path[index].id;
+        self.append(|_, draft| {
+            draft.push(EntryKind::CompactionUndone { compaction });
+            after.path.extend(draft.entries().last().map(Arc::clone));
+            draft.follow_path(&after.path, 0);
+        });
+        self.log.replace_path(after);
+        true
     }
 
     fn push(&mut self, kind: EntryKind) {
@@ -724,7 +738,7 @@ fn another_log_is_imported_as_it_is_and_nothing_of_it_is_under_way() {
         match (imported, path) {
             (Err(missing), Err(expected)) => assert_eq!(missing.0, expected),
             (Ok(imported), Ok(path)) => {
-                let ids: Vec<String> = imported.iter().map(|entry| entry.id.to_string()).collect();
+                let ids: Vec<String> = imported.path.iter().map(|entry| entry.id.to_string()).collect();
                 assert_eq!(ids.join(","), path, "of {drawing}");
                 draft.follow_branch(&imported, 40);
                 assert_eq!(described(draft.head()), head, "of {drawing}");
@@ -742,6 +756,7 @@ fn another_log_is_imported_as_it_is_and_nothing_of_it_is_under_way() {
     check("u c=k child=k ask=k", 1, Ok("0,1"), "leaf 1");
     check("u a to=x move@1 u", 4, Ok("0,1,4"), "leaf 4");
     check("u a to=x u", 3, Ok("0,1,2,3"), "leaf 3, agent x");
+    check("u a p@0 u p@3 move@1 u", 6, Ok("0,1,6"), "leaf 6, pins 0");
     check("u a u C@2 a", 4, Ok("0,1,2,3,4"), "leaf 4, from 2, compaction 3");
     // A file whose start is lost.
     let mut lost = Life::of("u a u");
@@ -807,6 +822,84 @@ fn only_what_a_compaction_replaced_is_pinned_before_the_rest() {
     check("u:10 p@0 a:6", &[]);
     check("u:10 p@0 a:6 u:5 p@3 C@3 a", &[0]);
     check("u:10 p@0 a:6 u:5 p@3 C@3 a u C@7", &[0, 3]);
+}
+
+/// Whatever is pinned, released, compacted, undone and left: the pinned messages of the path count, wherever they were
+/// pinned, and no other ones.
+#[test]
+fn a_pin_holds_where_its_message_is_on_the_path() {
+    let (mut left, mut back, mut in_front, mut undone) = (0, 0, 0, 0);
+    for seed in 0..300 {
+        let mut random = Random::new(seed);
+        let (mut life, mut pinned) = (Life::of("u a u"), Vec::new());
+        for step in 0..40 {
+            let what = format!("seed {seed}, step {step}");
+            let message = |random: &mut Random, entries: &[Arc<Entry>]| {
+                let messages: Vec<EntryId> =
+                    entries.iter().filter(|entry| is_message(&entry.kind)).map(|entry| entry.id).collect();
+                (!messages.is_empty()).then(|| *random.pick(&messages))
+            };
+            let before = life.log.head().pins.len();
+            match random.below(10) {
+                0..=3 => ["u", "a"].iter().for_each(|word| life.add(word)),
+                4 => {
+                    if let Some(entry) = message(&mut random, life.log.path()) {
+                        pinned.retain(|id| *id != entry);
+                        pinned.push(entry);
+                        life.push(EntryKind::Pin { entry, pinned: true });
+                    }
+                }
+                5 if random.one_in(3) && !pinned.is_empty() => {
+                    let entry = *random.pick(&pinned);
+                    pinned.retain(|id| *id != entry);
+                    life.push(EntryKind::Pin { entry, pinned: false });
+                }
+                6 => {
+                    if let Some(entry) = message(&mut random, &life.stored) {
+                        life.add(&format!("move@{entry}"));
+                        back += usize::from(life.log.head().pins.len() > before);
+                    }
+                }
+                7 | 8 => {
+                    let active = ActivePath::of(life.log.path()).entries().get(1..).unwrap_or_default();
+                    if let Some(kept) = message(&mut random, active) {
+                        life.add(&format!("C@{kept}"));
+                    }
+                }
+                _ => undone += usize::from(life.undo()),
+            }
+            life.assert_same_when_opened(&what);
+            let path = path_within(&life.stored, life.log.head().leaf);
+            let on_path = |id: EntryId| path.iter().find(|entry| entry.id == id);
+            let expected: Vec<_> = pinned.iter().filter_map(|id| on_path(*id)).cloned().collect();
+            let ids: Vec<EntryId> = expected.iter().map(|entry| entry.id).collect();
+            assert_eq!(life.log.head().pins, ids, "{what}");
+            let context = life.log.context().into_vec();
+            assert_eq!(context, project(&path, &expected), "{what}");
+            let active = ActivePath::of(&path);
+            let is_before = |entry: &&Arc<Entry>| {
+                active.compaction.is_some() && !active.entries().iter().any(|other| other.id == entry.id)
+            };
+            let tokens: u64 = expected.iter().filter(is_before).map(|entry| entry.tokens).sum();
+            assert_eq!(life.log.pinned_tokens(), tokens, "{what}");
+            for entry in
+                life.stored.iter().filter(|entry| is_message(&entry.kind) && on_path(entry.id).is_none())
+            {
+                let mark = format!("m{}.", entry.id);
+                assert!(!context.iter().any(|message| message.text().contains(&mark)), "{what}: {mark}");
+            }
+            left += usize::from(expected.len() < pinned.len());
+            in_front += usize::from(tokens > 0);
+        }
+    }
+    for (what, count, least) in [
+        ("pins on other branches", left, 1_000),
+        ("pins that came back with a branch", back, 50),
+        ("pins in front of a summary", in_front, 1_000),
+        ("undone compactions", undone, 300),
+    ] {
+        assert!(count >= least, "only {count} {what}");
+    }
 }
 
 #[test]

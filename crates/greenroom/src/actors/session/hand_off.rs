@@ -16,7 +16,7 @@ use greenroom_kernel::entry::{EntryKind, HandOff, RunOutcome, Sees, Trigger};
 use greenroom_kernel::log::Draft;
 use greenroom_kernel::message::{Message, ToolCall, ToolResult};
 use greenroom_kernel::narrowing::Narrowing;
-use greenroom_kernel::path::open_calls;
+use greenroom_kernel::path::{PinnedPath, open_calls};
 
 use super::SessionState;
 use super::definition::Definition;
@@ -174,10 +174,10 @@ impl SessionState {
             resent: &self.resent_reasoning(),
         };
         let Some(mut compaction) = narrowing.compaction() else { return };
-        let mut after = path.to_vec();
+        let mut after = PinnedPath { path: path.to_vec(), pinned: self.log.pinned().to_vec() };
         let mut sized = draft.clone();
         sized.push(EntryKind::Compaction(Box::new(compaction.clone())));
-        after.extend(sized.entries().last().map(Arc::clone));
+        after.path.extend(sized.entries().last().map(Arc::clone));
         let resent = new.resent_reasoning(&self.deps.model_settings(&new.agent));
         compaction.tokens_after = self.measure_path_for(new, resent, &after).tokens();
         draft.push(EntryKind::Compaction(Box::new(compaction)));

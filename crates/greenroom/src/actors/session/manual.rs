@@ -15,7 +15,7 @@ use greenroom_kernel::entry::{
 };
 use greenroom_kernel::log::Draft;
 use greenroom_kernel::message::Message;
-use greenroom_kernel::path::{ActivePath, newest_rewrite, path_within};
+use greenroom_kernel::path::{ActivePath, PinnedPath, newest_rewrite};
 use greenroom_kernel::plan::{NothingToCompact, Plan, plan};
 use greenroom_kernel::retry::Retries;
 use greenroom_kernel::settings::CompactionSettings;
@@ -79,10 +79,10 @@ impl SessionState {
         let mut draft = self.log.draft(self.deps.now_ms());
         let mut after = self.read_path(self.log.head().leaf).await?;
         loop {
-            let compaction = newest(&after).filter(|newest| back_to.is_none_or(|to| *newest >= to));
+            let compaction = newest(&after.path).filter(|newest| back_to.is_none_or(|to| *newest >= to));
             let compaction = compaction.ok_or_else(nothing)?;
             draft.push(EntryKind::CompactionUndone { compaction });
-            after.extend(draft.entries().last().map(Arc::clone));
+            after.path.extend(draft.entries().last().map(Arc::clone));
             if back_to.is_none_or(|to| compaction == to) {
                 break;
             }
@@ -91,7 +91,7 @@ impl SessionState {
         if let Some(window) = self.definition.window.tokens.filter(|window| size.tokens() > *window) {
             return Err(Error::UndoTooLarge { tokens: size.tokens(), window });
         }
-        draft.follow_path(&after, size.tokens());
+        draft.follow_path(&after.path, size.tokens());
         self.append(draft, None).await?;
         self.take_path(after);
         self.compaction.only_at_window = true;
@@ -108,24 +108,25 @@ impl SessionState {
     }
 
     /// Returns the path of a branch that starts after this entry.
-    pub(super) async fn branch_path(&self, to: Option<EntryId>) -> Result<Vec<Arc<Entry>>> {
+    pub(super) async fn branch_path(&self, to: Option<EntryId>) -> Result<PinnedPath> {
         let entries = self.log.head().entries;
         if let Some(entry) = to.filter(|to| to.0 >= entries) {
             return Err(Error::NoEntry { entry, entries });
         }
-        let path = self.read_path(to).await?;
+        let branch = self.read_path(to).await?;
+        let path = &branch.path;
         if let Some(entry) = to.filter(|to| path.last().map(|entry| entry.id) != Some(*to)) {
             return Err(Error::BranchPoint(BranchPointError::BesidePath { entry }));
         }
-        if !greenroom_kernel::path::open_calls(&path).is_empty() {
+        if !greenroom_kernel::path::open_calls(path).is_empty() {
             return Err(Error::BranchPoint(BranchPointError::InsideCall));
         }
-        Ok(path)
+        Ok(branch)
     }
 
     /// Records a branch or an import: the context becomes this path, and the agent that answered there
     /// continues.
-    async fn follow_branch(&mut self, mut draft: Box<Draft>, path: Vec<Arc<Entry>>) -> Result<()> {
+    async fn follow_branch(&mut self, mut draft: Box<Draft>, path: PinnedPath) -> Result<()> {
         draft.follow_branch(&path, self.measure_path(&path).tokens());
         let is_other_agent = draft.head().agent != self.log.head().agent;
         self.append(draft, None).await?;
@@ -209,7 +210,7 @@ impl SessionState {
         to: Option<EntryId>,
     ) -> Result<Option<(BranchSummary, Vec<Effect>, Vec<Summariser>)>> {
         self.check_idle("branch it")?;
-        let kept: HashSet<EntryId> = self.branch_path(to).await?.iter().map(|entry| entry.id).collect();
+        let kept: HashSet<EntryId> = self.branch_path(to).await?.path.iter().map(|entry| entry.id).collect();
         let path = self.log.path();
         let is_left = |id: EntryId| !kept.contains(&id);
         let active = ActivePath::of(path);
@@ -247,7 +248,7 @@ impl SessionState {
         let Some(request) = self.compaction.of(id) else { return };
         let (to, duration_ms, waited_ms) = (request.branch_to, request.duration_ms(), request.waited_ms());
         let BranchRecord { summary, files, usage } = record;
-        let (Ok(mut path), Some(from)) = (self.branch_path(to).await, self.log.head().leaf) else {
+        let (Ok(mut branch), Some(from)) = (self.branch_path(to).await, self.log.head().leaf) else {
             let reason = "the abandoned branch cannot be read".to_owned();
             let effort = Effort { cost_microdollars, prepared_ms: None };
             let spending = Spending { usage, effort };
@@ -257,13 +258,13 @@ impl SessionState {
         let mut draft = self.log.draft(self.deps.now_ms());
         draft.push(EntryKind::LeafMoved { to });
         let entry = draft.push(EntryKind::BranchSummary { from, summary, files });
-        path.extend(draft.entries().last().map(Arc::clone));
-        let messages_after = ActivePath::of(&path).messages();
+        branch.path.extend(draft.entries().last().map(Arc::clone));
+        let messages_after = ActivePath::of(&branch.path).messages();
         let started = self.log.interrupted_compaction().expect("a compaction that runs is open in the log");
         let ended = CompactionEnded {
             outcome: CompactionOutcome::Completed,
             entry: Some(entry),
-            tokens_after: self.measure_path(&path).tokens(),
+            tokens_after: self.measure_path(&branch).tokens(),
             messages_after,
             messages_removed: started.messages_before.saturating_sub(messages_after),
             duration_ms,
@@ -273,7 +274,7 @@ impl SessionState {
             ..started
         };
         draft.push(EntryKind::CompactionEnded(Box::new(ended.clone())));
-        let told = match self.follow_branch(draft, path).await {
+        let told = match self.follow_branch(draft, branch).await {
             Ok(()) => Ok(Compacted::from(&ended)),
             Err(error) => Err(error),
         };
@@ -294,7 +295,7 @@ impl SessionState {
     }
 
     /// Measures a path that is not the session's yet.
-    pub(super) fn measure_path(&self, path: &[Arc<Entry>]) -> Measured {
+    pub(super) fn measure_path(&self, path: &PinnedPath) -> Measured {
         self.measure_path_for(&self.definition, self.resent_reasoning(), path)
     }
 
@@ -303,28 +304,28 @@ impl SessionState {
         &self,
         definition: &Definition,
         resent: ResentReasoning,
-        path: &[Arc<Entry>],
+        path: &PinnedPath,
     ) -> Measured {
-        let overhead = definition.overhead(self.log.pinned_tokens_before(path));
+        let overhead = definition.overhead(path.pinned_tokens());
         let frame = RequestFrame { overhead, resent, window: definition.window.tokens };
         let ratio = self.deps.learned.ratio(definition.lane.origin(), definition.model());
-        Tracker::open(path, frame, ratio).measured()
+        Tracker::open(&path.path, frame, ratio).measured()
     }
 
     /// Replaces the context's path.
-    fn take_path(&mut self, path: Vec<Arc<Entry>>) {
+    fn take_path(&mut self, path: PinnedPath) {
         self.log.replace_path(path);
         self.context_rewritten();
     }
 
-    /// Reads the path to an entry, back to the first entry that the newest active compaction on it kept.
-    async fn read_path(&self, leaf: Option<EntryId>) -> Result<Vec<Arc<Entry>>> {
+    /// Reads the path to an entry, with the messages that are pinned on it.
+    async fn read_path(&self, leaf: Option<EntryId>) -> Result<PinnedPath> {
         if leaf.is_none() {
             // A session without entries is not in the store yet.
-            return Ok(Vec::new());
+            return Ok(PinnedPath::default());
         }
         let all = shared(self.deps.store.load(&self.shared.id, EntryId(0)).await?);
-        Ok(path_within(&all, leaf))
+        Ok(PinnedPath::within(&all, leaf))
     }
 
     pub(super) async fn pin(&mut self, entry: EntryId, pinned: bool) -> Result<()> {
