@@ -156,6 +156,61 @@ fn a_tracker_follows_one_message_at_a_time() {
     assert_eq!(tracker.measured().usage_tokens, 1_690);
 }
 
+/// The growth of several short turns together is a sample.
+#[test]
+fn a_ratio_is_learned_from_turns_of_any_length() {
+    for (percent, turn) in [(220, 40), (220, 150), (60, 90), (220, 399), (220, 600), (130, 1_000)] {
+        let what = format!("{percent} %, turns of {turn}");
+        let provider = |estimated: u64| estimated * percent / 100;
+        let (mut live, mut path) = (tracker(0), Vec::new());
+        let mut estimated = 0;
+        for step in 0..150 {
+            for is_answer in [false, true] {
+                let message = match is_answer {
+                    true => answer(provider(estimated), provider(turn - 20), 0),
+                    false => Message::user("more"),
+                };
+                let tokens = if is_answer { turn - 20 } else { 20 };
+                let id = EntryId(path.len() as u64);
+                let entry =
+                    Entry { id, parent: id.0.checked_sub(1).map(EntryId), ..entry(message, tokens, 0) };
+                let trust = live.appended(&entry);
+                path.push(Arc::new(entry));
+                estimated += tokens;
+                assert_eq!(trust == Trust::Used, is_answer, "{what}");
+            }
+            // A session that slept goes on with the sample that it had begun.
+            let opened = Tracker::open(&path, frame(0), live.ratio());
+            assert_eq!(opened.measured(), live.measured(), "{what}, step {step}");
+            if step % 7 == 0 {
+                live = opened;
+            }
+        }
+        let learned = live.ratio().value() * 100.0;
+        let truth = provider(100);
+        assert!(
+            to_f64(truth * 95) / 100.0 < learned && learned < to_f64(truth * 105) / 100.0,
+            "{what}: {learned}"
+        );
+    }
+}
+
+/// What a server adds at once is not the ratio of what was said.
+#[test]
+fn a_ratio_is_not_learned_from_a_leap() {
+    let mut tracker = tracker(1_000);
+    let mut reported = 3_000;
+    grow(&mut tracker, 2_000);
+    for turn in 0..40 {
+        assert_eq!(report(&mut tracker, answer(reported, 50, 0), 50), Trust::Used);
+        grow(&mut tracker, 50);
+        reported += 100;
+        // From here on, its template is larger.
+        reported += if turn == 20 { 1_500 } else { 0 };
+    }
+    assert!((0.99..1.01).contains(&tracker.ratio().value()), "{:?}", tracker.ratio());
+}
+
 #[test]
 fn reasoning_counts_only_where_it_is_sent_back() {
     let back = |answer: &Message| {

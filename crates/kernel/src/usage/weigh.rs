@@ -183,6 +183,11 @@ impl Growth {
         self.counted >= signed(SAMPLE_TOKENS) && self.reported.saturating_mul(3) < self.counted
     }
 
+    /// Whether the addition is too small for a sample of the ratio, and the report's growth is plausible.
+    fn is_too_small(self) -> bool {
+        (0..signed(SAMPLE_TOKENS)).contains(&self.counted) && self.fits()
+    }
+
     fn distance(self) -> i64 {
         self.reported.saturating_sub(self.counted).saturating_abs()
     }
@@ -209,7 +214,7 @@ pub(super) struct Server {
     reads: Reads,
     /// The tokens that it adds to every request invisibly.
     hidden: u64,
-    /// The last believed report that had grown by the addition.
+    /// The last believed report that had grown by the addition, and after which enough was added for a sample.
     base: Option<Sample>,
     /// The last report that was not believed, if its growth may show that it is true.
     suspect: Option<Sample>,
@@ -291,7 +296,8 @@ impl Server {
         {
             *ratio = ratio.learn(counted, reported);
         }
-        if !growth.is_some_and(Growth::is_missing) {
+        // The additions of several short turns are one sample together.
+        if !growth.is_some_and(|growth| growth.is_missing() || growth.is_too_small()) {
             self.base = Some(sample);
         }
     }
