@@ -283,7 +283,7 @@ impl Log {
 
     /// The number of messages in the context.
     pub fn messages(&self) -> u64 {
-        ActivePath::of(&self.path).messages()
+        ActivePath::of(&self.path).messages(&self.head.pins)
     }
 
     /// Creates an empty draft.

@@ -25,6 +25,8 @@ const RECENT_TOKENS: u64 = 20_000;
 pub struct Narrowing<'a> {
     /// The session's path.
     pub path: &'a [Arc<Entry>],
+    /// The pinned entries of the path.
+    pub pinned: &'a [EntryId],
     /// The next agent's name.
     pub to: &'a str,
     /// What the next agent is to see.
@@ -73,7 +75,7 @@ impl Narrowing<'_> {
             is_split_turn: false,
             tokens_before: self.tokens_before,
             tokens_after: 0,
-            messages_before: active.messages(),
+            messages_before: active.messages(self.pinned),
             messages_removed: hidden.iter().filter(|entry| is_message(&entry.kind)).count() as u64,
             duration_ms: 0,
             model: String::new(),

@@ -223,10 +223,13 @@ impl<'a> ActivePath<'a> {
         pinned.iter().filter(move |entry| is_replaced && first.is_none_or(|first| entry.id < first))
     }
 
-    /// Returns how many messages the context has: active ones, and one for the summary.
-    pub fn messages(&self) -> u64 {
+    /// Returns how many messages the context has: active ones, one for the summary, and the pinned ones in front.
+    /// `pinned` are the pinned entries of the path.
+    pub fn messages(&self, pinned: &[EntryId]) -> u64 {
         let active = self.entries().iter().filter(|entry| is_sent(&entry.kind)).count() as u64;
-        active + u64::from(self.compaction.is_some())
+        let first = self.entries().first().map(|entry| entry.id);
+        let in_front = pinned.iter().filter(|id| first.is_none_or(|first| **id < first)).count() as u64;
+        active + self.compaction.map_or(0, |_| 1 + in_front)
     }
 }
 

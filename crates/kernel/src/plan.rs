@@ -63,6 +63,8 @@ pub struct PlanOptions {
     /// The path is another system's file before any repair: a call without a result will never have one, and
     /// prevents no cut. In our own log such a call may still be running.
     pub as_read: bool,
+    /// The pinned entries of the path, which are messages of the context wherever they are.
+    pub pinned: Vec<EntryId>,
     /// The current size of the context, in tokens.
     pub tokens_before: u64,
     /// The fixed part of every request, in tokens.
@@ -111,6 +113,7 @@ impl PlanOptions {
             estimator: settings.estimator,
             files: FileRule::Declared,
             as_read: false,
+            pinned: Vec::new(),
             tokens_before,
             overhead,
             summary_cap: settings.summary_cap(window),
@@ -134,6 +137,7 @@ impl PlanOptions {
             estimator: Estimator::Char4,
             files: FileRule::EveryCall,
             as_read: true,
+            pinned: Vec::new(),
             tokens_before,
             overhead: 0,
             summary_cap: 0,
@@ -432,7 +436,7 @@ fn build(active: &ActivePath<'_>, cut: usize, options: &PlanOptions) -> Result<P
         tokens_before: options.tokens_before,
         kept_tokens,
         replaced_tokens,
-        messages_before: active.messages(),
+        messages_before: active.messages(&options.pinned),
         options: options.clone(),
     })
 }

@@ -120,6 +120,29 @@ async fn pinned_messages_are_listed_and_survive_a_restart() {
     assert_eq!(ids().await, [0]);
 }
 
+/// Pinned messages in front of the summary are messages of the context.
+#[tokio::test(start_paused = true)]
+async fn a_compaction_counts_the_pinned_messages() {
+    let model = simulator(ByPurpose::new(talker(200), Summariser::Obedient), 100_000);
+    let runtime = runtime(&model).await;
+    let session = opened(&runtime, "s", &agent(100_000), chat(12, 200)).await;
+    let messages = async || session.context().await.unwrap().len() as u64;
+    let mut entry = EntryId(4);
+    for in_front in 1..=3 {
+        session.pin(entry).await.unwrap();
+        let before = messages().await;
+        let plan = session.plan(keep(700)).await.unwrap();
+        let done = session.compact(keep(700)).await.unwrap();
+        assert_eq!((plan.messages_before, done.messages_before), (before, before), "{done:?}");
+        assert_eq!(done.messages_after, messages().await, "{done:?}");
+        assert_eq!(session.pins().await.unwrap().len(), in_front);
+        entry = session.prompt("more").await.unwrap().run;
+        for _ in 0..6 {
+            session.prompt("more").await.unwrap();
+        }
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_undo_that_would_not_fit_the_window_is_refused_with_the_size() {
     let model = simulator(Echo, 100_000);

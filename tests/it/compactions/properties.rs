@@ -354,8 +354,10 @@ impl Life {
         let planned = self.session.plan(CompactOptions::default()).await;
         let again = self.session.plan(CompactOptions::default()).await;
         let overhead = planned.as_ref().map_or(0, |plan| plan.options.overhead);
+        let pinned = planned.as_ref().map_or_else(|_| Vec::new(), |plan| plan.options.pinned.clone());
         let options =
             PlanOptions::new(&self.settings, self.window, Occasion::Manual, context.tokens, overhead);
+        let options = PlanOptions { pinned, ..options };
         match (planned, again, plan(path, &options)) {
             (Ok(one), Ok(two), Ok(three)) => {
                 assert!(one == two && one == three, "{one:?}\n{three:?}");

@@ -323,7 +323,7 @@ fn a_long_path_is_planned() {
     small_live.push(long_entry(small_live.len(), compaction));
     extend_with_calls(&mut small_live, 100);
     for (path, messages) in [(all_live, 100_001), (small_live, 201)] {
-        assert_eq!(ActivePath::of(&path).messages(), messages);
+        assert_eq!(ActivePath::of(&path).messages(&[]), messages);
         for cut in [CutRule::Nearest, CutRule::TurnFirst] {
             for (force, as_read) in [(false, false), (true, false), (false, true)] {
                 let options = PlanOptions { cut, force, as_read, ..PlanOptions::comparison(100, 0) };

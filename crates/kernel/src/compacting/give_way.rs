@@ -239,7 +239,7 @@ impl Compacting {
     pub(super) fn install_prune(&mut self) -> Vec<Effect> {
         let outcome = CompactionOutcome::Pruned { reason: self.unsummarised.clone() };
         let active = ActivePath::of(&self.params.path);
-        let (base, messages) = (active.compaction_id(), active.messages());
+        let (base, messages) = (active.compaction_id(), active.messages(&self.params.pinned));
         let prune = self.prune_of(self.pruned.clone());
         self.phase = Phase::Install;
         self.on_its_way = Some(outcome.clone());

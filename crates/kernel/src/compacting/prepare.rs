@@ -50,7 +50,7 @@ impl Compacting {
         let before = std::mem::replace(&mut self.params, params.clone());
         // The plan's debt is the one that its summary reads.
         (self.params.debt, self.params.debt_left) = (before.debt, before.debt_left);
-        let messages = ActivePath::of(&self.params.path).messages();
+        let messages = ActivePath::of(&self.params.path).messages(&self.params.pinned);
         self.plan.iter_mut().for_each(|plan| plan.messages_before = messages);
         match self.phase {
             Phase::Hooks | Phase::Answers => Some(Vec::new()),

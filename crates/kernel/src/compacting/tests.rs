@@ -1128,7 +1128,7 @@ fn each_overflow_in_a_row_goes_a_rung_down() {
         let expect = if failed_attempts < 2 { "completed" } else { "truncated" };
         assert_eq!(ran.outcome(), expect, "rung {failed_attempts}: {:?}", ran.end);
         path = install(&path, ran.installed.as_ref().expect("it was installed"));
-        kept.push(ActivePath::of(&path).messages());
+        kept.push(ActivePath::of(&path).messages(&[]));
     }
     assert!(kept.is_sorted_by(|more, less| more > less), "{kept:?}");
     // Once more, with nothing left to cut.

@@ -74,7 +74,7 @@ impl Log {
             tokens_before: compaction.tokens_before,
             tokens_after: compaction.tokens_after,
             messages_before: compaction.messages_before,
-            messages_after: after.messages(),
+            messages_after: after.messages(&self.head.pins),
             messages_removed: compaction.messages_removed,
             duration_ms,
             waited_ms,

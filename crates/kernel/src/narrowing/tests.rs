@@ -44,6 +44,7 @@ fn the_newest_messages_are_kept_with_their_calls_and_the_request_in_progress() {
 fn check(sees: Sees, is_summarised: bool, keep: Option<u64>, expect: Option<(u64, u64)>) {
     let path = path("u:10 a:10 u:10 a:10 u:10 a:10");
     let narrowing = Narrowing {
+        pinned: &[],
         path: &path,
         to: "next",
         sees,

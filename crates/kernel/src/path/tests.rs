@@ -169,7 +169,7 @@ fn active_counts_what_the_model_is_sent() {
     let active = |drawing: &str| {
         let drawn = draw(drawing);
         let active = ActivePath::of(&drawn.path);
-        (active.start, active.compaction, active.messages())
+        (active.start, active.compaction, active.messages(&[]))
     };
     assert_eq!(active("u a x l"), (0, None, 2));
     assert_eq!(active("u a u C@2 a"), (2, Some(3), 3));

@@ -17,6 +17,7 @@ fn options(keep_recent: u64) -> PlanOptions {
         estimator: Estimator::Classes,
         files: FileRule::Declared,
         as_read: false,
+        pinned: Vec::new(),
         tokens_before: 100,
         overhead: 7,
         summary_cap: 30,

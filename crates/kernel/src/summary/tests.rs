@@ -26,6 +26,7 @@ fn made(drawing: &str, keep_recent: u64) -> Plan {
         estimator: Estimator::Classes,
         files: FileRule::Declared,
         as_read: false,
+        pinned: Vec::new(),
         tokens_before: 0,
         overhead: 0,
         summary_cap: 0,

@@ -164,6 +164,7 @@ impl SessionState {
         let path = self.log.path();
         let narrowing = Narrowing {
             path,
+            pinned: &self.log.head().pins,
             to,
             sees,
             is_summarised,

@@ -259,7 +259,8 @@ impl SessionState {
         draft.push(EntryKind::LeafMoved { to });
         let entry = draft.push(EntryKind::BranchSummary { from, summary, files });
         branch.path.extend(draft.entries().last().map(Arc::clone));
-        let messages_after = ActivePath::of(&branch.path).messages();
+        let pinned: Vec<EntryId> = branch.pinned.iter().map(|entry| entry.id).collect();
+        let messages_after = ActivePath::of(&branch.path).messages(&pinned);
         let started = self.log.interrupted_compaction().expect("a compaction that runs is open in the log");
         let ended = CompactionEnded {
             outcome: CompactionOutcome::Completed,
