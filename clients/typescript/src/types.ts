@@ -324,7 +324,10 @@ export interface CompactionDetailsFields {
   recall?: FactRecall | null;
   /** The savings so far, while it was the newest compaction of the context. */
   saved: Saved;
-  /** The text that the model sees in place of the replaced part; empty if nothing was replaced. */
+  /**
+   * The text that the model sees in place of the replaced part, or of the branch that was left; empty if there is
+   * none.
+   */
   summary: string;
   /** The replaced part. */
   replaced: Replaced;

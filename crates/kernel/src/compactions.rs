@@ -1,8 +1,9 @@
 //! The effect of each compaction of a session, read from the whole log: for people who want to know what was replaced,
 //! by what, what is missing, and what it cost and saved.
 //!
-//! Invariants: every compaction that ended is listed once, oldest first, whether it was installed, failed or undone;
-//! those that found nothing to do are not; nothing here is needed to continue a session.
+//! Invariants: every compaction that ended is listed once, oldest first, whether it was installed, failed or undone,
+//! and so is the summary of a branch that was left; those that found nothing to do are not; nothing here is needed to
+//! continue a session.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -111,7 +112,8 @@ pub struct CompactionDetails {
     /// The compaction.
     #[serde(flatten)]
     pub record: CompactionRecord,
-    /// The text that the model sees in place of the replaced part; empty if nothing was replaced.
+    /// The text that the model sees in place of the replaced part, or of the branch that was left; empty if there is
+    /// none.
     #[serde(default)]
     pub summary: String,
     /// The replaced part.
@@ -181,6 +183,12 @@ pub fn list(entries: &[Arc<Entry>], leaf: Option<EntryId>, cost: &CallCost) -> V
                     in_effect = Some(records.len() - 1);
                 }
             }
+            // It replaced nothing of this path, so calls save nothing by it.
+            EntryKind::BranchSummary { .. } => {
+                if let Some((at_ms, ended)) = ended.get(&entry.id).copied() {
+                    records.push(of_end(entry.id, at_ms, ended));
+                }
+            }
             EntryKind::CompactionEnded(end) => {
                 let is_listed =
                     end.entry.is_none() && !matches!(end.outcome, CompactionOutcome::Nothing { .. });
@@ -234,6 +242,9 @@ pub fn details(
     };
     if let EntryKind::Prune(prune) = &entry.kind {
         details.shortened = prune.results.iter().map(|result| result.entry).collect();
+    }
+    if let EntryKind::BranchSummary { summary, .. } = &entry.kind {
+        details.summary.clone_from(summary);
     }
     let Some(compaction) = entry.kind.as_compaction() else { return Some(details) };
     let before = path_to(entries, entry.parent).unwrap_or_else(|_| path_within(entries, entry.parent));

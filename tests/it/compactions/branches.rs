@@ -107,6 +107,27 @@ async fn a_message_that_was_pinned_on_a_branch_is_kept_only_there() {
     assert!(pins().await.is_empty());
 }
 
+/// The records have the summary of a branch as they have compactions.
+#[tokio::test(start_paused = true)]
+async fn the_summary_of_a_branch_is_among_the_records() {
+    let model = simulator(ByPurpose::new(talker(200), Summariser::Obedient), 100_000);
+    let runtime = runtime(&model).await;
+    let session = opened(&runtime, "s", &agent(100_000), chat(12, 200)).await;
+    session.branch_with_summary(Some(EntryId(5))).await.unwrap();
+    let records = runtime.compaction_records("s").await.unwrap();
+    let [record] = records.as_slice() else { panic!("{records:?}") };
+    assert_eq!(
+        (record.trigger, record.outcome.as_str(), record.is_active),
+        (Trigger::Branch, "completed", true)
+    );
+    let details = runtime.compaction_details("s", 1).await.unwrap().expect("it is listed");
+    assert!(details.summary.contains("## Goal"), "{details:?}");
+    assert!(
+        details.record.cost_microdollars == record.cost_microdollars
+            && record.summary_usage.total_tokens() > 0
+    );
+}
+
 /// Messages summarised by the branch's own compaction are in the record, with its files.
 #[tokio::test(start_paused = true)]
 async fn what_was_compacted_on_the_branch_is_in_its_summary() {

@@ -143,6 +143,26 @@ async fn a_compaction_counts_the_pinned_messages() {
     }
 }
 
+/// What turns out only after the hooks were asked has a start and an end, but is no record: nothing was done.
+#[tokio::test(start_paused = true)]
+async fn a_compaction_that_finds_nothing_has_events_only_if_hooks_were_asked() {
+    use greenroom::compaction::Strategy;
+    for (strategy, is_told) in [(Strategy::Summarize, false), (Strategy::Truncate, true)] {
+        let model = simulator(Echo, 100_000);
+        let runtime = runtime(&model).await;
+        let agent = agent(100_000).compaction(settings(|settings| settings.strategy = strategy));
+        let session = opened(&runtime, "s", &agent, chat(2, 2)).await;
+        let mut events = session.subscribe();
+        let done =
+            session.compact(CompactOptions { force: true, ..CompactOptions::default() }).await.unwrap();
+        assert_eq!(done.outcome.as_str(), "nothing", "{done:?}");
+        let events = drain(&mut events);
+        let told = (count(&events, "compaction_start"), count(&events, "compaction_end"));
+        assert_eq!(told, (usize::from(is_told), usize::from(is_told)), "{strategy:?}");
+        assert!(runtime.compaction_records("s").await.unwrap().is_empty() && asked(&model).is_empty());
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_undo_that_would_not_fit_the_window_is_refused_with_the_size() {
     let model = simulator(Echo, 100_000);

@@ -329,7 +329,9 @@ class CompactionDetailsFields(t.TypedDict):
     """The savings so far, while it was the newest compaction of the context."""
 
     summary: str
-    """The text that the model sees in place of the replaced part; empty if nothing was replaced."""
+    """The text that the model sees in place of the replaced part, or of the branch that was left; empty if there is
+    none.
+    """
 
     replaced: Replaced
     """The replaced part."""

@@ -4,6 +4,7 @@ use super::*;
 use crate::bill::CompactionBill;
 use crate::carried::{Carried, FactKind};
 use crate::entry::{Prune, PrunedResult};
+use crate::files::FileOps;
 use crate::head::Head;
 use crate::message::Part;
 use crate::notation::{Sketch, assistant, compaction, usage};
@@ -120,6 +121,32 @@ impl Session {
         self.0.path.iter().for_each(|entry| head.record(entry, &price.into()));
         head.compaction_bill
     }
+}
+
+#[test]
+fn the_summary_of_a_branch_is_listed() {
+    let mut session = Session::default();
+    session.add("u:10 a:5 u:100").answer();
+    session.end(CompactionOutcome::Failed { reason: "the model is down".into() }, None, (115, 115));
+    session.0.push(EntryKind::LeafMoved { to: Some(EntryId(1)) }, 0);
+    let summary = "they looked at the harbour".to_owned();
+    let branch =
+        EntryKind::BranchSummary { from: EntryId(3), summary: summary.clone(), files: FileOps::default() };
+    let entry = session.0.push(branch, 20);
+    session.end(CompactionOutcome::Completed, Some(entry), (115, 35));
+    session.answer();
+    // It saves nothing: the branch is not continued.
+    let lines = ["1 failed: 0 calls, 0, $0", "2 completed active: 0 calls, 0, $0"];
+    assert_eq!(session.lines(), lines);
+    assert_eq!(session.bill().saved_tokens, 0, "the bill agrees");
+    let details = details(&session.0.path, Some(EntryId(8)), 2, &price.into()).expect("it is listed");
+    assert_eq!((details.record.entry_id, details.summary), (entry, summary));
+    assert_eq!((details.record.tokens_before, details.record.tokens_after), (115, Some(35)));
+    assert_eq!(details.replaced, Replaced::default());
+    // A later compaction replaces it.
+    let kept = session.compact((0, 7), 8, (500, 100));
+    assert!(kept > entry);
+    assert_eq!(session.lines()[1], "2 completed: 0 calls, 0, $0");
 }
 
 #[test]
