@@ -18,6 +18,7 @@ use crate::size::{Estimator, entry_tokens, stored_tokens};
 use crate::skills::Skills;
 use crate::summary::{self, SUMMARY_TOKENS_MIN};
 use crate::text::bounded;
+use crate::usage::Ratio;
 use crate::words::{Request, Words, WordsMax};
 
 mod touched;
@@ -65,6 +66,8 @@ pub struct PlanOptions {
     pub as_read: bool,
     /// The pinned entries of the path, which are messages of the context wherever they are.
     pub pinned: Vec<EntryId>,
+    /// The number of the provider's tokens for each token of our estimate: for the expected resulting size.
+    pub ratio: Ratio,
     /// The current size of the context, in tokens.
     pub tokens_before: u64,
     /// The fixed part of every request, in tokens.
@@ -114,6 +117,7 @@ impl PlanOptions {
             files: FileRule::Declared,
             as_read: false,
             pinned: Vec::new(),
+            ratio: Ratio::default(),
             tokens_before,
             overhead,
             summary_cap: settings.summary_cap(window),
@@ -138,6 +142,7 @@ impl PlanOptions {
             files: FileRule::EveryCall,
             as_read: true,
             pinned: Vec::new(),
+            ratio: Ratio::default(),
             tokens_before,
             overhead: 0,
             summary_cap: 0,
@@ -253,8 +258,13 @@ impl Plan {
 
     /// Returns the size of the context with summaries of this many tokens.
     fn tokens_after(&self, summaries: u64) -> u64 {
-        let after = self.options.overhead + self.kept_tokens + self.frame_tokens() + summaries;
-        after.min(self.options.tokens_before)
+        let PlanOptions { overhead, pinned, ratio, tokens_before, .. } = &self.options;
+        let replaced = self.history.iter().chain(&self.turn_prefix);
+        // Pinned entries join the fixed part.
+        let in_front: u64 =
+            replaced.filter(|entry| pinned.contains(&entry.id)).map(|entry| entry.tokens).sum();
+        let after = overhead + in_front + ratio.apply(self.kept_tokens + self.frame_tokens() + summaries);
+        after.min(*tokens_before)
     }
 
     /// Returns the maximum size of each summary, in tokens.

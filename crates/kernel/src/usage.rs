@@ -19,7 +19,7 @@ pub use crate::window::{KnownWindows, LimitEvidence, Window, WindowSource, is_be
 mod tracker;
 mod weigh;
 
-pub use tracker::{RequestFrame, Tracker, Trust};
+pub use tracker::{Counting, RequestFrame, Tracker, Trust};
 use weigh::Answered;
 
 #[cfg(test)]

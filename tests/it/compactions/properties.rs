@@ -353,11 +353,9 @@ impl Life {
         let context = self.session.state().await.unwrap().context;
         let planned = self.session.plan(CompactOptions::default()).await;
         let again = self.session.plan(CompactOptions::default()).await;
-        let overhead = planned.as_ref().map_or(0, |plan| plan.options.overhead);
-        let pinned = planned.as_ref().map_or_else(|_| Vec::new(), |plan| plan.options.pinned.clone());
-        let options =
-            PlanOptions::new(&self.settings, self.window, Occasion::Manual, context.tokens, overhead);
-        let options = PlanOptions { pinned, ..options };
+        let own = || PlanOptions::new(&self.settings, self.window, Occasion::Manual, context.tokens, 0);
+        let options = planned.as_ref().map_or_else(|_| own(), |plan| plan.options.clone());
+        assert_eq!(options.tokens_before, context.tokens);
         match (planned, again, plan(path, &options)) {
             (Ok(one), Ok(two), Ok(three)) => {
                 assert!(one == two && one == three, "{one:?}\n{three:?}");

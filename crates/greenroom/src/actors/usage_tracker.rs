@@ -3,14 +3,14 @@
 //!
 //! Invariants: its state is rebuilt from the live path after a restart; the session passes it every entry in
 //! order, after it is durable, except the answer that ends a run, which it gets before; if that answer cannot
-//! be recorded, it gets the path again. Every message costs O(1), whatever the history.
+//! be recorded, it gets the path again; the size in the session's shared state follows every message. Every message
+//! costs O(1), whatever the history.
 
 use std::sync::Arc;
 
 use greenroom_kernel::Entry;
 use greenroom_kernel::bill::Bill;
 use greenroom_kernel::due::ContextLimits;
-use greenroom_kernel::message::Message;
 use greenroom_kernel::usage::{ContextUsage, Tracker, Trust};
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 
@@ -50,10 +50,14 @@ impl TrackerState {
         self.tracker.context_usage(self.config.limits.window)
     }
 
+    /// Publishes the newest measurement for whoever looks at the session.
+    fn publish_size(&self) {
+        self.shared.set_measured(self.context(), self.tracker.counting());
+    }
+
     fn appended(&mut self, entry: &Entry) {
         let trust = self.tracker.appended(entry);
-        let Some(message) = entry.kind.as_message() else { return };
-        let Message::Assistant(answer) = &**message else { return };
+        let Some(answer) = entry.kind.as_answer() else { return self.publish_size() };
         if trust == Trust::Used {
             let input = answer.usage.map_or(0, |usage| usage.input_tokens);
             self.deps.learned.accepted(&self.config.origin, &self.config.model, input);
@@ -116,11 +120,12 @@ impl TrackerState {
             }
             TrackerMessage::Configure { config, path } => {
                 if (&config.origin, &config.model) != (&self.config.origin, &self.config.model) {
+                    self.shared.set_counted_model(&config.origin, &config.model);
                     self.tracker.switch_model(self.deps.learned.ratio(&config.origin, &config.model));
                 }
                 self.tracker.set_frame(config.frame(), path.as_deref().unwrap_or_default());
                 self.config = *config;
-                self.shared.set_context(self.context());
+                self.publish_size();
             }
             TrackerMessage::Billed(bill) => self.bill = bill,
             TrackerMessage::Counted { counted, tokens } => self.provider_counted(counted, tokens),
@@ -150,8 +155,8 @@ impl TrackerState {
     }
 
     fn announce(&self) {
+        self.publish_size();
         let context = self.context();
-        self.shared.set_context(context);
         self.shared.publish(
             &self.deps.bus,
             EventKind::UsageUpdate {
@@ -179,8 +184,9 @@ impl Actor for UsageTracker {
         deps.probe(&shared.id, "usage_tracker/starts");
         let ratio = deps.learned.ratio(&config.origin, &config.model);
         let tracker = Tracker::open(&path, config.frame(), ratio);
+        shared.set_counted_model(&config.origin, &config.model);
         let state = TrackerState { deps, shared, session, config, tracker, bill };
-        state.shared.set_context(state.context());
+        state.publish_size();
         Ok(state)
     }
 

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use greenroom_kernel::entry::ChildRecord;
-use greenroom_kernel::usage::{ContextUsage, Measured, Window, WindowSource};
+use greenroom_kernel::usage::{ContextUsage, Counting, Measured, Window, WindowSource};
 use greenroom_kernel::{EntryId, RunId};
 use greenroom_tools::Pauses;
 use parking_lot::{Mutex, MutexGuard};
@@ -79,8 +79,8 @@ pub(crate) struct SessionShared {
     /// Whether the session was deleted. A new session with the same id has its own shared state.
     is_deleted: AtomicBool,
     is_deleting: AtomicBool,
-    /// The context's size at the tracker's newest measurement.
-    context: Mutex<ContextUsage>,
+    /// The tracker's newest measurement.
+    measured: Mutex<TrackerMeasured>,
     account: Mutex<Account<Self>>,
     /// The labels by which it is counted; for a sub-agent, those of its top-level session when it was opened.
     tenants: Mutex<Tenants>,
@@ -104,6 +104,16 @@ pub(crate) struct SessionShared {
     pub(crate) requests: Arc<Semaphore>,
     /// Permits for queries of the session's state, which wait instead of being refused.
     pub(crate) queries: Arc<Semaphore>,
+}
+
+/// What a usage tracker has published of its newest measurement.
+struct TrackerMeasured {
+    /// The context's size.
+    context: ContextUsage,
+    /// What it has learned of the server's counting.
+    counting: Counting,
+    /// The server and the model to which that applies; `None` before a tracker has started.
+    counted_model: Option<(String, String)>,
 }
 
 /// Keeps a session's actor awake until it is dropped.
@@ -153,10 +163,14 @@ impl SessionShared {
             is_lost: AtomicBool::new(false),
             is_deleted: AtomicBool::new(false),
             is_deleting: AtomicBool::new(false),
-            context: Mutex::new(ContextUsage::new(
-                Measured::default(),
-                Window { tokens: None, source: WindowSource::Unknown },
-            )),
+            measured: Mutex::new(TrackerMeasured {
+                context: ContextUsage::new(
+                    Measured::default(),
+                    Window { tokens: None, source: WindowSource::Unknown },
+                ),
+                counting: Counting::default(),
+                counted_model: None,
+            }),
             account: Mutex::default(),
             tenants: Mutex::new(Arc::from([])),
             label_slots: Mutex::default(),
@@ -487,12 +501,31 @@ impl SessionShared {
         self.abort_asked.store(false, Ordering::Relaxed);
     }
 
+    /// Sets the context's size, which the session measured before the tracker.
     pub(crate) fn set_context(&self, context: ContextUsage) {
-        *self.context.lock() = context;
+        self.measured.lock().context = context;
+    }
+
+    /// Sets the tracker's newest measurement.
+    pub(crate) fn set_measured(&self, context: ContextUsage, counting: Counting) {
+        let mut measured = self.measured.lock();
+        (measured.context, measured.counting) = (context, counting);
+    }
+
+    /// Sets the server and the model whose counting the tracker learns from now on.
+    pub(crate) fn set_counted_model(&self, origin: &str, model: &str) {
+        self.measured.lock().counted_model = Some((origin.to_owned(), model.to_owned()));
     }
 
     pub(crate) fn context(&self) -> ContextUsage {
-        *self.context.lock()
+        self.measured.lock().context
+    }
+
+    /// Returns what the tracker has learned of the counting of this server and model; `None` if it follows another one.
+    pub(crate) fn counting(&self, origin: &str, model: &str) -> Option<Counting> {
+        let measured = self.measured.lock();
+        let (of, name) = measured.counted_model.as_ref()?;
+        (of == origin && name == model).then_some(measured.counting)
     }
 
     /// The sequence number of the next event to publish: all before it were published.

@@ -93,6 +93,7 @@ impl CompactionParams {
         let mut options =
             PlanOptions::new(&self.settings, self.window, self.occasion(), self.tokens_before, self.overhead);
         options.pinned.clone_from(&self.pinned);
+        options.ratio = self.ratio;
         options.keep_max = to_estimate(options.keep_max, self.ratio);
         options.facts_max = to_estimate(options.facts_max, self.ratio);
         options.skills_max = to_estimate(options.skills_max, self.ratio);

@@ -18,6 +18,7 @@ fn options(keep_recent: u64) -> PlanOptions {
         files: FileRule::Declared,
         as_read: false,
         pinned: Vec::new(),
+        ratio: Ratio::default(),
         tokens_before: 100,
         overhead: 7,
         summary_cap: 30,

@@ -10,6 +10,7 @@ use crate::notation::{Random, calls, path, says};
 use crate::plan::{FileRule, PlanOptions, plan};
 use crate::settings::CutRule;
 use crate::size::Estimator;
+use crate::usage::Ratio;
 
 /// A record with all headings.
 const RECORD: &str = "## Goal\nx\n## Constraints & Preferences\nx\n## Progress\n### Done\nx\n## Key Decisions\nx\n\
@@ -27,6 +28,7 @@ fn made(drawing: &str, keep_recent: u64) -> Plan {
         files: FileRule::Declared,
         as_read: false,
         pinned: Vec::new(),
+        ratio: Ratio::default(),
         tokens_before: 0,
         overhead: 0,
         summary_cap: 0,

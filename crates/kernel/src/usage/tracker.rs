@@ -72,10 +72,40 @@ pub enum Trust {
     },
 }
 
+/// What a tracker has learned of how a server counts for a model. It holds for every path.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Counting {
+    ratio: Ratio,
+    server: Server,
+}
+
+impl Counting {
+    /// Creates the knowledge of a server of which only the ratio is known.
+    pub fn of(ratio: Ratio) -> Self {
+        Self { ratio, server: Server::default() }
+    }
+
+    /// The ratio of the provider's count to our estimate.
+    pub fn ratio(&self) -> Ratio {
+        self.ratio
+    }
+
+    /// The tokens that the server adds to each request invisibly.
+    pub fn hidden(&self) -> u64 {
+        self.server.hidden()
+    }
+}
+
 impl Tracker {
     /// Starts from a recorded path, and judges its reports as when they arrived.
     pub fn open(path: &[Arc<Entry>], frame: RequestFrame, ratio: Ratio) -> Self {
-        Self::start(path, frame, ratio, Server::default())
+        Self::open_with(path, frame, Counting::of(ratio))
+    }
+
+    /// Like [`Self::open`], with what another tracker has learned. It measures a path as that tracker will if the path
+    /// becomes its context.
+    pub fn open_with(path: &[Arc<Entry>], frame: RequestFrame, counting: Counting) -> Self {
+        Self::start(path, frame, counting.ratio, counting.server)
     }
 
     fn start(path: &[Arc<Entry>], frame: RequestFrame, ratio: Ratio, server: Server) -> Self {
@@ -132,7 +162,7 @@ impl Tracker {
     /// no earlier report.
     pub fn rewritten(&mut self, path: &[Arc<Entry>]) {
         // Another branch, or an import, has reports of its own; a compacted path has none yet.
-        *self = Self::start(path, self.frame.clone(), self.ratio, self.server.of_another_path());
+        *self = Self::open_with(path, self.frame.clone(), self.counting());
     }
 
     /// Changes the common properties of requests. If they carry other reasoning than before, `path` is
@@ -150,6 +180,11 @@ impl Tracker {
             self.report = None;
             self.server = self.server.of_another_path();
         }
+    }
+
+    /// Returns what was learned of the server's counting.
+    pub fn counting(&self) -> Counting {
+        Counting { ratio: self.ratio, server: self.server.of_another_path() }
     }
 
     /// Returns the ratio learned so far.

@@ -161,7 +161,11 @@ impl SessionState {
 
     /// Hides the older messages from the agent that takes over, `to`, if it is to see only a part.
     fn narrow(&self, draft: &mut Draft, new: &Definition, to: &str, sees: Sees, is_summarised: bool) {
+        if sees == Sees::All {
+            return;
+        }
         let path = self.log.path();
+        let mut after = PinnedPath { path: path.to_vec(), pinned: self.log.pinned().to_vec() };
         let narrowing = Narrowing {
             path,
             pinned: &self.log.head().pins,
@@ -169,13 +173,13 @@ impl SessionState {
             sees,
             is_summarised,
             previous: self.log.head().last_compaction,
-            tokens_before: self.shared.context().tokens,
+            // The tracker may not have counted the newest results yet.
+            tokens_before: self.measure_path(&after).tokens(),
             settings: &self.definition.settings,
             window: self.definition.window.tokens,
             resent: &self.resent_reasoning(),
         };
         let Some(mut compaction) = narrowing.compaction() else { return };
-        let mut after = PinnedPath { path: path.to_vec(), pinned: self.log.pinned().to_vec() };
         let mut sized = draft.clone();
         sized.push(EntryKind::Compaction(Box::new(compaction.clone())));
         after.path.extend(sized.entries().last().map(Arc::clone));

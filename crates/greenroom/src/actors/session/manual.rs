@@ -19,7 +19,7 @@ use greenroom_kernel::path::{ActivePath, PinnedPath, newest_rewrite};
 use greenroom_kernel::plan::{NothingToCompact, Plan, plan};
 use greenroom_kernel::retry::Retries;
 use greenroom_kernel::settings::CompactionSettings;
-use greenroom_kernel::usage::{ContextUsage, Measured, Ratio, RequestFrame, Tracker};
+use greenroom_kernel::usage::{ContextUsage, Counting, Measured, Ratio, RequestFrame, Tracker};
 use greenroom_provider::ResentReasoning;
 
 use super::SessionState;
@@ -59,9 +59,10 @@ impl SessionState {
     }
 
     pub(super) fn plan_manually(&self, options: &CompactOptions) -> Result<Plan, NothingToCompact> {
-        let usage = self.shared.context();
+        // The tracker has published what it would answer.
+        let (usage, counting) = (self.shared.context(), self.counting(&self.definition));
         let size = Size { tokens: usage.tokens, ..Size::default() };
-        let measured = Measurement { size, usage, ratio: Ratio::default(), hidden: 0 };
+        let measured = Measurement { size, usage, ratio: counting.ratio(), hidden: counting.hidden() };
         let request =
             CompactionRequest { options: options.clone(), ..CompactionRequest::new(Trigger::Manual) };
         let params = self.compaction_params(&request, &measured);
@@ -93,9 +94,8 @@ impl SessionState {
         }
         draft.follow_path(&after.path, size.tokens());
         self.append(draft, None).await?;
-        self.take_path(after);
         self.compaction.only_at_window = true;
-        self.limits_changed();
+        self.take_path(after, size);
         Ok(ContextUsage::new(size, self.definition.window))
     }
 
@@ -127,11 +127,11 @@ impl SessionState {
     /// Records a branch or an import: the context becomes this path, and the agent that answered there
     /// continues.
     async fn follow_branch(&mut self, mut draft: Box<Draft>, path: PinnedPath) -> Result<()> {
-        draft.follow_branch(&path, self.measure_path(&path).tokens());
+        let size = self.measure_path(&path);
+        draft.follow_branch(&path, size.tokens());
         let is_other_agent = draft.head().agent != self.log.head().agent;
         self.append(draft, None).await?;
-        self.take_path(path);
-        self.limits_changed();
+        self.take_path(path, size);
         if is_other_agent && let Some(agent) = self.shared.agent() {
             self.configure(agent)?;
         }
@@ -292,10 +292,18 @@ impl SessionState {
     }
 
     fn ratio(&self) -> Ratio {
-        self.deps.learned.ratio(self.definition.lane.origin(), self.definition.model())
+        self.counting(&self.definition).ratio()
     }
 
-    /// Measures a path that is not the session's yet.
+    /// Returns what is known of how the server of this definition's model counts: as the tracker has learned it, if it
+    /// follows this model.
+    fn counting(&self, definition: &Definition) -> Counting {
+        let (origin, model) = (definition.lane.origin(), definition.model());
+        let learned = || Counting::of(self.deps.learned.ratio(origin, model));
+        self.shared.counting(origin, model).unwrap_or_else(learned)
+    }
+
+    /// Measures a path as the tracker will when it is the session's.
     pub(super) fn measure_path(&self, path: &PinnedPath) -> Measured {
         self.measure_path_for(&self.definition, self.resent_reasoning(), path)
     }
@@ -309,14 +317,16 @@ impl SessionState {
     ) -> Measured {
         let overhead = definition.overhead(path.pinned_tokens());
         let frame = RequestFrame { overhead, resent, window: definition.window.tokens };
-        let ratio = self.deps.learned.ratio(definition.lane.origin(), definition.model());
-        Tracker::open(&path.path, frame, ratio).measured()
+        Tracker::open_with(&path.path, frame, self.counting(definition)).measured()
     }
 
-    /// Replaces the context's path.
-    fn take_path(&mut self, path: PinnedPath) {
+    /// Replaces the context's path by one that was measured.
+    fn take_path(&mut self, path: PinnedPath, size: Measured) {
         self.log.replace_path(path);
+        // The tracker counts the path with its own fixed part.
+        self.limits_changed();
         self.context_rewritten();
+        self.shared.set_context(ContextUsage::new(size, self.definition.window));
     }
 
     /// Reads the path to an entry, with the messages that are pinned on it.
