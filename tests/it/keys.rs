@@ -352,6 +352,17 @@ async fn whoever_goes_away_takes_no_reply_from_another_with_the_same_key() {
             tokio::time::sleep(Duration::from_secs(1)).await;
         }
 
+        // The caller that the work was passed on to aborts it for all, as the first one does.
+        let first = ask("pass on");
+        a_while().await;
+        let second = session.prompt("pass on").once("pass on").start().await.unwrap();
+        let third = ask("pass on");
+        a_while().await;
+        leave(first).await;
+        second.abort();
+        assert!(matches!(second.reply().await, Err(Error::Aborted)), "queued: {is_queued}");
+        assert!(matches!(third.await.unwrap(), Err(Error::Aborted)), "queued: {is_queued}");
+
         // An abort is everybody's.
         let first = session.prompt("stop").once("stop").start().await.unwrap();
         tokio::time::sleep(Duration::from_secs(1)).await;

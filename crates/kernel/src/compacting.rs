@@ -200,7 +200,7 @@ pub enum Input {
         /// A number in 0..1000 that spreads waits, so that many sessions do not retry at once.
         jitter: u64,
     },
-    /// The summarisers have failed for too long: none is asked again.
+    /// The summariser has failed for too long: the next one is used, if there is one.
     Late {
         /// How long, as a part of a sentence.
         reason: String,
@@ -368,8 +368,8 @@ impl Compacting {
             }
             (Phase::Answers, Input::Late { reason }) => {
                 let mut effects = self.native.withdraw();
-                effects.extend(self.summaries.clear());
-                effects.extend(self.summaries_ended(Err(reason)));
+                let reaction = self.summaries.late(&reason);
+                effects.extend(self.follow(reaction));
                 effects
             }
             (Phase::Install, Input::Installed(installed)) => {
@@ -653,22 +653,6 @@ impl Compacting {
                 None => self.end_in_vain(why),
             },
         }
-    }
-
-    /// Returns why a summary would not help: the reason of the first rung that had one.
-    fn vain(&self, why: &str) -> String {
-        let why = self.vain.as_deref().unwrap_or(why);
-        format!("a summary would not help: {why}")
-    }
-
-    fn end_in_vain(&mut self, why: &str) -> Vec<Effect> {
-        let reason = format!("it would not help: {}", self.vain.as_deref().unwrap_or(why));
-        // A summariser that was never asked has not failed.
-        let outcome = match self.summaries.calls() {
-            0 => CompactionOutcome::Nothing { reason },
-            _ => CompactionOutcome::Failed { reason },
-        };
-        self.end(outcome, None)
     }
 
     /// Lowers the target as far as possible, if that frees enough.

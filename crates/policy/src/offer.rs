@@ -11,7 +11,7 @@ use crate::shell::Simple;
 pub(crate) fn of_command(simple: &Simple) -> Option<String> {
     let [name, arguments @ ..] = &*simple.words else { return None };
     let open = programs::open_words(&name.text, arguments)
-        .filter(|_| simple.assignments.is_empty() && !programs::may_name(&name.text, arguments.iter()));
+        .filter(|_| simple.assignments.is_empty() && !programs::may_name(&simple.words, 1));
     if let Some(fixed) = open {
         let words = simple.words.iter().take(fixed).map(|word| quoted(&word.text));
         let words = words.collect::<Option<Vec<_>>>()?.join(" ");

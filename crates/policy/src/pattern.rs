@@ -49,12 +49,11 @@ impl WordsPattern {
         let mut pairs = self.words.iter().zip(words);
         // Which command it is must be known in any case.
         let first = words.first().is_some_and(|first| !first.is_dynamic);
-        let name = words.first().map_or("", |first| &*first.text);
         has_all
             && is_end
             && first
             && pairs.all(|(pattern, word)| !word.is_dynamic && glob(pattern, &word.text))
-            && !programs::may_name(name, words.iter().skip(self.words.len()))
+            && !programs::may_name(words, self.words.len())
     }
 
     /// Whether these words are, or may be, those of the pattern.

@@ -159,8 +159,8 @@ const KEEPING_FOLDER: &[&str] = &[
 /// Shells, which run the text after `-c`.
 const SHELLS: &[&str] = &["sh", "bash", "dash", "zsh", "ksh", "fish", "ash", "mksh", "rbash"];
 
-/// Commands that are offered with any further words: they read, compare, count and print, or make folders and empty files,
-/// and no word has them run another program or change what a file holds.
+/// Commands that are offered with any further words: they read, compare, count and print, or make folders and empty files.
+/// No word makes them run another program or change what a file holds.
 const OPEN: &[&str] = &[
     "b2sum",
     "basename",
@@ -223,17 +223,11 @@ const OPEN: &[&str] = &[
     "whoami",
 ];
 
-/// Subcommands that are offered with any further words but those in [`NAMING`]. What a project's own tests and build
-/// scripts run is the project's affair, with or without further words.
+/// Subcommands that are offered with any further words but those that [`may_name`] finds. What the tests and the build
+/// scripts of a project run does not depend on further words.
 const OPEN_SUBCOMMANDS: &[(&str, &[&str])] = &[
-    ("apt", &["list", "search", "show"]),
-    ("brew", &["info", "list", "search"]),
-    (
-        "cargo",
-        &["add", "bench", "build", "check", "clippy", "doc", "fmt", "metadata", "search", "test", "tree"],
-    ),
+    ("cargo", &["bench", "build", "check", "clippy", "doc", "metadata", "test", "tree"]),
     ("docker", &["images", "inspect", "logs", "ps"]),
-    ("gh", &["issue", "pr", "repo", "run", "search"]),
     (
         "git",
         &[
@@ -263,26 +257,25 @@ const OPEN_SUBCOMMANDS: &[(&str, &[&str])] = &[
             "tag",
         ],
     ),
-    ("go", &["doc", "fmt", "list", "version"]),
-    ("helm", &["get", "history", "list", "status"]),
-    ("kubectl", &["describe", "get", "logs", "top"]),
-    ("npm", &["audit", "list", "ls", "outdated", "view"]),
-    ("pip", &["check", "freeze", "list", "show"]),
-    ("pnpm", &["audit", "list", "outdated"]),
     ("podman", &["images", "inspect", "logs", "ps"]),
-    ("rustup", &["show", "target", "toolchain"]),
-    ("yarn", &["list", "outdated", "why"]),
 ];
 
-/// Options that name what else a program runs, or a file that it writes. A rule with a final `*` does not allow them,
-/// unless it has them itself.
-const NAMING: &[(&str, &[&str])] = &[
-    ("cargo", &["--config", "--manifest-path", "-C", "-Z"]),
-    ("gh", &["--web"]),
-    ("git", &["--exec-path", "--ext-diff", "--output", "--upload-pack", "-c"]),
-    ("go", &["-exec", "-toolexec", "-vettool"]),
-    ("pip", &["--log", "--python"]),
+/// Options that name what else a program runs, or a file that it writes: of all subcommands of a program, or of these.
+const NAMING: &[(&str, &[&str], &[&str])] = &[
+    ("cargo", &[], &["--config", "--manifest-path", "-C", "-Z"]),
+    ("git", &["diff", "format-patch", "log", "reflog", "show", "stash"], &["--ext-diff", "--output"]),
+    ("git", &["grep"], &["--open-files-in-pager", "-O"]),
+    (
+        "git",
+        &["archive", "clone", "fetch", "ls-remote", "pull", "push"],
+        &["--exec", "--receive-pack", "--upload-pack", "-u"],
+    ),
+    ("git", &["cherry-pick", "merge", "pull", "rebase", "revert"], &["--exec", "--strategy", "-s", "-x"]),
+    ("go", &[], &["--exec", "--toolexec", "--vettool", "-exec", "-toolexec", "-vettool"]),
 ];
+
+/// Options of `git` before the subcommand that name what else it runs.
+const NAMING_FOR_GIT: &[&str] = &["--config-env", "--exec-path", "--git-dir", "-C", "-c"];
 
 /// Whether it is a shell.
 pub(crate) fn is_shell(name: &str) -> bool {
@@ -315,20 +308,44 @@ pub(crate) fn open_words(name: &str, arguments: &[Word]) -> Option<usize> {
     has(OPEN_SUBCOMMANDS, name, &subcommand.text).then_some(2)
 }
 
-/// Whether one of the further words of a command may name what else it runs, or a file that it writes. Behind `--` there are
-/// no options.
-pub(crate) fn may_name<'a>(name: &str, mut words: impl Iterator<Item = &'a Word>) -> bool {
-    let Some((_, options)) = NAMING.iter().find(|(known, _)| *known == name) else { return false };
-    let names = |word: &Word| {
-        let given = word.text.split('=').next().unwrap_or_default();
-        // Long options may be shortened, and a short one may have its value in the same word.
-        let is_option = |option: &str| match option.starts_with("--") {
-            true => given.len() > 2 && option.starts_with(given),
-            false => word.text.starts_with(option),
+/// Whether one of the words of a command behind the first `fixed` ones may name what else it runs, or a file that it
+/// writes. Behind `--` there are no options of `git`; other programs pass such words on.
+pub(crate) fn may_name(words: &[Word], fixed: usize) -> bool {
+    let Some((name, arguments)) = words.split_first() else { return false };
+    let name = name.text.rsplit('/').next().unwrap_or_default();
+    let at = arguments.iter().position(|word| !word.text.starts_with('-')).unwrap_or(arguments.len());
+    let subcommand = arguments.get(at).map_or("", |word| &*word.text);
+    let tables: Vec<&[&str]> = NAMING
+        .iter()
+        .filter(|(known, of, _)| *known == name && (of.is_empty() || of.contains(&subcommand)))
+        .map(|(_, _, options)| *options)
+        .collect();
+    let is_git = name == "git";
+    let further = arguments.iter().enumerate().skip(fixed.saturating_sub(1));
+    further.take_while(|(_, word)| !is_git || word.is_dynamic || word.text != "--").any(|(place, word)| {
+        let (tables, is_known): (&[&[&str]], bool) = match is_git && place <= at {
+            true if place == at && !word.is_dynamic => return false,
+            true => (&[NAMING_FOR_GIT], true),
+            false => (&tables, !tables.is_empty()),
         };
-        word.is_dynamic || options.iter().any(|option| is_option(option))
+        is_known && (may_be_option(word) || tables.iter().any(|options| is_one_of(word, options)))
+    })
+}
+
+/// Whether a word that is known only when the command runs may be an option then.
+fn may_be_option(word: &Word) -> bool {
+    word.is_dynamic
+        && word.text.starts_with(|c: char| !c.is_alphanumeric() && !matches!(c, '.' | '/' | '@' | '_'))
+}
+
+fn is_one_of(word: &Word, options: &[&str]) -> bool {
+    let given = word.text.split('=').next().unwrap_or_default();
+    // Long options may be shortened, and a short one may have its value in the same word.
+    let is_option = |option: &str| match option.starts_with("--") {
+        true => given.len() > 2 && option.starts_with(given),
+        false => word.text.starts_with(option),
     };
-    words.by_ref().take_while(|word| word.is_dynamic || word.text != "--").any(names)
+    options.iter().any(|option| is_option(option))
 }
 
 fn has(table: &[(&str, &[&str])], name: &str, subcommand: &str) -> bool {

@@ -417,7 +417,7 @@ impl Tool for FunctionTool {
     }
 
     fn needs_exact_arguments(&self) -> bool {
-        self.needs_exact_arguments
+        self.needs_exact_arguments || self.shows_own_files && !self.read_only
     }
 
     fn grace(&self) -> Duration {

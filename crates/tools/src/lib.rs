@@ -121,8 +121,9 @@ pub trait Tool: Send + Sync + 'static {
 
     /// Whether a call means something else, or does harm, if a word of its arguments is another one: it runs the words,
     /// searches for them, or writes them to files. Such a call does not run if a secret in its arguments was replaced.
+    /// By default, this holds for tools that change the user's own files.
     fn needs_exact_arguments(&self) -> bool {
-        false
+        self.shows_own_files() && !self.is_read_only()
     }
 
     /// Whether a call may be run again after a restart that interrupted it while a person was asked; see

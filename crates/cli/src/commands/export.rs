@@ -31,9 +31,13 @@ pub(crate) async fn run(global: &Global, args: &ExportArgs) -> Result<u8> {
         }
         ExportFormat::Markdown => markdown(&stored.summary, &stored.conversation()),
     };
-    // A Markdown file is shown at terminals too; in JSON these characters are escaped already.
     let text = secrets::redactor().all(&text);
-    let text = harmless(&text);
+    let text = match args.format {
+        // JSON has escapes of its own.
+        ExportFormat::Pi => text,
+        // It is shown at terminals too.
+        ExportFormat::Markdown => harmless(&text).into_owned().into(),
+    };
     let Some(path) = &args.output else {
         let mut screen = Screen::stdout(global.color);
         match args.format {

@@ -95,6 +95,7 @@ fn answers_and_tool_calls_steer_nothing() {
             ("show --json", vec!["show", "mine", "--json"], ""),
             ("sessions", vec!["sessions"], ""),
             ("export", vec!["export", "mine"], ""),
+            ("export --format markdown", vec!["export", "mine", "--format", "markdown"], ""),
             ("plan", vec!["compact", "--dry-run", "mine"], ""),
             ("log", vec!["run", "-p", "go", "-vvv", "--json", "--session", "mine", "--base-url", &url], ""),
         ] {
@@ -112,13 +113,18 @@ fn answers_and_tool_calls_steer_nothing() {
                     "{name}, {sink:?} shows what it was: {text:?}"
                 );
             }
+            if name == "export" && sink == Sink::Pipe {
+                for line in text.lines() {
+                    serde_json::from_str::<serde_json::Value>(line).unwrap();
+                }
+            }
             if matches!(name, "run --json" | "export") {
                 assert!(text.contains(r"\u202egnp.exe") && text.contains(r"\u009b2J"), "{name}: {text:?}");
             }
             seen += 1;
         }
     }
-    assert_eq!(seen, 25);
+    assert_eq!(seen, 28);
 }
 
 #[test]

@@ -84,7 +84,7 @@ struct Running {
     doubts_window: bool,
     /// The cost of the calls so far, in micro-dollars; `None` if a price is unknown.
     cost_microdollars: Option<u64>,
-    /// When the first of the calls failed that were not followed by an answer.
+    /// When the first failure happened since the last answer, or since the last change of the summariser.
     failing_since: Option<tokio::time::Instant>,
 }
 
@@ -243,7 +243,8 @@ impl CompactorState {
         let (WorkId::Compaction(EntryId(number)) | WorkId::Preparation(number)) = work;
         let jitter = jitter(&self.shared.id, number, id.into());
         self.input(myself, work, Input::Answered { id, answer, jitter }).await;
-        if let Some(failure) = late {
+        let is_failing = self.current(work).is_some_and(|running| running.failing_since.is_some());
+        if let Some(failure) = late.filter(|_| is_failing) {
             let reason = format!("the model has not answered for too long: {failure}");
             self.input(myself, work, Input::Late { reason }).await;
         }
@@ -304,6 +305,7 @@ impl CompactorState {
                 }
                 Effect::Ask(question) => running.queue.push_back(question),
                 Effect::FallBack { from, to, reason } => {
+                    running.failing_since = None;
                     let name = |index: usize| running.summarisers[index].model.as_str();
                     let message = format!(
                         "{}: {} could not write the summary: {reason}; {} is asked instead",

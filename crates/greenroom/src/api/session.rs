@@ -131,7 +131,7 @@ impl SessionHandle {
     /// ended; or the compaction between runs, which ends as `cancelled`. Without either, a prompt that was
     /// submitted but has not started is aborted as soon as it starts, without a model call. A run that waits for a
     /// person is also aborted where no process has continued it yet: soon after this returns, its question is
-    /// withdrawn, and its tool is not run again.
+    /// withdrawn, and its tool is not run again. Where a sub-agent waits for a person, open the session first.
     ///
     /// Input in the inbox starts afterwards: see [`Self::clear_inbox`]. [`Run::abort`](crate::Run::abort)
     /// aborts one prompt.

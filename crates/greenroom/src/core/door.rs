@@ -140,8 +140,8 @@ impl Door {
         let door = self.clone();
         tasks.spawn(async move {
             let head = door.deps.store.head(&door.shared.id).await.ok().flatten();
-            if head.is_some_and(|head| !head.questions.is_empty())
-                && let Err(error) = door.amend(Amendment::AbortWaiting).await
+            if let Some(run) = head.filter(|head| !head.questions.is_empty()).and_then(|head| head.open_run)
+                && let Err(error) = door.amend(Amendment::AbortWaiting { run }).await
             {
                 tracing::warn!(session = door.id(), "its run could not be aborted: {error}");
             }

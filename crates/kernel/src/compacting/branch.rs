@@ -94,11 +94,8 @@ impl BranchSummary {
                 self.follow(reaction)
             }
             Input::Late { reason } => {
-                let mut effects = self.summaries.clear();
-                effects.extend(
-                    self.follow(Reaction { effects: Vec::new(), progress: Progress::Failed(reason) }),
-                );
-                effects
+                let reaction = self.summaries.late(&reason);
+                self.follow(reaction)
             }
             Input::Cancelled { reason } => self.end(CompactionOutcome::Cancelled { reason }),
             // No hook is consulted, and nothing is replaced.

@@ -29,6 +29,22 @@ const REQUEST_BYTES_MIN: usize = 512;
 const DIGEST_SHARE: u64 = 10;
 
 impl Compacting {
+    /// Returns why a summary would not help: the reason of the first rung that had one.
+    pub(super) fn vain(&self, why: &str) -> String {
+        let why = self.vain.as_deref().unwrap_or(why);
+        format!("a summary would not help: {why}")
+    }
+
+    pub(super) fn end_in_vain(&mut self, why: &str) -> Vec<Effect> {
+        let reason = format!("it would not help: {}", self.vain.as_deref().unwrap_or(why));
+        // A summariser that was never asked has not failed.
+        let outcome = match self.summaries.calls() {
+            0 => CompactionOutcome::Nothing { reason },
+            _ => CompactionOutcome::Failed { reason },
+        };
+        self.end(outcome, None)
+    }
+
     /// Leaves out old tool results instead of asking for a summary, if that alone is a success. `None` if it is not, or
     /// if a summary is what was asked for.
     pub(super) fn prune_instead(&mut self) -> Option<Vec<Effect>> {

@@ -300,6 +300,25 @@ impl Summaries {
         }
     }
 
+    /// Handles a summariser that has failed for too long: its requests are withdrawn, and the next one is used.
+    pub(super) fn late(&mut self, why: &str) -> Reaction {
+        let first = self.pending.keys().next().copied().and_then(|id| self.pending.remove_entry(&id));
+        let Some((id, pending)) = first else {
+            return Reaction { effects: Vec::new(), progress: Progress::Failed(why.to_owned()) };
+        };
+        let mut effects = vec![Effect::Withdraw(vec![id])];
+        match self.ask_next(pending, why) {
+            Ok(asked) => {
+                effects.extend(asked);
+                self.reaction(effects)
+            }
+            Err(why) => {
+                effects.extend(self.clear());
+                Reaction { effects, progress: Progress::Failed(why) }
+            }
+        }
+    }
+
     /// Drops all wanted summaries, and withdraws unanswered requests.
     pub(super) fn clear(&mut self) -> Vec<Effect> {
         let effects = self.withdraw(|_| true);

@@ -5,7 +5,7 @@
 use serde_json::Value;
 
 use super::Draft;
-use crate::entry::{EntryId, EntryKind, Metadata};
+use crate::entry::{EntryId, EntryKind, Metadata, RunId};
 use crate::question::{AnswerError, GivenAnswer};
 
 /// The maximum number of labels of a session. A head is stored with every append, so its size is limited.
@@ -25,7 +25,10 @@ pub enum Amendment {
     WithdrawQuestions,
     /// End the run that waits for people, as aborted, if nothing has continued it since it was left. The draft is
     /// [`Log::abort_of_waiting`](super::Log::abort_of_waiting).
-    AbortWaiting,
+    AbortWaiting {
+        /// The run.
+        run: RunId,
+    },
     /// Record a person's answer to a question. The run continues when the session is opened.
     Answer {
         /// The question's entry.
@@ -40,7 +43,7 @@ impl Amendment {
     pub fn withdraws(&self, item: EntryId) -> bool {
         match self {
             Self::ClearInbox { only } => only.is_none_or(|only| only == item),
-            Self::Set(_) | Self::WithdrawQuestions | Self::AbortWaiting | Self::Answer { .. } => false,
+            Self::Set(_) | Self::WithdrawQuestions | Self::AbortWaiting { .. } | Self::Answer { .. } => false,
         }
     }
 }
@@ -80,7 +83,7 @@ impl Draft {
                     return Err(AmendError::TooManyLabels);
                 }
             }
-            Amendment::AbortWaiting => {}
+            Amendment::AbortWaiting { .. } => {}
             Amendment::ClearInbox { .. } if waiting.is_empty() => {}
             Amendment::ClearInbox { .. } => {
                 let withdrawn = waiting.len();

@@ -4,7 +4,7 @@
 //! an end; work that waits for people stays open.
 
 use super::{Draft, Log};
-use crate::entry::{CompactionEnded, CompactionOutcome, RunOutcome};
+use crate::entry::{CompactionEnded, CompactionOutcome, RunId, RunOutcome};
 use crate::message::{ToolCall, ToolResult, Usage};
 use crate::path::open_calls;
 use crate::run::NOT_BEGUN;
@@ -36,10 +36,13 @@ impl Log {
         draft
     }
 
-    /// Returns a draft that ends the run that waits for people, because it was aborted before anything continued it;
-    /// `None` if there is none. A call of which only a hook has asked has not begun.
-    pub fn abort_of_waiting(&self, at_ms: u64, context: ContextUsage) -> Option<Box<Draft>> {
-        let run = self.head.open_run.filter(|_| self.is_waiting())?;
+    /// Returns a draft that ends this run, which waits for people, because it was aborted before anything continued it;
+    /// `None` if it does not wait, or a sub-agent works for it, whose session has its own end. A call of which only a hook
+    /// has asked has not begun.
+    pub fn abort_of_waiting(&self, run: RunId, at_ms: u64, context: ContextUsage) -> Option<Box<Draft>> {
+        if self.head.open_run != Some(run) || !self.is_waiting() || !self.children.is_empty() {
+            return None;
+        }
         let mut draft = self.draft(at_ms);
         let has_not_begun =
             |call: &ToolCall| self.questions.has_asked(&call.id) && !self.questions.may_have_begun(&call.id);

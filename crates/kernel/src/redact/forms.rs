@@ -24,7 +24,12 @@ pub(super) fn of(value: &str) -> Vec<Vec<u8>> {
     let blanks: Vec<String> = forms.iter().filter(|form| form.contains("%20")).cloned().collect();
     forms.extend(blanks.iter().map(|form| form.replace("%20", "+")));
     let once = in_json(value);
-    forms.extend([once.replace('/', "\\/"), escaped_in_json(&once, false), escaped_in_json(&once, true)]);
+    for is_escaped in ESCAPED_IN_JSON {
+        for is_upper in [true, false] {
+            let form = escaped_in_json(&once, is_escaped, is_upper);
+            forms.extend([form.replace('/', "\\/"), form]);
+        }
+    }
     forms.extend([in_json(&once), once]);
     for offset in 0..3 {
         let bytes = [&[0_u8; 3][..offset], value.as_bytes()].concat();
@@ -60,13 +65,25 @@ fn in_url(value: &str, kept: &[u8], is_upper: bool) -> String {
     form
 }
 
-/// Returns a text of JSON as encoders write it that make it safe for HTML or plain ASCII: `&`, `<`, `>`, `'` and what is
-/// not ASCII as `\u0026`.
-fn escaped_in_json(json: &str, is_upper: bool) -> String {
+/// Whether an encoder of JSON writes a character as `\u0026`, although it need not.
+type IsEscaped = fn(char) -> bool;
+
+/// What encoders escape: nothing more; what is special in HTML (Go), also in an attribute; what is not ASCII (Python, PHP);
+/// and both.
+const ESCAPED_IN_JSON: [IsEscaped; 6] = [
+    |_| false,
+    |c| matches!(c, '&' | '<' | '>'),
+    |c| matches!(c, '&' | '<' | '>' | '\''),
+    |c| !c.is_ascii(),
+    |c| !c.is_ascii() || matches!(c, '&' | '<' | '>'),
+    |c| !c.is_ascii() || matches!(c, '&' | '<' | '>' | '\''),
+];
+
+fn escaped_in_json(json: &str, is_escaped: IsEscaped, is_upper: bool) -> String {
     let mut form = String::new();
     for c in json.chars() {
         match c {
-            c if c.is_ascii() && !matches!(c, '&' | '<' | '>' | '\'') => form.push(c),
+            c if !is_escaped(c) => form.push(c),
             c => c.encode_utf16(&mut [0; 2]).iter().for_each(|unit| push_unit(&mut form, *unit, is_upper)),
         }
     }

@@ -54,6 +54,9 @@ fn a_value_is_found_where_json_is_made_safe_for_html_or_ascii() {
     for form in [
         r"it\u0027s\u003cp\u0026w\u003ew\u00f6rd\ud83e\udd80",
         r"it\u0027s\u003Cp\u0026w\u003Ew\u00F6rd\uD83E\uDD80",
+        // Go, and Python.
+        "it's\\u003cp\\u0026w\\u003ew\u{f6}rd\u{1f980}",
+        r"it's<p&w>w\u00f6rd\ud83e\udd80",
     ] {
         assert_eq!(redactor.values(form), "[redacted:PASSWORD]");
     }

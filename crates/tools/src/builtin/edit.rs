@@ -47,7 +47,6 @@ pub(super) fn tool(workspace: Workspace) -> FunctionTool {
         }
     })
     .shows_own_files()
-    .needs_exact_arguments()
     .preview(move |arguments| preview(&shown, arguments, would_change))
 }
 

@@ -17,6 +17,7 @@ use greenroom_kernel::terms::Terms;
 use greenroom_kernel::usage::ContextUsage;
 use greenroom_kernel::{Entry, EntryId, RunId, RunOutcome};
 use greenroom_store::Engine;
+use tokio_util::sync::CancellationToken;
 
 use super::SessionState;
 use super::inbox::Caller;
@@ -46,8 +47,15 @@ struct Repeat {
     prompt: EntryId,
     /// The run that was in progress when it was repeated.
     run: Option<RunId>,
-    ticket: u64,
-    reply: ReplyTo<Reply>,
+    by: Successor,
+}
+
+/// A caller to whom the work of a prompt can pass, because it repeated the prompt.
+pub(super) struct Successor {
+    pub(super) ticket: u64,
+    /// Aborts the prompt in this caller's name.
+    pub(super) cancel: CancellationToken,
+    pub(super) reply: ReplyTo<Reply>,
 }
 
 impl Repeats {
@@ -72,18 +80,19 @@ impl Repeats {
 
     /// Takes the callers that wait for this prompt.
     pub(super) fn take_waiting(&mut self, prompt: EntryId) -> Vec<ReplyTo<Reply>> {
-        self.callers.extract_if(.., |caller| caller.prompt == prompt).map(|caller| caller.reply).collect()
+        self.callers.extract_if(.., |caller| caller.prompt == prompt).map(|caller| caller.by.reply).collect()
     }
 
     /// Takes the first caller of this kind that still waits.
     fn take_present(&mut self, is_wanted: impl Fn(&Repeat) -> bool) -> Option<Repeat> {
-        let found = self.callers.iter().position(|caller| is_wanted(caller) && !caller.reply.is_closed())?;
+        let found =
+            self.callers.iter().position(|caller| is_wanted(caller) && !caller.by.reply.is_closed())?;
         Some(self.callers.remove(found))
     }
 
     /// The callers that wait for any prompt.
     pub(super) fn into_waiting(self) -> Vec<ReplyTo<Reply>> {
-        self.callers.into_iter().map(|caller| caller.reply).collect()
+        self.callers.into_iter().map(|caller| caller.by.reply).collect()
     }
 
     /// Whether callers wait, and something relevant was recorded since the last check. Resets the flag.
@@ -138,8 +147,8 @@ impl SessionState {
         }
         if self.is_to_come(&told) {
             let _ = options.recorded.set(prompt);
-            let (run, ticket) = (told.run, options.ticket);
-            return self.repeats.wait(Repeat { first, prompt, run, ticket, reply });
+            let by = Successor { ticket: options.ticket, cancel: options.cancel.clone(), reply };
+            return self.repeats.wait(Repeat { first, prompt, run: told.run, by });
         }
         if self.runs.is_left_waiting() && self.log.head().open_run == told.run {
             return self.take_up(options, reply).await;
@@ -180,13 +189,13 @@ impl SessionState {
     /// Gives the run in progress, whose caller has gone, to one that repeated its prompt. Returns whether there is one.
     /// The caller's own abort ends the run for all.
     pub(super) fn pass_run_on(&mut self) -> bool {
-        let Some(run) = self.runs.open_mut().filter(|run| !run.options().cancel.is_cancelled()) else {
+        let Some(run) = self.runs.open_mut().filter(|run| !run.is_aborted()) else {
             return false;
         };
         let (id, prompt) = (run.attempt().run, run.options().recorded.get().copied());
         let is_of_run = |repeat: &Repeat| repeat.run == Some(id) || Some(repeat.prompt) == prompt;
-        let Some(Repeat { ticket, reply, .. }) = self.repeats.take_present(is_of_run) else { return false };
-        run.pass_on(ticket, reply);
+        let Some(Repeat { by, .. }) = self.repeats.take_present(is_of_run) else { return false };
+        run.pass_on(by);
         true
     }
 
@@ -195,11 +204,10 @@ impl SessionState {
         if self.inbox.is_aborted(item) {
             return false;
         }
-        let Some(Repeat { ticket, reply, .. }) = self.repeats.take_present(|repeat| repeat.prompt == item)
-        else {
+        let Some(Repeat { by, .. }) = self.repeats.take_present(|repeat| repeat.prompt == item) else {
             return false;
         };
-        self.inbox.pass_on(item, ticket, reply);
+        self.inbox.pass_on(item, by);
         true
     }
 
@@ -220,7 +228,7 @@ impl SessionState {
                 Err(error) => Err(error),
             };
             // Like every reply, it comes after the events of its run.
-            let answer = RunCompletion::new(Box::new(Answer { to: vec![repeat.reply], reply }));
+            let answer = RunCompletion::new(Box::new(Answer { to: vec![repeat.by.reply], reply }));
             self.agent.tell(AgentMessage::Broadcast { events: Vec::new(), then: Some(answer) });
         }
     }

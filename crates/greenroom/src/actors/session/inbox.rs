@@ -12,6 +12,7 @@ use std::time::Duration;
 use greenroom_kernel::EntryId;
 use greenroom_kernel::entry::EntryKind;
 
+use super::first_reply::Successor;
 use crate::agent::Agent;
 use crate::core::message::{PromptOptions, ReplyTo};
 use crate::core::trace::CalledFrom;
@@ -169,9 +170,9 @@ impl Inbox {
     }
 
     /// Replaces the caller of an item, who has gone, by another one who waits for the answer.
-    pub(super) fn pass_on(&mut self, item: EntryId, ticket: u64, reply: ReplyTo<Reply>) {
-        if let Some(caller) = self.callers.get_mut(&item) {
-            (caller.options.ticket, caller.reply) = (ticket, reply);
+    pub(super) fn pass_on(&mut self, item: EntryId, by: Successor) {
+        if let Some(Caller { options, reply }) = self.callers.get_mut(&item) {
+            (options.ticket, options.cancel, *reply) = (by.ticket, by.cancel, by.reply);
         }
     }
 

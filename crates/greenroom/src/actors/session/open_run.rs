@@ -14,9 +14,11 @@ use greenroom_kernel::usage::ContextUsage;
 use greenroom_kernel::{EntryId, Failure, RunOutcome, Usage};
 use greenroom_provider::ModelSettings;
 use ractor::ActorRef;
+use tokio_util::sync::CancellationToken;
 use tracing::Span;
 
 use super::definition::Definition;
+use super::first_reply::Successor;
 use super::hand_off::PendingHandOff;
 use crate::agent::Agent;
 use crate::agent::validate::Validators;
@@ -46,6 +48,8 @@ pub(super) struct OpenRun {
     agent: Arc<Agent>,
     fell_back: usize,
     waiting: Waiting,
+    /// The abort of the caller that it was passed on to.
+    successor_aborts: Option<CancellationToken>,
     /// Whether the session was closed during the run: then it is interrupted, and can be resumed.
     is_interrupted: bool,
     /// The instructions of all its requests.
@@ -160,6 +164,7 @@ impl OpenRun {
             agent,
             fell_back: 0,
             waiting,
+            successor_aborts: None,
             is_interrupted: false,
             instructions,
             told: Told::default(),
@@ -213,9 +218,16 @@ impl OpenRun {
     }
 
     /// Replaces the sender of the prompt, who has gone, by another one who waits for the reply.
-    pub(super) fn pass_on(&mut self, ticket: u64, reply: ReplyTo<Reply>) {
-        self.options.ticket = ticket;
-        self.waiting.caller = Some(reply);
+    pub(super) fn pass_on(&mut self, by: Successor) {
+        self.options.ticket = by.ticket;
+        self.waiting.caller = Some(by.reply);
+        self.successor_aborts = Some(by.cancel);
+    }
+
+    /// Whether the caller that it belongs to has aborted it.
+    pub(super) fn is_aborted(&self) -> bool {
+        let of_successor = self.successor_aborts.as_ref().is_some_and(CancellationToken::is_cancelled);
+        of_successor || self.options.cancel.is_cancelled()
     }
 
     /// Adds callers that also wait for its reply.

@@ -71,7 +71,7 @@ impl SessionState {
                 "its log contradicts itself: {problem}; it can still be shown and exported, and a fork of it can continue"
             ),
         })?;
-        // What made compactions fail may have changed since, and who opens the session has not seen the warning.
+        // The cause of the failures may be gone by now, and the warning may have reached nobody.
         log.forget_failures_above(PAUSE_AFTER_FAILURES - 1);
         let parent =
             log.head().parent_session.clone().or_else(|| shared.parent.as_deref().map(str::to_owned));

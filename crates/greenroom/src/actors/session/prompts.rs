@@ -126,7 +126,10 @@ impl SessionState {
 
     /// Changes the session without starting work. Returns how many inputs were withdrawn.
     pub(super) async fn amend(&mut self, amendment: Amendment) -> Result<usize> {
-        if matches!(amendment, Amendment::AbortWaiting) && self.log.is_waiting() {
+        if let Amendment::AbortWaiting { run } = amendment
+            && self.log.head().open_run == Some(run)
+            && self.log.is_waiting()
+        {
             // The session was opened in the meantime.
             self.shared.abort();
         }
@@ -195,8 +198,8 @@ impl SessionState {
         Ok(id)
     }
 
-    /// Handles a caller that has gone or withdraws its prompt. If it has gone, and others wait who repeated the prompt
-    /// with its key, the work is theirs.
+    /// Handles a caller that has gone or withdraws its prompt. If it has gone, the work passes to another caller that
+    /// repeated the prompt with its key and still waits.
     pub(super) async fn withdraw(&mut self, ticket: u64) {
         if let Some(run) = self.runs.open_mut().filter(|run| run.options().ticket == ticket) {
             run.forget_gone_caller();

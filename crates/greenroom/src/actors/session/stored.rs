@@ -157,8 +157,8 @@ async fn amend_claimed(
 ) -> Result<usize> {
     let log = read_log(deps, &shared.id).await?;
     let mut draft = match amendment {
-        Amendment::AbortWaiting if shared.is_suspended() => return Ok(0),
-        Amendment::AbortWaiting => match log.abort_of_waiting(deps.now_ms(), estimate(&log)) {
+        Amendment::AbortWaiting { .. } if shared.is_suspended() => return Ok(0),
+        Amendment::AbortWaiting { run } => match log.abort_of_waiting(run, deps.now_ms(), estimate(&log)) {
             Some(draft) => draft,
             None => return Ok(0),
         },

@@ -308,8 +308,7 @@ fn the_callers_that_repeated_a_prompt_are_told_once() {
                 first: EntryId(FIRST),
                 prompt: EntryId(prompt),
                 run: None,
-                ticket: 0,
-                reply,
+                by: Successor { ticket: 0, cancel: CancellationToken::new(), reply },
             });
             told
         })
