@@ -110,8 +110,8 @@ impl Runtime {
     /// A session is kept, whatever the policy says, while it is live (an idle session falls asleep after
     /// [`RuntimeBuilder::idle_after`](crate::RuntimeBuilder::idle_after)), while it has unfinished work, queued input
     /// or an open question, and if entries of it are lost; also while one of its sub-agents is live, has an open
-    /// question or lost entries. A sub-agent's interrupted work keeps it only until its caller has continued without
-    /// that. Consumers are not waited for.
+    /// question or lost entries. A sub-agent's interrupted work and queued input keep it only until its caller has
+    /// continued without them. Consumers are not waited for.
     ///
     /// ```
     /// # use std::time::Duration;
