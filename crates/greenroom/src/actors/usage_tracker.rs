@@ -55,6 +55,12 @@ impl TrackerState {
         self.shared.set_measured(self.context(), self.tracker.counting());
     }
 
+    /// As [`Self::publish_size`], with the model that is counted from now on.
+    fn publish_with_model(&self) {
+        let TrackerConfig { origin, model, .. } = &self.config;
+        self.shared.set_counted_model(origin, model, self.context(), self.tracker.counting());
+    }
+
     fn appended(&mut self, entry: &Entry) {
         let trust = self.tracker.appended(entry);
         let Some(answer) = entry.kind.as_answer() else { return self.publish_size() };
@@ -119,13 +125,13 @@ impl TrackerState {
                 self.announce();
             }
             TrackerMessage::Configure { config, path } => {
-                if (&config.origin, &config.model) != (&self.config.origin, &self.config.model) {
-                    self.shared.set_counted_model(&config.origin, &config.model);
+                let is_switch = (&config.origin, &config.model) != (&self.config.origin, &self.config.model);
+                if is_switch {
                     self.tracker.switch_model(self.deps.learned.ratio(&config.origin, &config.model));
                 }
                 self.tracker.set_frame(config.frame(), path.as_deref().unwrap_or_default());
                 self.config = *config;
-                self.publish_size();
+                if is_switch { self.publish_with_model() } else { self.publish_size() }
             }
             TrackerMessage::Billed(bill) => self.bill = bill,
             TrackerMessage::Counted { counted, tokens } => self.provider_counted(counted, tokens),
@@ -184,9 +190,8 @@ impl Actor for UsageTracker {
         deps.probe(&shared.id, "usage_tracker/starts");
         let ratio = deps.learned.ratio(&config.origin, &config.model);
         let tracker = Tracker::open(&path, config.frame(), ratio);
-        shared.set_counted_model(&config.origin, &config.model);
         let state = TrackerState { deps, shared, session, config, tracker, bill };
-        state.publish_size();
+        state.publish_with_model();
         Ok(state)
     }
 

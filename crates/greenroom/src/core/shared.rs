@@ -512,9 +512,16 @@ impl SessionShared {
         (measured.context, measured.counting) = (context, counting);
     }
 
-    /// Sets the server and the model whose counting the tracker learns from now on.
-    pub(crate) fn set_counted_model(&self, origin: &str, model: &str) {
-        self.measured.lock().counted_model = Some((origin.to_owned(), model.to_owned()));
+    /// As [`Self::set_measured`], with the server and the model whose counting the tracker learns from now on.
+    pub(crate) fn set_counted_model(
+        &self,
+        origin: &str,
+        model: &str,
+        context: ContextUsage,
+        counting: Counting,
+    ) {
+        let counted_model = Some((origin.to_owned(), model.to_owned()));
+        *self.measured.lock() = TrackerMeasured { context, counting, counted_model };
     }
 
     pub(crate) fn context(&self) -> ContextUsage {
