@@ -147,13 +147,18 @@ async fn serve(mut socket: TcpStream, answers: &Answers, pause: Duration) {
             () if ends.windows(SUMMARISE.len()).any(|bytes| bytes == SUMMARISE) => &answers.summary,
             () => &answers.text,
         };
-        for (number, chunk) in chunks.iter().enumerate() {
+        let (end, chunks) = chunks.split_last().expect("an answer has an end");
+        for chunk in chunks {
             if socket.write_all(chunk.as_bytes()).await.is_err() {
                 return;
             }
-            if !pause.is_zero() && number + 1 < chunks.len() {
+            if !pause.is_zero() {
                 tokio::time::sleep(pause).await;
             }
+        }
+        let end = format!("{end}{}", usage_and_end(request.len(), chunks.len()));
+        if socket.write_all(end.as_bytes()).await.is_err() {
+            return;
         }
     }
 }
@@ -198,10 +203,21 @@ fn whole(message: &str, finish_reason: &str) -> String {
     format!("{head}: {}\r\n\r\n{body}", body.len())
 }
 
-/// Returns the end of a stream, and of the body.
+/// Returns the last choice of a stream.
 fn last(finish_reason: &str) -> String {
-    let end = event(ID, &format!("\"delta\":{{}},\"finish_reason\":\"{finish_reason}\""));
-    chunk(&(end + "data: [DONE]\n\n")) + "0\r\n\r\n"
+    chunk(&event(ID, &format!("\"delta\":{{}},\"finish_reason\":\"{finish_reason}\"")))
+}
+
+/// Returns the usage of a request with this many bytes and an answer in this many pieces, as servers report it, and the end
+/// of the body.
+fn usage_and_end(request_bytes: usize, pieces: usize) -> String {
+    let input = request_bytes / 4;
+    let usage = format!(
+        "data: {{\"id\":\"chatcmpl-{ID}\",\"object\":\"chat.completion.chunk\",\"created\":1700000000,\"model\":\"m\",\
+         \"choices\":[],\"usage\":{{\"prompt_tokens\":{input},\"completion_tokens\":{pieces},\"total_tokens\":{}}}}}\n\n",
+        input + pieces
+    );
+    chunk(&(usage + "data: [DONE]\n\n")) + "0\r\n\r\n"
 }
 
 /// Reads one request with its body; `false` when the client has disconnected.
