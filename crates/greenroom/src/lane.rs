@@ -274,8 +274,8 @@ impl Lane {
         Silence::new(self.silence_max)
     }
 
-    /// For how long calls for one piece of work may fail before it is done without this provider: the time for some
-    /// repetitions, even if each takes as long as a silence may.
+    /// How long the calls of a compaction may keep failing before it stops asking this provider: enough for some
+    /// repetitions, even if each is as long as the longest silence.
     pub(crate) fn patience(&self) -> Duration {
         self.silence_max.max(SILENCE_MAX) * 3
     }

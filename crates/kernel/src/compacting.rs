@@ -202,7 +202,7 @@ pub enum Input {
     },
     /// The summariser has failed for too long: the next one is used, if there is one.
     Late {
-        /// How long, as a part of a sentence.
+        /// Why it is given up, as a part of a sentence.
         reason: String,
     },
     /// Whether the segment was replaced; `false` if the path had changed.

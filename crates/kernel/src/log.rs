@@ -260,8 +260,8 @@ impl Log {
         is_rewrite_undone(&self.path)
     }
 
-    /// Counts at most this many failures of automatic compactions in a row, which ends a pause after more of them. This
-    /// becomes durable with the next append.
+    /// Lowers the number of automatic compactions that failed in a row to at most `max`, which ends a pause. This becomes
+    /// durable with the next append.
     pub fn forget_failures_above(&mut self, max: u32) {
         if self.head.automatic_compaction_failures > max {
             Arc::make_mut(&mut self.head).automatic_compaction_failures = max;

@@ -35,7 +35,7 @@ pub(crate) async fn run(global: &Global, args: &ExportArgs) -> Result<u8> {
     let text = match args.format {
         // JSON has escapes of its own.
         ExportFormat::Pi => text,
-        // It is shown at terminals too.
+        // Markdown is shown at terminals too.
         ExportFormat::Markdown => harmless(&text).into_owned().into(),
     };
     let Some(path) = &args.output else {

@@ -68,8 +68,8 @@ fn in_url(value: &str, kept: &[u8], is_upper: bool) -> String {
 /// Whether an encoder of JSON writes a character as `\u0026`, although it need not.
 type IsEscaped = fn(char) -> bool;
 
-/// What encoders escape: nothing more; what is special in HTML (Go), also in an attribute; what is not ASCII (Python, PHP);
-/// and both.
+/// The characters that encoders of JSON also escape: none; those that are special in HTML (Go), also in attributes; those
+/// that are not ASCII (Python, PHP); and both.
 const ESCAPED_IN_JSON: [IsEscaped; 6] = [
     |_| false,
     |c| matches!(c, '&' | '<' | '>'),

@@ -93,7 +93,7 @@ impl ToolTask {
             }
         }
         not_begun.extend(rest);
-        // What an earlier process left may have begun there, or goes on later.
+        // A call that an earlier process left may have begun there, or continues later.
         let is_new = |call: &&ToolCall| self.pending.iter().all(|pending| pending.call.id != call.id);
         let not_begun = not_begun.into_iter().filter(is_new).map(|call| call.id.clone()).collect();
         let over = AgentMessage::ToolsOver { attempt: self.attempt, not_begun };

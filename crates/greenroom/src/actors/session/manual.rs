@@ -59,7 +59,7 @@ impl SessionState {
     }
 
     pub(super) fn plan_manually(&self, options: &CompactOptions) -> Result<Plan, NothingToCompact> {
-        // The tracker has published what it would answer.
+        // The shared state has the tracker's newest measurement.
         let (usage, counting) = (self.shared.context(), self.counting(&self.definition));
         let size = Size { tokens: usage.tokens, ..Size::default() };
         let measured = Measurement { size, usage, ratio: counting.ratio(), hidden: counting.hidden() };
