@@ -216,12 +216,11 @@ mod linux {
                 bind(path, path)?;
                 read_only(path, false)
             }
-            // The socket of a program that has ended meanwhile.
-            Mount::Blank(path) if !path.exists() => Ok(()),
-            Mount::Blank(path) => {
-                bind(Path::new("/dev/null"), path)?;
-                read_only(path, true)
-            }
+            Mount::Blank(path) => match blank(path, sources) {
+                // The socket of a program that has ended, possibly since the mounts were planned.
+                Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+                made => made,
+            },
             Mount::Empty(path) => {
                 std::fs::create_dir_all(path)?;
                 let flags = MountFlags::NOSUID | MountFlags::NODEV;
@@ -229,6 +228,13 @@ mod linux {
             }
             Mount::Devices => devices(),
         }
+    }
+
+    /// Mounts the null device over a file. Never creates the file: the path can belong to another program's socket.
+    fn blank(path: &Path, sources: &HashMap<PathBuf, File>) -> Result<()> {
+        let null = sources.get(Path::new("/dev/null")).ok_or(ErrorKind::InvalidInput)?;
+        mount_bind_recursive(format!("/proc/self/fd/{}", null.as_raw_fd()), path).map_err(at(path))?;
+        read_only(path, true)
     }
 
     fn read_only(path: &Path, is_device: bool) -> Result<()> {
