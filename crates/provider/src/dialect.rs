@@ -13,6 +13,7 @@ mod gemini;
 mod goldens;
 pub(crate) mod history;
 pub(crate) mod ids;
+mod lenient;
 mod responses;
 
 use std::collections::VecDeque;

@@ -13,6 +13,7 @@ use serde_json::value::RawValue;
 use super::DIALECT;
 use crate::classify::one_line;
 use crate::dialect::fields::Fields;
+use crate::dialect::lenient::{count, lenient};
 use crate::dialect::{CallContext, Decoder, Ids, Progress, Taken, error_in_stream, with_calls};
 use crate::{ProviderError, Purpose, ReplyEvent};
 
@@ -68,16 +69,20 @@ impl Kind {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Event {
-    #[serde(rename = "type")]
+    #[serde(rename = "type", deserialize_with = "lenient")]
     kind: Option<String>,
+    #[serde(deserialize_with = "count")]
     index: Option<u64>,
     message: Option<Box<WholeMessage>>,
     content_block: Option<Fields>,
     delta: Option<Fields>,
+    #[serde(deserialize_with = "lenient")]
     usage: Option<WireUsage>,
     error: Option<Box<RawValue>>,
     content: Option<Vec<Fields>>,
+    #[serde(deserialize_with = "lenient")]
     stop_reason: Option<String>,
+    #[serde(deserialize_with = "lenient")]
     input_transformations: Option<Vec<Transformation>>,
 }
 
@@ -112,8 +117,10 @@ struct Piece<'a> {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct WholeMessage {
+    #[serde(deserialize_with = "lenient")]
     usage: Option<WireUsage>,
     content: Option<Vec<Fields>>,
+    #[serde(deserialize_with = "lenient")]
     input_transformations: Option<Vec<Transformation>>,
 }
 
@@ -133,26 +140,35 @@ const DROPPED: &str = "thinking_dropped";
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct WireUsage {
+    #[serde(deserialize_with = "count")]
     input_tokens: Option<u64>,
+    #[serde(deserialize_with = "count")]
     output_tokens: Option<u64>,
+    #[serde(deserialize_with = "count")]
     cache_read_input_tokens: Option<u64>,
+    #[serde(deserialize_with = "count")]
     cache_creation_input_tokens: Option<u64>,
+    #[serde(deserialize_with = "lenient")]
     cache_creation: Option<WireCacheCreation>,
+    #[serde(deserialize_with = "lenient")]
     output_tokens_details: Option<WireOutputDetails>,
+    #[serde(deserialize_with = "lenient")]
     iterations: Option<Vec<WireUsage>>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct WireCacheCreation {
+    #[serde(deserialize_with = "count")]
     ephemeral_5m_input_tokens: Option<u64>,
+    #[serde(deserialize_with = "count")]
     ephemeral_1h_input_tokens: Option<u64>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct WireOutputDetails {
-    #[serde(alias = "reasoning_tokens")]
+    #[serde(alias = "reasoning_tokens", deserialize_with = "count")]
     thinking_tokens: Option<u64>,
 }
 

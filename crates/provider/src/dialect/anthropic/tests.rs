@@ -447,6 +447,26 @@ fn usage_is_the_newest_of_each_count() {
     );
 }
 
+#[test]
+fn an_optional_field_of_another_type_counts_as_absent() {
+    for other in [json!(false), json!(7), json!("none"), json!([]), json!({}), json!(null)] {
+        let usage = json!({ "input_tokens": "5", "output_tokens": 2.0, "cache_read_input_tokens": "?",
+            "cache_creation": other, "output_tokens_details": other, "iterations": other });
+        let start = json!({ "type": "message_start", "message": { "usage": usage } });
+        let piece = json!({ "type": "content_block_delta", "index": 0,
+            "delta": { "type": "text_delta", "text": "yes" } });
+        let end = json!({ "type": "message_delta", "delta": { "stop_reason": other }, "usage": other,
+            "input_transformations": other, "stop_reason": other });
+        let begun = json!({ "type": "content_block_start", "index": "0",
+            "content_block": { "type": "text", "text": "" } });
+        let answer = decode(&[start, begun, piece, end, json!({ "type": "message_stop" })]).0;
+        let answer = answer.unwrap_or_else(|error| panic!("{other}: {error}"));
+        assert_eq!(&*answer.content, &[text("yes")][..], "{other}");
+        let usage = answer.usage.map(|usage| (usage.input_tokens, usage.output_tokens));
+        assert_eq!(usage, Some((5, 2)), "{other}");
+    }
+}
+
 /// An answer's usage is that of the model's last pass; those before it are told, to be billed.
 #[test]
 fn each_pass_of_the_model_is_told() {

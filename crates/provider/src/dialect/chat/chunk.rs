@@ -6,11 +6,11 @@
 use std::fmt;
 
 use serde::de::value::MapAccessDeserializer;
-use serde::de::{
-    Deserialize, DeserializeOwned, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor,
-};
+use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
 use serde_json::value::RawValue;
+
+use crate::dialect::lenient::{count, lenient};
 
 /// The JSON of one `data:` line. What few chunks have is boxed, since each piece of an answer is a chunk.
 #[derive(Debug, Default, serde::Deserialize)]
@@ -154,7 +154,7 @@ impl<'de> Deserialize<'de> for Choices {
 
 #[derive(Debug, Default, serde::Deserialize)]
 pub(super) struct Choice {
-    #[serde(default, deserialize_with = "lenient_count")]
+    #[serde(default, deserialize_with = "count")]
     pub(super) index: Option<u64>,
     delta: Option<Delta>,
     // A whole answer has `message` where a chunk has `delta`. They are two fields because some servers send both.
@@ -200,7 +200,7 @@ pub(super) struct Delta {
 #[derive(Debug, Default, serde::Deserialize)]
 #[serde(default)]
 pub(super) struct CallDelta {
-    #[serde(deserialize_with = "lenient_count")]
+    #[serde(deserialize_with = "count")]
     pub(super) index: Option<u64>,
     pub(super) id: Option<String>,
     #[serde(deserialize_with = "null_is_default")]
@@ -219,23 +219,23 @@ pub(super) struct FunctionDelta {
 #[derive(Debug, Default, serde::Deserialize)]
 #[serde(default)]
 pub(super) struct WireUsage {
-    #[serde(deserialize_with = "lenient_count")]
+    #[serde(deserialize_with = "count")]
     pub(super) prompt_tokens: Option<u64>,
-    #[serde(deserialize_with = "lenient_count")]
+    #[serde(deserialize_with = "count")]
     pub(super) completion_tokens: Option<u64>,
-    #[serde(deserialize_with = "lenient_count")]
+    #[serde(deserialize_with = "count")]
     pub(super) total_tokens: Option<u64>,
     #[serde(deserialize_with = "lenient")]
     pub(super) prompt_tokens_details: PromptDetails,
     #[serde(deserialize_with = "lenient")]
     pub(super) completion_tokens_details: CompletionDetails,
-    #[serde(deserialize_with = "lenient_count")]
+    #[serde(deserialize_with = "count")]
     cached_tokens: Option<u64>,
-    #[serde(deserialize_with = "lenient_count")]
+    #[serde(deserialize_with = "count")]
     prompt_cache_hit_tokens: Option<u64>,
-    #[serde(deserialize_with = "lenient_count")]
+    #[serde(deserialize_with = "count")]
     cache_read_input_tokens: Option<u64>,
-    #[serde(deserialize_with = "lenient_count")]
+    #[serde(deserialize_with = "count")]
     cache_creation_input_tokens: Option<u64>,
 }
 
@@ -263,18 +263,18 @@ impl WireUsage {
 #[derive(Debug, Default, serde::Deserialize)]
 #[serde(default)]
 pub(super) struct PromptDetails {
-    #[serde(deserialize_with = "lenient_count")]
+    #[serde(deserialize_with = "count")]
     cached_tokens: Option<u64>,
-    #[serde(deserialize_with = "lenient_count")]
+    #[serde(deserialize_with = "count")]
     cache_write_tokens: Option<u64>,
-    #[serde(deserialize_with = "lenient_count")]
+    #[serde(deserialize_with = "count")]
     cache_creation_tokens: Option<u64>,
 }
 
 #[derive(Debug, Default, serde::Deserialize)]
 #[serde(default)]
 pub(super) struct CompletionDetails {
-    #[serde(deserialize_with = "lenient_count")]
+    #[serde(deserialize_with = "count")]
     pub(super) reasoning_tokens: Option<u64>,
 }
 
@@ -347,67 +347,11 @@ fn null_is_default<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(
     Option::<T>::deserialize(deserializer).map(Option::unwrap_or_default)
 }
 
-/// Reads a value of another type as the default: an optional field never makes a whole answer unreadable.
-fn lenient<'de, D: Deserializer<'de>, T: Default + DeserializeOwned>(deserializer: D) -> Result<T, D::Error> {
-    let text = <&RawValue>::deserialize(deserializer)?.get();
-    Ok(serde_json::from_str(text).unwrap_or_default())
-}
-
 /// Reads tool calls. Only what stands for none may be something else than a list: a call is never passed over.
 fn calls<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<CallDelta>, D::Error> {
     match <&RawValue>::deserialize(deserializer)?.get() {
         "null" | "{}" | "\"\"" | "false" => Ok(Vec::new()),
         text => serde_json::from_str(text).map_err(D::Error::custom),
-    }
-}
-
-/// Reads a count from a number, a whole float or a string of digits; anything else is `None`.
-fn lenient_count<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
-    deserializer.deserialize_any(CountVisitor)
-}
-
-struct CountVisitor;
-
-impl<'de> Visitor<'de> for CountVisitor {
-    type Value = Option<u64>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a count")
-    }
-
-    fn visit_u64<E>(self, count: u64) -> Result<Option<u64>, E> {
-        Ok(Some(count))
-    }
-
-    fn visit_i64<E>(self, count: i64) -> Result<Option<u64>, E> {
-        Ok(u64::try_from(count).ok())
-    }
-
-    fn visit_f64<E>(self, count: f64) -> Result<Option<u64>, E> {
-        // Through text, because a cast could truncate silently.
-        Ok(format!("{:.0}", count.max(0.0)).parse().ok())
-    }
-
-    fn visit_str<E>(self, count: &str) -> Result<Option<u64>, E> {
-        Ok(count.trim().parse().ok())
-    }
-
-    fn visit_unit<E>(self) -> Result<Option<u64>, E> {
-        Ok(None)
-    }
-
-    fn visit_bool<E>(self, _: bool) -> Result<Option<u64>, E> {
-        Ok(None)
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Option<u64>, A::Error> {
-        while items.next_element::<IgnoredAny>()?.is_some() {}
-        Ok(None)
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Option<u64>, A::Error> {
-        while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
-        Ok(None)
     }
 }
 

@@ -12,6 +12,7 @@ use serde_json::value::RawValue;
 use super::{DIALECT, is_thought, opaque_reasoning};
 use crate::classify::one_line;
 use crate::dialect::fields::Fields;
+use crate::dialect::lenient::count_of;
 use crate::dialect::{CallContext, Decoder, Ids, Progress, Taken, with_calls};
 use crate::{ProviderError, ReplyEvent};
 
@@ -118,7 +119,7 @@ impl Reported {
             (&mut self.thoughts, wire.thoughts_token_count),
         ];
         for (count, reported) in counts {
-            *count = parsed(reported).unwrap_or(*count);
+            *count = reported.and_then(count_of).unwrap_or(*count);
         }
     }
 

@@ -266,7 +266,7 @@ fn parts_that_nobody_knows_and_fields_of_another_type() {
         json!({ "candidates": "none", "usageMetadata": [], "promptFeedback": 1 }),
         json!({ "candidates": [{ "index": 1, "content": { "parts": [{ "text": "other" }] } }] }),
         json!({ "candidates": [{ "content": { "parts": [{ "text": "so" }] }, "finishReason": "STOP" }], "error": null,
-            "usageMetadata": { "promptTokenCount": "many", "candidatesTokenCount": 3 } }),
+            "usageMetadata": { "promptTokenCount": "many", "candidatesTokenCount": "3" } }),
     ]);
     let answer = decoded.answer.unwrap();
     assert_eq!((&*answer.content, answer.usage.unwrap().output_tokens), (&[text("so")][..], 3));

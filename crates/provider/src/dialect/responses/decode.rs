@@ -14,6 +14,7 @@ use super::DIALECT;
 use super::item::{Kind, raw, take_text};
 use crate::dialect::chat::stop_reason;
 use crate::dialect::fields::Fields;
+use crate::dialect::lenient::count_of;
 use crate::dialect::{CallContext, Decoder, Ids, Progress, Taken, with_calls, with_refusal};
 use crate::{ProviderError, Purpose, ReplyEvent};
 
@@ -410,7 +411,7 @@ fn text(value: Option<&RawValue>) -> Option<String> {
 
 /// Returns a count; `None` if it is something else.
 fn count(value: Option<&RawValue>) -> Option<u64> {
-    serde_json::from_str(value?.get()).ok()
+    count_of(value?)
 }
 
 /// Returns the body of a failure for the classifier.

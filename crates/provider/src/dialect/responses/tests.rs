@@ -552,6 +552,7 @@ fn usage_in_all_its_forms() {
     );
     check(json!({ "input_tokens": 0, "output_tokens": 0 }), None);
     check(json!({ "input_tokens": "?", "output_tokens": null }), None);
+    check(json!({ "input_tokens": "9", "output_tokens": 7.0 }), Some((9, 0, 7, 0)));
     check(Value::Null, None);
 }
 
