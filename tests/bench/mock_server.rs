@@ -79,7 +79,7 @@ struct Answers {
     text: Vec<String>,
     call: Vec<String>,
     summary: Vec<String>,
-    /// The text and the call, each as a whole response.
+    /// The text and the call, each as the choice of a whole response.
     whole_text: String,
     whole_call: String,
 }
@@ -120,8 +120,8 @@ impl Answers {
             text,
             summary,
             call: vec![call(begin), call(arguments), last("tool_calls")],
-            whole_text: whole(&format!("\"content\":\"{words}\""), "stop"),
-            whole_call: whole(whole_call, "tool_calls"),
+            whole_text: whole_choice(&format!("\"content\":\"{words}\""), "stop"),
+            whole_call: whole_choice(whole_call, "tool_calls"),
         }
     }
 }
@@ -132,7 +132,8 @@ async fn serve(mut socket: TcpStream, answers: &Answers, pause: Duration) {
     while read_request(&mut socket, &mut request).await {
         let ends = ends(&request);
         if !ends.windows(STREAMS.len()).any(|bytes| bytes == STREAMS) {
-            let answer = if wants_a_call(&ends) { &answers.whole_call } else { &answers.whole_text };
+            let choice = if wants_a_call(&ends) { &answers.whole_call } else { &answers.whole_text };
+            let answer = whole(choice, request.len());
             if socket.write_all(answer.as_bytes()).await.is_err() {
                 return;
             }
@@ -192,15 +193,29 @@ fn chunk(data: &str) -> String {
     format!("{:x}\r\n{data}\r\n", data.len())
 }
 
-/// Returns a response with a whole answer.
-fn whole(message: &str, finish_reason: &str) -> String {
+/// Returns the choice of a whole answer.
+fn whole_choice(message: &str, finish_reason: &str) -> String {
+    format!(
+        "{{\"index\":0,\"message\":{{\"role\":\"assistant\",{message}}},\"finish_reason\":\"{finish_reason}\"}}"
+    )
+}
+
+/// Returns a response with a whole answer to a request with this many bytes.
+fn whole(choice: &str, request_bytes: usize) -> String {
     let body = format!(
         "{{\"id\":\"chatcmpl-1\",\"object\":\"chat.completion\",\"created\":1700000000,\"model\":\"m\",\"choices\":[\
-         {{\"index\":0,\"message\":{{\"role\":\"assistant\",{message}}},\"finish_reason\":\"{finish_reason}\"}}],\
-         \"usage\":{{\"prompt_tokens\":50,\"completion_tokens\":20,\"total_tokens\":70}}}}"
+         {choice}],\"usage\":{}}}",
+        usage(request_bytes, choice.len() / 4)
     );
     let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length";
     format!("{head}: {}\r\n\r\n{body}", body.len())
+}
+
+/// Returns the usage of a request with this many bytes, as servers report it.
+fn usage(request_bytes: usize, output: usize) -> String {
+    let input = request_bytes / 4;
+    let total = input + output;
+    format!("{{\"prompt_tokens\":{input},\"completion_tokens\":{output},\"total_tokens\":{total}}}")
 }
 
 /// Returns the last choice of a stream.
@@ -208,37 +223,12 @@ fn last(finish_reason: &str) -> String {
     chunk(&event(ID, &format!("\"delta\":{{}},\"finish_reason\":\"{finish_reason}\"")))
 }
 
-/// Returns the usage of a request with this many bytes and an answer in this many pieces, as servers report it, and the end
-/// of the body.
+/// Returns the usage of a request with this many bytes and an answer in this many pieces, and the end of the body.
 fn usage_and_end(request_bytes: usize, pieces: usize) -> String {
-    let input = request_bytes / 4;
     let usage = format!(
         "data: {{\"id\":\"chatcmpl-{ID}\",\"object\":\"chat.completion.chunk\",\"created\":1700000000,\"model\":\"m\",\
-         \"choices\":[],\"usage\":{{\"prompt_tokens\":{input},\"completion_tokens\":{pieces},\"total_tokens\":{}}}}}\n\n",
-        input + pieces
+         \"choices\":[],\"usage\":{}}}\n\n",
+        usage(request_bytes, pieces)
     );
     chunk(&(usage + "data: [DONE]\n\n")) + "0\r\n\r\n"
-}
-
-/// Reads one request with its body; `false` when the client has disconnected.
-async fn read_request(socket: &mut TcpStream, request: &mut Vec<u8>) -> bool {
-    request.clear();
-    let mut size = None;
-    loop {
-        if size.is_none()
-            && let Some(head) = request.windows(4).position(|bytes| bytes == b"\r\n\r\n")
-        {
-            let text = String::from_utf8_lossy(&request[..head]).to_ascii_lowercase();
-            let length = text.lines().find_map(|line| line.strip_prefix("content-length: "));
-            let length = length.map_or(0, |length| length.parse::<usize>().expect("a length"));
-            size = Some(head + 4 + length);
-            request.reserve((head + 4 + length).saturating_sub(request.len()));
-        }
-        if size.is_some_and(|size| request.len() >= size) {
-            return true;
-        }
-        if socket.read_buf(request).await.unwrap_or(0) == 0 {
-            return false;
-        }
-    }
 }

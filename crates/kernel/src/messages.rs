@@ -1,15 +1,18 @@
 //! A conversation that is shared and extended, not copied.
 //!
 //! Invariants: cloning costs the same whatever the length; of two conversations with the same line, the shorter one begins
-//! the longer one, so a [`Beginning`] is recognised without reading a message.
+//! the longer one, so a [`Beginning`] is recognised without reading a message. Each message is counted once, however often
+//! the conversation is extended and counted.
 
 use std::fmt;
 use std::ops::Deref;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::message::Message;
 use crate::path::media_bytes;
+use crate::reasoning::ResentReasoning;
 use crate::size::text_tokens_max;
+use crate::unreported::Counted;
 
 #[cfg(test)]
 mod tests;
@@ -34,9 +37,31 @@ pub struct Beginning {
     len: usize,
 }
 
-/// An identity: it equals its clones only.
+/// An identity, which equals its clones only, with what was counted of the conversations that have it.
 #[derive(Debug, Clone, Default)]
-struct Line(Arc<()>);
+struct Line(Arc<Mutex<Known>>);
+
+/// The count of the first `len` messages, with the reasoning that is sent with them.
+#[derive(Debug, Clone, Default)]
+struct Known {
+    len: usize,
+    resent: ResentReasoning,
+    counted: Counted,
+}
+
+impl Line {
+    fn known(&self) -> MutexGuard<'_, Known> {
+        // A count is replaced as a whole.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns another identity, for a conversation that has the first `len` messages of this one.
+    fn branch(&self, len: usize) -> Self {
+        let known = self.known();
+        let kept = if known.len <= len { known.clone() } else { Known::default() };
+        Self(Arc::new(Mutex::new(kept)))
+    }
+}
 
 impl PartialEq for Line {
     fn eq(&self, other: &Self) -> bool {
@@ -51,7 +76,7 @@ impl Messages {
         self.text_tokens_max += text_tokens_max(&message);
         if Arc::get_mut(&mut self.list).is_none() {
             // Whoever holds the old list may extend it otherwise.
-            self.line = Line::default();
+            self.line = self.line.branch(self.list.len());
         }
         Arc::make_mut(&mut self.list).push(message);
     }
@@ -62,7 +87,7 @@ impl Messages {
             let removed = &self.list[len..];
             self.media_bytes -= removed.iter().map(|message| media_bytes(message)).sum::<u64>();
             self.text_tokens_max -= removed.iter().map(|message| text_tokens_max(message)).sum::<u64>();
-            self.line = Line::default();
+            self.line = self.line.branch(len);
             match Arc::get_mut(&mut self.list) {
                 Some(list) => list.truncate(len),
                 None => self.list = Arc::new(self.list[..len].to_vec()),
@@ -87,6 +112,23 @@ impl Messages {
     /// Returns a bound of the estimated tokens without images, which is known without reading the messages.
     pub(crate) fn text_tokens_max(&self) -> u64 {
         self.text_tokens_max
+    }
+
+    /// Returns the sum of what `count` says of each message. Only messages that were not counted before are read, unless
+    /// other reasoning is sent with them now.
+    pub(crate) fn counted(&self, resent: &ResentReasoning, count: impl Fn(&Message) -> Counted) -> Counted {
+        let mut known = self.line.known();
+        let mut sum = match known.len <= self.list.len() && known.resent == *resent {
+            true => std::mem::take(&mut *known),
+            false => Known { resent: resent.clone(), ..Known::default() },
+        };
+        for message in &self.list[sum.len..] {
+            sum.counted = sum.counted.plus(count(message));
+        }
+        sum.len = self.list.len();
+        let counted = sum.counted;
+        *known = sum;
+        counted
     }
 
     /// Returns what identifies this conversation as the beginning of longer ones.

@@ -70,6 +70,13 @@ pub struct Counted {
     pub least: u64,
 }
 
+impl Counted {
+    pub(crate) fn plus(self, other: Self) -> Self {
+        let Self { likely, least } = other;
+        Self { likely: self.likely.saturating_add(likely), least: self.least.saturating_add(least) }
+    }
+}
+
 impl Sent<'_> {
     /// Returns our own count of the request for a check of this report, as [`missing`] takes it. A report that is true
     /// whatever the count is needs none, and the conversation is not read.
@@ -82,14 +89,15 @@ impl Sent<'_> {
 
     /// Returns our own count of the request.
     pub fn count(&self) -> Counted {
-        let mut counted = Counted::default();
         let system = text_tokens(self.system, Estimator::Classes);
         let tools = tools_tokens(self.tools);
-        for message in self.messages {
+        let counted = self.messages.counted(self.resent, |message| {
             let tokens = message_tokens(message, Estimator::Classes);
-            counted.likely = counted.likely.saturating_add(tokens).saturating_add(self.reasoning(message));
-            counted.least += tokens.saturating_sub(message.images().saturating_mul(IMAGE_TOKENS));
-        }
+            Counted {
+                likely: tokens.saturating_add(self.reasoning(message)),
+                least: tokens.saturating_sub(message.images().saturating_mul(IMAGE_TOKENS)),
+            }
+        });
         let likely = counted.likely.saturating_add(system).saturating_add(tools);
         Counted { likely: self.ratio.apply(likely), least: counted.least.saturating_add(system) }
     }

@@ -1,9 +1,13 @@
 //! Which conversations are recognised as the continuation of another one.
 
+use std::cell::Cell;
 use std::sync::Arc;
 
 use super::Messages;
 use crate::message::Message;
+use crate::random::Random;
+use crate::reasoning::ResentReasoning;
+use crate::unreported::Counted;
 
 fn message(text: &str) -> Arc<Message> {
     Arc::new(Message::user(text))
@@ -68,4 +72,47 @@ fn the_end_is_replaced_as_far_as_it_differs() {
     messages.replace_from(1, conversation("b x").into_vec());
     check(&messages, "a b x");
     assert!(!messages.continues(&beginning) && Arc::ptr_eq(&messages[1], &kept));
+}
+
+/// Whatever is done with a conversation and its clones, its count is that of its messages, and what was counted is not read
+/// again.
+#[test]
+fn a_message_is_counted_once() {
+    let plain = |message: &Message| Counted { likely: message.text().len() as u64, least: 1 };
+    let (mut random, mut counts, mut read, mut length) = (Random::new(7), 0, 0, 0);
+    for _ in 0..300 {
+        let mut lists = vec![Messages::default()];
+        for _ in 0..60 {
+            let at = usize::try_from(random.below(lists.len() as u64)).expect("small");
+            let new = message(&"x".repeat(usize::try_from(random.below(50)).expect("small")));
+            let len = usize::try_from(random.below(lists[at].len() as u64 + 1)).expect("small");
+            match random.below(8) {
+                0..4 => lists[at].push(new),
+                4 => lists[at].truncate(len),
+                5 => lists[at].replace_from(len, vec![new]),
+                6 if lists.len() < 4 => lists.push(lists[at].clone()),
+                _ => drop(lists.swap_remove(at)),
+            }
+            if lists.is_empty() {
+                lists.push(conversation("a b c"));
+            }
+            for list in &lists {
+                let resent = match random.below(20) {
+                    0 => ResentReasoning { dialect: Some("d".to_owned()), ..ResentReasoning::default() },
+                    _ => ResentReasoning::default(),
+                };
+                let seen = Cell::new(0);
+                let counted = list.counted(&resent, |message| {
+                    seen.set(seen.get() + 1);
+                    plain(message)
+                });
+                let whole = list.iter().map(|message| plain(message));
+                assert_eq!(counted, whole.fold(Counted::default(), Counted::plus));
+                counts += 1;
+                read += seen.get();
+                length += list.len();
+            }
+        }
+    }
+    assert!(counts > 10_000 && read * 4 < length, "{counts} counts read {read} of {length} messages");
 }
