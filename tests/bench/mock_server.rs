@@ -232,3 +232,26 @@ fn usage_and_end(request_bytes: usize, pieces: usize) -> String {
     );
     chunk(&(usage + "data: [DONE]\n\n")) + "0\r\n\r\n"
 }
+
+/// Reads one request with its body; `false` when the client has disconnected.
+async fn read_request(socket: &mut TcpStream, request: &mut Vec<u8>) -> bool {
+    request.clear();
+    let mut size = None;
+    loop {
+        if size.is_none()
+            && let Some(head) = request.windows(4).position(|bytes| bytes == b"\r\n\r\n")
+        {
+            let text = String::from_utf8_lossy(&request[..head]).to_ascii_lowercase();
+            let length = text.lines().find_map(|line| line.strip_prefix("content-length: "));
+            let length = length.map_or(0, |length| length.parse::<usize>().expect("a length"));
+            size = Some(head + 4 + length);
+            request.reserve((head + 4 + length).saturating_sub(request.len()));
+        }
+        if size.is_some_and(|size| request.len() >= size) {
+            return true;
+        }
+        if socket.read_buf(request).await.unwrap_or(0) == 0 {
+            return false;
+        }
+    }
+}
