@@ -78,7 +78,10 @@ fn the_end_is_replaced_as_far_as_it_differs() {
 /// again.
 #[test]
 fn a_message_is_counted_once() {
-    let plain = |message: &Message| Counted { likely: message.text().len() as u64, least: 1 };
+    let count = |message: &Message, resent: &ResentReasoning| Counted {
+        likely: message.text().len() as u64 + if resent.dialect.is_some() { 100 } else { 0 },
+        least: 1,
+    };
     let (mut random, mut counts, mut read, mut length) = (Random::new(7), 0, 0, 0);
     for _ in 0..300 {
         let mut lists = vec![Messages::default()];
@@ -104,9 +107,9 @@ fn a_message_is_counted_once() {
                 let seen = Cell::new(0);
                 let counted = list.counted(&resent, |message| {
                     seen.set(seen.get() + 1);
-                    plain(message)
+                    count(message, &resent)
                 });
-                let whole = list.iter().map(|message| plain(message));
+                let whole = list.iter().map(|message| count(message, &resent));
                 assert_eq!(counted, whole.fold(Counted::default(), Counted::plus));
                 counts += 1;
                 read += seen.get();
