@@ -9,8 +9,8 @@ use greenroom::files::{FileAction, FileHistory, Limits, Rewind, Rewound};
 use greenroom::prelude::*;
 use greenroom_kernel::Message;
 use greenroom_kernel::random::Random;
-use greenroom_simulator::scripts::Function;
-use greenroom_simulator::{Answer, CallInfo, SeenRequest, Simulator};
+use greenroom_simulator::scripts::{ByPurpose, Function};
+use greenroom_simulator::{Answer, CallInfo, SeenRequest, Simulator, Summariser};
 use greenroom_tools::Workspace;
 use greenroom_tools::builtin::bash;
 use serde_json::{Value, json};
@@ -49,7 +49,7 @@ impl Fixture {
     async fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         std::fs::create_dir(folder.path().join("work")).unwrap();
-        let model = simulator(Function(as_prompted), 1_000_000);
+        let model = simulator(ByPurpose::new(Function(as_prompted), Summariser::Obedient), 1_000_000);
         let (runtime, session) = open(folder.path(), &model).await;
         Self { folder, model, runtime, session }
     }
@@ -155,6 +155,29 @@ async fn the_newest_turn_is_taken_back_with_its_files_or_without() {
     let rewound = fixture.rewind(Rewind::last_turn()).await;
     assert_eq!((rewound.prompt, rewound.to), (Some(EntryId(0)), None));
     assert_eq!((fixture.files(), fixture.prompts().await.len()), (files([("a", "one")]), 0));
+    fixture.model.assert_clean();
+}
+
+/// What the model still sees does not decide: neither a compaction within the newest turn, nor a pinned older prompt.
+#[tokio::test]
+async fn the_newest_turn_is_taken_back_after_a_compaction() {
+    let fixture = Fixture::new().await;
+    fixture.prompt(&json!([write("a", "one")])).await;
+    fixture.session.pin(EntryId(0)).await.unwrap();
+    fixture.prompt(&json!([write("a", &"two ".repeat(500)), write("b", &"three ".repeat(500))])).await;
+    let planned = fixture.rewind(Rewind::last_turn().dry_run()).await;
+    let options = CompactOptions { keep_recent: Some(10), ..CompactOptions::default() };
+    let compacted = fixture.session.compact(options).await.unwrap();
+    assert!(compacted.is_installed(), "{compacted:?}");
+    let prompts = fixture.prompts().await;
+    assert_eq!(
+        prompts.iter().filter(|prompt| prompt.starts_with("[[")).count(),
+        1,
+        "one was replaced: {prompts:?}"
+    );
+    let rewound = fixture.rewind(Rewind::last_turn()).await;
+    assert_eq!((rewound.prompt, rewound.to, rewound.files.len()), (planned.prompt, planned.to, 2));
+    assert_eq!(fixture.files(), files([("a", "one")]));
     fixture.model.assert_clean();
 }
 

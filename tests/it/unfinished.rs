@@ -115,6 +115,43 @@ async fn heads_tell_what_is_unfinished_and_resume_all_finishes_it_once() {
     }
 }
 
+/// However a session is opened whose process ended: its input is processed in its order, each prompt once.
+#[tokio::test(start_paused = true)]
+async fn the_run_that_was_left_comes_before_the_input_behind_it() {
+    for crash in [false, true] {
+        for opened_for in ["nothing", "resume", "prompt"] {
+            let case = format!("crash: {crash}, opened for {opened_for}");
+            let store = store();
+            leave(&store, crash).await;
+            let model = answers_after(10, WINDOW);
+            let runtime = builder(&model).engine(store.clone()).start().await.unwrap();
+            let session = runtime.open("waiting", &agent(WINDOW)).await.unwrap();
+            match opened_for {
+                "resume" => assert_eq!(session.resume().await.unwrap().text, "to waiting 0", "{case}"),
+                "prompt" => assert_eq!(session.prompt("more").await.unwrap().text, "to more", "{case}"),
+                _ => {}
+            }
+            let is_idle = async || {
+                let state = session.state().await.unwrap();
+                state.status == Status::Idle && state.waiting == 0
+            };
+            while !is_idle().await {
+                tokio::time::sleep(Duration::from_secs(1)).await;
+            }
+            let answered = answers(&runtime, "waiting").await;
+            let order: Vec<&str> = answered.iter().map(|(said, _)| said.as_str()).collect();
+            let left = ["waiting 0", "waiting 1", "waiting 2", "more"];
+            assert_eq!(order, left[..if opened_for == "prompt" { 4 } else { 3 }], "{case}");
+            assert!(
+                answered.iter().all(|(said, got)| *got == [format!("to {said}")]),
+                "{case}: {answered:?}"
+            );
+            check_ends(&runtime, "waiting").await;
+            model.assert_clean();
+        }
+    }
+}
+
 /// Returns a provider that accepts the key only when the test allows it.
 fn locked(is_open: &Arc<AtomicBool>) -> Simulator {
     let is_open = Arc::clone(is_open);
@@ -215,11 +252,11 @@ async fn what_is_said_beside_a_run_that_was_left_is_not_held_back_with_it() {
     let reply = tokio::time::timeout(Duration::from_secs(7_200), reply).await.expect("it is not held back");
     assert_eq!(reply.unwrap().unwrap().text, "to and then");
     let state = session.state().await.unwrap();
-    assert_eq!((state.waiting, state.held_back), (1, 1), "what was left");
+    assert_eq!((state.waiting, state.held_back), (2, 2), "what was left");
     tokio::time::sleep(Duration::from_secs(600)).await;
     assert!(!session.is_live());
-    assert_eq!(session.state().await.unwrap().held_back, 1, "also while it sleeps");
-    assert_eq!(session.clear_inbox().await.unwrap(), 1);
+    assert_eq!(session.state().await.unwrap().held_back, 2, "also while it sleeps");
+    assert_eq!(session.clear_inbox().await.unwrap(), 2);
     let state = session.state().await.unwrap();
     assert!(!session.is_live());
     assert_eq!((state.waiting, state.held_back), (0, 0), "nothing is left that could be held back");

@@ -28,6 +28,12 @@ pub(crate) fn ran(command: &str, output: &str) -> String {
     format!("{RAN}{command}{PRINTED}{output}{RAN_END}")
 }
 
+/// Returns the command whose output [`ran`] has formatted.
+pub(crate) fn command(told: &str) -> &str {
+    let rest = told.strip_prefix(RAN).unwrap_or(told);
+    rest.split_once(PRINTED).map_or(rest, |(command, _)| command)
+}
+
 /// Returns the part of a prompt that the user typed.
 pub(crate) fn typed(text: &str) -> &str {
     split(text).0

@@ -22,7 +22,6 @@ use greenroom_terminal::theme::Theme;
 use greenroom_terminal::time;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
-use tokio_util::sync::CancellationToken;
 
 use self::local::Local;
 use self::orders::{Order, Said, obey};
@@ -89,8 +88,8 @@ enum Done {
     Prints(String),
     /// The summary of the compaction with this entry.
     Summary(greenroom::EntryId, String),
-    /// The output of a user command, for the next prompt.
-    Told(String),
+    /// The output of a user command, for the next prompt of this session.
+    Told(String, String),
     /// The user command has ended.
     Rest,
     /// Events that had been missed.
@@ -153,6 +152,8 @@ struct TerminalChat {
     chosen: Option<String>,
     /// The mode that the user chose for this session in this chat.
     mode: Option<Mode>,
+    /// The modes that this chat has set, and whose events have not arrived.
+    set_here: Vec<Mode>,
     /// The user's model settings for each prompt.
     prompt_settings: ModelSettings,
     history: History,
@@ -161,8 +162,8 @@ struct TerminalChat {
     done: mpsc::UnboundedSender<Done>,
     /// The queue of inputs, which keeps their order.
     orders: mpsc::UnboundedSender<Order>,
-    /// Cancels the running user command.
-    work: Option<CancellationToken>,
+    /// The running user command.
+    work: Option<outside::OwnCommand>,
     /// Whether the user was told how the model learns of such commands.
     is_told_how: bool,
     follow: Follow,
@@ -231,6 +232,7 @@ pub async fn talk(
         program,
         chosen: None,
         mode: None,
+        set_here: Vec::new(),
         prompt_settings: ModelSettings { reasoning_effort: environment.effort, ..ModelSettings::default() },
         history,
         local,
@@ -265,6 +267,7 @@ pub async fn talk(
     if live.stops {
         let _ = timeout(STOP_MAX, live.stop()).await;
     }
+    live.leaves_told();
     live.model.leave();
     let frame = live.model.frame();
     let last = live.painter.paint(&frame, input::size());
@@ -491,6 +494,9 @@ impl TerminalChat {
             Received::Event(event) => {
                 if let Some(event) = self.follow.event(event) {
                     self.model.event(&event);
+                    if let EventKind::ModeChanged { mode } = &event.kind {
+                        self.mode_changed(mode);
+                    }
                     // A run may have begun with other settings.
                     if matches!(
                         &event.kind,
@@ -551,7 +557,7 @@ impl TerminalChat {
             Done::Files(fragment, files) => self.model.files(&fragment, files),
             Done::Prints(line) => self.model.prints(line),
             Done::Summary(entry, text) => self.model.summary(entry, &text),
-            Done::Told(text) => self.told.push(text),
+            Done::Told(session, text) => self.told(&session, text),
             Done::Rest => {
                 self.work = None;
                 self.model.works(None);
@@ -575,6 +581,10 @@ impl TerminalChat {
             Done::Permitted(permissions, chosen) => {
                 if let Some(mode) = chosen {
                     self.program.keep(self.backend.id(), Chosen::Mode(mode));
+                    // Its event has arrived, or there is none because it was the session's mode before.
+                    if self.model.status.mode == Some(mode) {
+                        self.set_here.retain(|set| *set != mode);
+                    }
                 }
                 self.mode = chosen.or(self.mode);
                 self.model.status.mode = permissions.mode;
@@ -588,9 +598,14 @@ impl TerminalChat {
             Done::AtWork(sessions) => self.others_work(&sessions),
             Done::Opened(opened) => {
                 let (program, left) = (Arc::clone(&self.program), self.backend.id().to_owned());
+                let folder_of = left.clone();
                 // If this fails, the session cannot be found by its folder.
-                tokio::spawn(async move { program.note_folder(&left).await });
+                tokio::spawn(async move { program.note_folder(&folder_of).await });
                 self.model.begin_session();
+                if opened.backend.id() != left {
+                    let told = std::mem::take(&mut self.told);
+                    self.is_not_sent(told);
+                }
                 self.undone.clear();
                 (self.mode, self.chosen) = (None, None);
                 if opened.state.entries == 0 {
@@ -618,7 +633,7 @@ impl TerminalChat {
             Effect::Interrupt => {
                 // The output so far is kept when the command has ended.
                 if let Some(work) = &self.work {
-                    work.cancel();
+                    work.cancel.cancel();
                 }
                 let _ = self.orders.send(Order::Interrupt(self.backend.clone()));
             }

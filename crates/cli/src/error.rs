@@ -267,7 +267,8 @@ fn advice_of_client(error: &ClientError) -> Option<&'static str> {
 fn advice_for(class: FailureClass) -> Option<&'static str> {
     match class {
         FailureClass::Auth => Some(
-            "it is read from OPENAI_API_KEY, or from the variable that --api-key-env or the provider's api_key_env names",
+            "it is read from the variable that --api-key-env or the provider's api_key_env names, or without a named provider \
+             from OPENAI_API_KEY: `greenroom config set providers.NAME.api_key_env VARIABLE`",
         ),
         FailureClass::Timeout => Some(text::UNREACHED),
         FailureClass::Quota => Some("or use another model or server"),

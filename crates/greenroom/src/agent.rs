@@ -228,8 +228,8 @@ impl Agent {
     /// If an agent with a fingerprint opens a session, input that an earlier process left in its inbox is
     /// *held back*: it starts only when the session is resumed with an agent with the same fingerprint. So no
     /// input reaches tools for which it was not meant, and no input is processed without a request. Without a
-    /// fingerprint, the input starts when the session is opened, unless it was meant for an agent with a
-    /// fingerprint.
+    /// fingerprint, the input starts when the session is opened, after the run that was interrupted before it, unless it
+    /// was meant for an agent with a fingerprint.
     ///
     /// ```
     /// # use greenroom::prelude::*;

@@ -108,7 +108,8 @@ pub trait Tool: Send + Sync + 'static {
     }
 
     /// Returns what a call would change, for a person who is asked to approve it: lines that begin with `+`, `-` or
-    /// a blank. It changes nothing itself. `None`: there is nothing to show but the arguments.
+    /// a blank. It changes nothing itself. It is read again once the call was approved: a call whose text is another one by
+    /// then does not run. `None`: there is nothing to show but the arguments.
     fn preview(&self, _arguments: &serde_json::Value) -> BoxFuture<'static, Option<String>> {
         Box::pin(std::future::ready(None))
     }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use greenroom::prelude::*;
 use greenroom::provider::Purpose;
+use greenroom_kernel::Message;
 use greenroom_simulator::{
     Answer as Said, CallInfo, Echo, Fault, Function, Outcome, RetryAfter, Script, SeenRequest, Simulator,
     SimulatorOptions,
@@ -54,8 +55,13 @@ async fn a_switch_to_a_smaller_window_elsewhere_compacts_at_the_provider_that_is
         });
         let (left, right) = (named("left", large), named("right", Echo));
         let runtime = runtime_over(&left, &right).await;
-        let session =
-            opened(&runtime, "s", &Agent::new("large").context_window(100_000), chat(30, 400)).await;
+        let mut said = chat(30, 400);
+        for message in &mut said {
+            if let Message::Assistant(answer) = message {
+                "left".clone_into(&mut answer.provider);
+            }
+        }
+        let session = opened(&runtime, "s", &Agent::new("large").context_window(100_000), said).await;
         runtime.open("s", &Agent::new("small").provider("right").context_window(16_000)).await.unwrap();
         session.prompt("go on").await.unwrap();
         let all = |model: &Simulator, name| asked(model).iter().all(|logged| logged.request.model == name);

@@ -7,9 +7,9 @@ use std::time::Duration;
 use greenroom::Subscription;
 use greenroom::prelude::*;
 use greenroom::provider::Purpose;
-use greenroom_kernel::EntryId;
 use greenroom_kernel::entry::Trigger;
 use greenroom_kernel::settings::UnknownWindow;
+use greenroom_kernel::{EntryId, Message};
 use greenroom_provider::{HttpProvider, ServerOptions};
 use greenroom_simulator::{
     Answer as Said, CallInfo, Echo, ErrorDialect, Fault, Function, ListForm, RetryAfter, Script, SeenRequest,
@@ -293,6 +293,23 @@ async fn naming_a_model_and_going_back_compacts_nothing() {
     }
     let compaction = newest(&runtime, "s").await;
     assert_eq!((compaction.model.as_str(), compaction.trigger), ("tiny", Trigger::Threshold));
+}
+
+/// Nobody knows whether the model of a conversation from elsewhere can be reached: the session's own model writes.
+#[tokio::test(start_paused = true)]
+async fn a_model_that_has_not_answered_here_does_not_write() {
+    let model = simulator(Echo, 100_000);
+    let runtime = runtime(&model).await;
+    let mut messages = chat(30, 400);
+    for message in &mut messages {
+        if let Message::Assistant(answer) = message {
+            "elsewhere".clone_into(&mut answer.provider);
+        }
+    }
+    let session = opened(&runtime, "s", &large(), messages).await;
+    runtime.open("s", &small()).await.unwrap();
+    session.prompt("and on").await.unwrap();
+    assert_eq!(newest(&runtime, "s").await.model, "small");
 }
 
 /// The switch happens during a turn: the run continues with its model, and then the old model writes.

@@ -159,11 +159,22 @@ async fn prompted(permissions: &Permissions, session_mode: Option<Mode>) -> (Str
     let (home, model, effects) = (Home::new(), cashier(), Effects::default());
     let agent = agent(&effects, permissions);
     let world = World::start(&home, &model, &agent).await;
-    permissions.set_mode("s", session_mode);
-    permissions.set_mode("another", Some(Mode::ReadOnly));
+    let another = world.runtime.open("another", Arc::clone(&agent)).await.unwrap();
+    another.set_mode(Some(Mode::ReadOnly));
     let mut events = world.session.subscribe();
+    world.session.set_mode(session_mode);
+    // Again: followers hear of a change only.
+    world.session.set_mode(session_mode);
     let said = world.session.prompt("refund it").await.unwrap().text;
-    let refused = drain(&mut events).iter().any(|event| {
+    let events = drain(&mut events);
+    let heard: Vec<&str> = events
+        .iter()
+        .filter_map(
+            |event| if let EventKind::ModeChanged { mode } = &event.kind { Some(&**mode) } else { None },
+        )
+        .collect();
+    assert_eq!(heard, session_mode.iter().map(|mode| mode.as_str()).collect::<Vec<_>>());
+    let refused = events.iter().any(|event| {
         matches!(
             &event.kind,
             EventKind::Hook { hook: HookPoint::Permissions, action: HookAction::Refused, .. }
@@ -215,27 +226,36 @@ async fn hooks_come_first_and_what_they_changed_is_judged() {
 /// What is shown to the person is what runs: if the effect would be another one by now, nothing runs.
 #[tokio::test(start_paused = true)]
 async fn an_approval_of_what_has_changed_since_is_void() {
-    let (home, model, effects) = (Home::new(), cashier(), Effects::default());
-    let permissions = Permissions::new(policy(Mode::Ask, &[]));
-    let preview = Arc::new(Mutex::new("-old\n+new"));
-    let shown = Arc::clone(&preview);
-    let refund = refunds(&effects).preview(move |_| {
-        let preview = shown.lock().unwrap().to_owned();
-        Box::pin(std::future::ready(Some(preview)))
-    });
-    let agent = crate::support::agent(100_000).run_timeout(None).add_tool(refund);
-    let agent = Arc::new(agent.permissions(permissions));
-    let world = World::start(&home, &model, &agent).await;
-    drop(started(&world.session, "refund it"));
-    let question = asked(&world.session).await;
-    let QuestionKind::Approval { approval } = &question.question.kind else { panic!("{question:?}") };
-    assert_eq!(approval.preview.as_deref(), Some("-old\n+new"));
-    *preview.lock().unwrap() = "-older\n+new";
-    let world = world.cut(Cut::Dropped, &home, &model, &agent).await;
-    let said = world.until_idle().await;
-    assert!(said.contains("has changed since the question was asked"), "{said}");
-    assert_eq!(effects.seen(), [""; 0]);
-    assert_eq!(ends(&world.runtime, "s").await, [QuestionEnd::Withdrawn]);
+    for is_cut in [true, false] {
+        let (home, model, effects) = (Home::new(), cashier(), Effects::default());
+        let permissions = Permissions::new(policy(Mode::Ask, &[]));
+        let preview = Arc::new(Mutex::new("-old\n+new"));
+        let shown = Arc::clone(&preview);
+        let refund = refunds(&effects).preview(move |_| {
+            let preview = shown.lock().unwrap().to_owned();
+            Box::pin(std::future::ready(Some(preview)))
+        });
+        let agent = crate::support::agent(100_000).run_timeout(None).add_tool(refund);
+        let agent = Arc::new(agent.permissions(permissions));
+        let mut world = World::start(&home, &model, &agent).await;
+        drop(started(&world.session, "refund it"));
+        let question = asked(&world.session).await;
+        let QuestionKind::Approval { approval } = &question.question.kind else { panic!("{question:?}") };
+        assert_eq!(approval.preview.as_deref(), Some("-old\n+new"));
+        *preview.lock().unwrap() = "-older\n+new";
+        if is_cut {
+            world = world.cut(Cut::Dropped, &home, &model, &agent).await;
+        } else {
+            world.session.answer(question.id, "yes").await.unwrap();
+        }
+        let said = world.until_idle().await;
+        assert!(said.contains("has changed since the question was asked"), "{said}");
+        assert_eq!(effects.seen(), [""; 0]);
+        let ended = ends(&world.runtime, "s").await;
+        let is_withdrawn = matches!(&*ended, [QuestionEnd::Withdrawn]);
+        let is_answered = matches!(&*ended, [QuestionEnd::Answered(_)]);
+        assert!(if is_cut { is_withdrawn } else { is_answered }, "{ended:?}");
+    }
 }
 
 /// Pays an order back, and says why.

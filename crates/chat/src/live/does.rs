@@ -179,6 +179,9 @@ impl TerminalChat {
             Command::Copy => self.copy(),
             Command::Tools => self.spawn(async move { tools(&backend, width).await }),
             Command::Permissions(change) => {
+                if let Permitting::Mode(mode) | Permitting::Next(mode) = &change {
+                    self.set_here.push(*mode);
+                }
                 self.spawn(async move { permissions(&backend, change, width).await })
             }
             Command::Skills => {

@@ -156,26 +156,32 @@ impl Local {
     /// Attaches the files and images that are mentioned with `@` in `names`. A mention without a readable
     /// file remains text, and the user is told. Only typed text may name images outside the workspace: a
     /// project's command must not read them.
-    ///
-    /// # Errors
-    /// An image that cannot be sent.
-    pub(super) async fn with_files(&self, text: &str, names: &str, is_typed: bool) -> Result<Whole, String> {
+    pub(super) async fn with_files(&self, text: &str, names: &str, is_typed: bool) -> Whole {
         let mut whole = Whole { text: text.to_owned(), ..Whole::default() };
         for path in mentioned(names) {
             let is_picture = Path::new(&path).extension().is_some_and(|ending| {
                 let ending = ending.to_string_lossy().to_ascii_lowercase();
                 matches!(ending.as_str(), "png" | "jpg" | "jpeg" | "gif" | "webp")
             });
-            if is_picture && let Some(image) = self.image(&path, is_typed).await? {
-                whole.images.push(ImageData::from(&image));
-                continue;
+            if is_picture {
+                match self.image(&path, is_typed).await {
+                    Ok(Some(image)) => {
+                        whole.images.push(ImageData::from(&image));
+                        continue;
+                    }
+                    Ok(None) => {}
+                    Err(reason) => {
+                        whole.notes.push(format!("@{path} is sent as text: {reason}"));
+                        continue;
+                    }
+                }
             }
             match call(&self.files, "read", json!({ "path": path })).await {
                 Ok(content) => whole.text.push_str(&attached::write(&path, &content)),
                 Err(reason) => whole.notes.push(format!("@{path} is sent as text: {}", reason.trim())),
             }
         }
-        Ok(whole)
+        whole
     }
 
     async fn image(&self, path: &str, is_typed: bool) -> Result<Option<Image>, String> {

@@ -62,14 +62,7 @@ pub(super) async fn obey(orders: UnboundedReceiver<Order>, done: UnboundedSender
                 continue;
             }
         };
-        let Whole { text, images, notes } = match read {
-            Ok(whole) => whole,
-            Err(problem) => {
-                tell_later(said.told, &done);
-                let _ = done.send(Done::Sent(said.ticket, Err(problem)));
-                continue;
-            }
-        };
+        let Whole { text, images, notes } = read;
         for note in notes {
             let _ = done.send(Done::Note(Look::WARN, note));
         }
@@ -94,15 +87,15 @@ async fn send(said: Said, text: String, images: Vec<ImageData>, done: UnboundedS
         Kind::FollowUp | Kind::Waits => backend.follow_up(text, images).await,
     };
     if sent.is_err() {
-        tell_later(told, &done);
+        tell_later(&backend, told, &done);
     }
     let _ = done.send(Done::Sent(ticket, sent.map_err(|error| error.to_string())));
 }
 
 /// Keeps the output of user commands for the next prompt.
-fn tell_later(told: Vec<String>, done: &UnboundedSender<Done>) {
+fn tell_later(backend: &Backend, told: Vec<String>, done: &UnboundedSender<Done>) {
     for text in told {
-        let _ = done.send(Done::Told(text));
+        let _ = done.send(Done::Told(backend.id().to_owned(), text));
     }
 }
 
@@ -150,7 +143,7 @@ impl Orders {
         let mut tickets = Vec::new();
         for said in self.waiting.drain(..) {
             tickets.push(said.ticket);
-            tell_later(said.told, done);
+            tell_later(&said.backend, said.told, done);
         }
         let _ = done.send(Done::TakenBack(tickets));
     }

@@ -12,7 +12,7 @@ use anyhow::Result;
 use greenroom_files::{self as files, private};
 use greenroom_terminal::input;
 use greenroom_terminal::row::{Look, Row};
-use greenroom_terminal::screen::variable;
+use greenroom_terminal::screen::{one_line, variable};
 use greenroom_terminal::theme::Theme;
 use greenroom_terminal::time;
 use greenroom_tools::Progress;
@@ -22,10 +22,19 @@ use super::{Done, TerminalChat};
 use crate::attached;
 use crate::picker::{Item, Picker, Purpose};
 
+/// A command of the user's own that is running.
+pub(super) struct OwnCommand {
+    pub(super) cancel: CancellationToken,
+    /// The command, if the model is told of its output.
+    told: Option<String>,
+}
+
 /// The largest text that is read back from an editor, in bytes.
 const TEXT_BYTES_MAX: u64 = 4 * 1024 * 1024;
 /// The largest picture that is taken from the clipboard, in bytes.
 const PICTURE_BYTES_MAX: usize = 20 * 1024 * 1024;
+/// The columns of a command in a note.
+const COMMAND_COLUMNS: usize = 40;
 /// The folder for pictures of the clipboard, in the data directory.
 const PICTURES: &str = "clipboard";
 /// How many of these pictures are kept.
@@ -98,9 +107,10 @@ impl TerminalChat {
         self.model.note(Look::BOLD, &format!("! {command}"));
         self.model.works(Some(&command));
         let (local, done) = (Arc::clone(&self.local), self.done.clone());
+        let session = self.backend.id().to_owned();
         let (cancel, is_said) = (CancellationToken::new(), self.is_told_how || !is_told);
         self.is_told_how |= is_told;
-        self.work = Some(cancel.clone());
+        self.work = Some(OwnCommand { cancel: cancel.clone(), told: is_told.then(|| command.clone()) });
         let printing = done.clone();
         let progress = Progress::new(move |line| drop(printing.send(Done::Prints(line))));
         tokio::spawn(async move {
@@ -108,7 +118,7 @@ impl TerminalChat {
             let rows = output.lines().map(|line| Row::new(&format!("    {line}"), Look::DIM)).collect();
             let _ = done.send(Done::Rows(rows));
             if is_told {
-                let _ = done.send(Done::Told(attached::ran(&command, &output)));
+                let _ = done.send(Done::Told(session, attached::ran(&command, &output)));
             }
             if !is_said {
                 let text = "The output is sent with your next prompt (use !! to exclude it)";
@@ -116,6 +126,33 @@ impl TerminalChat {
             }
             let _ = done.send(Done::Rest);
         });
+    }
+
+    /// Keeps the output of a command for the next prompt of the session in which the user ran it.
+    pub(super) fn told(&mut self, session: &str, text: String) {
+        if session == self.backend.id() {
+            self.told.push(text);
+        } else {
+            self.is_not_sent(vec![text]);
+        }
+    }
+
+    /// At the end of the chat: what was not sent, also of a command that has not ended.
+    pub(super) fn leaves_told(&mut self) {
+        let running = self.work.take().and_then(|work| work.told);
+        let running = running.map(|command| attached::ran(&command, ""));
+        let told = std::mem::take(&mut self.told).into_iter().chain(running).collect();
+        self.is_not_sent(told);
+    }
+
+    /// Says which outputs of commands no model reads, because their session was left.
+    pub(super) fn is_not_sent(&mut self, told: Vec<String>) {
+        for text in told {
+            let command = one_line(attached::command(&text), COMMAND_COLUMNS);
+            let text =
+                format!("The output of `{command}` was not sent: there was no further prompt in its session");
+            self.model.note(Look::WARN, &text);
+        }
     }
 
     /// Chooses the colours for this chat.

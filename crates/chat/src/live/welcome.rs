@@ -177,6 +177,21 @@ impl TerminalChat {
         }
     }
 
+    /// Shows the mode that the session has now. What was chosen here does not hold any more if somebody else changed it.
+    pub(super) fn mode_changed(&mut self, mode: &str) {
+        let Ok(mode) = mode.parse::<Mode>() else { return };
+        self.model.status.mode = Some(mode);
+        let own = self.set_here.iter().position(|set| *set == mode);
+        if let Some(own) = own {
+            self.set_here.drain(..=own);
+        } else {
+            self.mode = None;
+            let look = if mode == Mode::Everything { Look::BAD } else { Look::WARN };
+            let name = mode.as_str().replace('_', " ");
+            self.model.note(look, &format!("Mode changed elsewhere to {name}: {}", mode.meaning()));
+        }
+    }
+
     /// Updates the status line from the session's state.
     pub(super) fn stands(&mut self, state: &greenroom::State) {
         self.model.status.model.clone_from(&state.model);

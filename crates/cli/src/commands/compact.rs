@@ -3,14 +3,15 @@
 //! Invariants: only the model's view changes; nothing to compact is a result, not a failure.
 
 use anyhow::Result;
-use greenroom::Compacted;
+use greenroom::{Compacted, EventKind};
 use greenroom_kernel::entry::CompactionOutcome;
 use greenroom_server::operations::{Abort, CompactSession};
-use greenroom_server::{ClientError, ProblemKind};
+use greenroom_server::{ClientError, ProblemKind, Received};
 use greenroom_terminal::progress::Progress;
 use greenroom_terminal::{Interrupts, Screen, text};
 use serde_json::json;
 
+use crate::agent;
 use crate::args::{CompactArgs, Global};
 use crate::commands::chat::begin;
 use crate::commands::plan;
@@ -52,8 +53,10 @@ async fn compact(
         focus: args.focus.clone(),
         force: args.force,
     };
+    let mut events = link.client.events_of(&*id);
     let compacting = async { link.client.work(operation).await?.outcome().await };
     tokio::pin!(compacting);
+    let mut warnings = Vec::new();
     let mut is_interrupted = false;
     let compacted = loop {
         tokio::select! {
@@ -63,10 +66,15 @@ async fn compact(
                 // The compaction ends, or has ended.
                 let _ = link.client.call(Abort::current(&id)).await;
             }
+            Some(received) = events.next() => warnings.extend(warning(received)),
             compacted = &mut compacting => break compacted,
         }
     };
+    while let Some(received) = events.try_next() {
+        warnings.extend(warning(received));
+    }
     progress.end().await;
+    warnings.iter().try_for_each(|text| agent::warn(global, text))?;
     if let (true, Err(error @ ClientError::Silent(_))) = (is_interrupted, &compacted) {
         Screen::stderr(global.color).line(format!("greenroom: {error}"))?;
         return Ok(error::INTERRUPTED);
@@ -96,14 +104,23 @@ async fn compact(
         let way = if way { format!("; {LESS}") } else { String::new() };
         screen.line(text::compacted(&compacted) + &way)?;
     }
-    Ok(code(&compacted))
+    Ok(code(&compacted, is_interrupted))
 }
 
-/// Returns the exit code for how a compaction ended.
-pub(crate) fn code(compacted: &Compacted) -> u8 {
+/// Returns a warning about the session.
+fn warning(received: Received) -> Option<String> {
+    let Received::Event(event) = received else { return None };
+    if let EventKind::Warning { message } = &event.kind { Some(message.clone()) } else { None }
+}
+
+/// Returns the exit code for how a compaction ended, which the user may have interrupted: a hook can cancel one, too.
+pub(crate) fn code(compacted: &Compacted, is_interrupted: bool) -> u8 {
     match &compacted.outcome {
-        CompactionOutcome::Cancelled { .. } | CompactionOutcome::Interrupted => error::INTERRUPTED,
-        CompactionOutcome::Failed { .. } | CompactionOutcome::Superseded => error::FAILED,
+        CompactionOutcome::Cancelled { .. } if is_interrupted => error::INTERRUPTED,
+        CompactionOutcome::Interrupted => error::INTERRUPTED,
+        CompactionOutcome::Cancelled { .. }
+        | CompactionOutcome::Failed { .. }
+        | CompactionOutcome::Superseded => error::FAILED,
         CompactionOutcome::Completed
         | CompactionOutcome::Truncated { .. }
         | CompactionOutcome::Digested { .. }

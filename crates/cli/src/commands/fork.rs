@@ -57,10 +57,12 @@ async fn fork(
     };
     let forking = link.client.call(operation);
     tokio::pin!(forking);
+    let mut is_interrupted = false;
     let forked = loop {
         tokio::select! {
             biased;
             () = interrupts.next() => {
+                is_interrupted = true;
                 // The summary ends, or has ended.
                 let _ = link.client.call(Abort::current(&to)).await;
             }
@@ -72,7 +74,7 @@ async fn fork(
     }
     let forked = forked?;
     let mut screen = Screen::stdout(global.color);
-    let code = forked.compacted.as_ref().map_or(0, compact::code);
+    let code = forked.compacted.as_ref().map_or(0, |compacted| compact::code(compacted, is_interrupted));
     if args.json {
         screen.pretty_json(&json!(forked))?;
         return Ok(code);

@@ -26,7 +26,7 @@ use crate::agent::kept::Kept;
 use crate::agent::{self, choice};
 use crate::args::{Answers, Global, ModelArgs, RunArgs};
 use crate::commands::run_view::{self, Played};
-use crate::commands::view::View;
+use crate::commands::view::{self, View};
 use crate::error::{self, CliError};
 use crate::host::ATTEMPTS;
 use crate::host::link::Link;
@@ -212,7 +212,7 @@ async fn play(
     let played = run_view::play(&link.client, of_session, prompt, timeout, interrupts, noting, |item| {
         match events.as_deref_mut() {
             Some(events) => events.item(item),
-            None if is_warning(item) && !is_watched => warn(global, item),
+            None if !is_watched && let Some(text) = warning(item) => agent::warn(global, &text),
             // Only the complete value is printed.
             None if is_typed && is_text(item) => Ok(()),
             None => view.item(item),
@@ -262,15 +262,15 @@ async fn finish(
     Ok(played)
 }
 
-/// Whether the item is a warning for the user.
-fn is_warning<R>(item: &RunItem<R>) -> bool {
-    matches!(item, RunItem::Event(event) if event.kind.event_type() == EventType::Warning)
-}
-
-/// Prints a warning to standard error, where the rest of the run is not shown.
-fn warn<R>(global: &Global, item: &RunItem<R>) -> Result<()> {
-    let RunItem::Event(event) = item else { return Ok(()) };
-    if let EventKind::Warning { message } = &event.kind { agent::warn(global, message) } else { Ok(()) }
+/// Returns what standard error says of an item where the rest of the run is not shown: warnings, and the calls that the
+/// permissions denied.
+fn warning<R>(item: &RunItem<R>) -> Option<String> {
+    let RunItem::Event(event) = item else { return None };
+    if let EventKind::Warning { message } = &event.kind {
+        Some(message.clone())
+    } else {
+        view::denied(&event.kind, None)
+    }
 }
 
 /// Whether the item is text of the agent.

@@ -7,8 +7,7 @@
 use std::collections::HashMap;
 
 use anyhow::Result;
-use greenroom::{Delta, EventKind};
-use greenroom::{Event, Role, RunItem};
+use greenroom::{Delta, Event, EventKind, HookAction, HookPoint, Role, RunItem};
 use greenroom_kernel::{FailureClass, ToolStatus};
 use greenroom_terminal::screen::one_line;
 use greenroom_terminal::{Look, Row, Screen, format};
@@ -17,6 +16,9 @@ use crate::commands::questions;
 
 /// Faster tool calls are shown without their duration, in milliseconds.
 const QUICK_MS: u64 = 500;
+
+/// The columns of a reason why a call was denied.
+const REASON_COLUMNS: usize = 500;
 
 /// The message after text that does not count.
 const VOID: &str = "  ✗ the answer broke off: the text above is discarded, and the model is asked again";
@@ -91,6 +93,12 @@ impl View {
                     ToolStatus::Ok => self.note(Look::DIM, &format!("  ✓ {call}{time}"))?,
                     ToolStatus::Error => self.note(Look::WARN, &format!("  ✗ {call}{time}"))?,
                     ToolStatus::Interrupted => self.note(Look::WARN, &format!("  ✗ {call}, interrupted"))?,
+                }
+            }
+            EventKind::Hook { call_id, .. } => {
+                let call = call_id.as_ref().and_then(|id| self.calls.get(id)).cloned();
+                if let Some(denied) = denied(&event.kind, call.as_deref()) {
+                    self.note(Look::WARN, &format!("  {denied}"))?;
                 }
             }
             EventKind::QuestionAsked { entry_id, question, .. } => {
@@ -199,6 +207,21 @@ impl View {
         }
         Ok(())
     }
+}
+
+/// Says that the permissions denied a call, and why; `None` for any other event.
+pub(crate) fn denied(event: &EventKind, call: Option<&str>) -> Option<String> {
+    let EventKind::Hook {
+        hook: HookPoint::Permissions,
+        action: HookAction::Refused,
+        name: Some(name),
+        detail: Some(reason),
+        ..
+    } = event
+    else {
+        return None;
+    };
+    Some(format!("{} was denied: {}", call.unwrap_or(name), one_line(reason, REASON_COLUMNS)))
 }
 
 fn one_line_keeping_indent(text: &str, width: usize) -> String {

@@ -601,8 +601,12 @@ async fn a_new_session_begins_and_the_one_before_is_found_again() {
     terminal.shows("New session");
     terminal.says("alpha");
     terminal.shows("word word word");
+    // What a command of the user printed stays with the session in which it was run.
+    terminal.says("!echo left-behind");
+    terminal.shows("The output is sent with your next prompt");
     terminal.says("/new");
     terminal.until("another one begins", |screen| screen.matches("New session").count() == 2);
+    terminal.shows("The output of `echo left-behind` was not sent");
     terminal.says("beta");
     terminal.until("it is answered there", |screen| screen.matches("word word word").count() == 2);
     terminal.says("/resume");
@@ -611,7 +615,10 @@ async fn a_new_session_begins_and_the_one_before_is_found_again() {
     terminal.until("the first one alone is offered", |screen| screen.contains("1 of 1"));
     terminal.press("Enter");
     terminal.shows("Resumed ");
+    terminal.says("!echo left-at-the-end");
+    terminal.shows("    left-at-the-end");
     terminal.press("C-d");
+    terminal.shows("The output of `echo left-at-the-end` was not sent");
     terminal.shows("ended with 0");
     let sessions = hosted.run(&["sessions", "--here"]).stdout;
     assert_eq!(sessions.matches("chat-").count(), 2, "both are found by their folder: {sessions}");

@@ -57,6 +57,9 @@ fn a_command_decides_about_compactions() {
         }
         let ran = place.run(&[&["compact", "mine", "--keep-recent", "2000"], &at[3..]].concat());
         assert!(format!("{}{}", ran.stdout, ran.stderr).contains(outcome), "{answer}: {ran:?}");
+        assert_eq!(ran.code, Some(if answer.contains("cancel") { 1 } else { 0 }), "{answer}: {ran:?}");
+        let is_warned = ran.stderr.contains("before_compact");
+        assert_eq!(is_warned, answer == "yes", "{answer}: {ran:?}");
         let proposal: serde_json::Value = serde_json::from_slice(&std::fs::read(&given).unwrap()).unwrap();
         assert_eq!((&proposal["session"], &proposal["trigger"]), (&"mine".into(), &"manual".into()));
         assert!(proposal["transcript"].as_str().unwrap().starts_with("[User]: Go on."), "{proposal}");

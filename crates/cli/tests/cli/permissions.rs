@@ -74,7 +74,11 @@ fn a_run_denies_what_would_ask_and_names_the_rule() {
         let arguments = [&["run", "-p", "Do it.", "--base-url", &*url], *flags].concat();
         let ran = place.run(&arguments);
         assert!(ran.code == Some(0) && ran.stdout.contains(expected), "{config} {flags:?}: {ran:?}");
-        assert_eq!(place.work().join("made").exists(), *expected == "no output", "{flags:?}");
+        let is_run = *expected == "no output";
+        assert_eq!(place.work().join("made").exists(), is_run, "{flags:?}");
+        // A model may say that it did it: the reason is on standard error, too.
+        let told = ran.stderr.contains("bash was denied: ") && ran.stderr.contains(expected);
+        assert_eq!(told, !is_run, "{config} {flags:?}: {ran:?}");
     }
 }
 

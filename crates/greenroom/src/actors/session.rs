@@ -160,6 +160,8 @@ impl Actor for Session {
             let (reply, finished) = oneshot::channel();
             state.finish(reply).await;
             state.life.set_finished(finished);
+        } else if state.life.is_first() {
+            Box::pin(state.finish_before_queue()).await;
         }
         state.settle().await;
         state.send_told();

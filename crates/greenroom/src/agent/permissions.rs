@@ -153,9 +153,14 @@ impl Permissions {
         policy
     }
 
-    /// Sets the mode of a session, as long as the agent lives; `None`: that of the agent.
-    pub fn set_mode(&self, session: &str, mode: Option<Mode>) {
-        self.0.sessions.lock().entry(session.to_owned()).or_default().mode = mode;
+    /// Sets the mode of a session, as long as the agent lives; `None`: that of the agent. Returns the session's mode if
+    /// it is another one now.
+    pub(crate) fn set_mode(&self, session: &str, mode: Option<Mode>) -> Option<Mode> {
+        let of_agent = self.0.policy.lock().mode();
+        let mut sessions = self.0.sessions.lock();
+        let before = std::mem::replace(&mut sessions.entry(session.to_owned()).or_default().mode, mode);
+        let now = mode.unwrap_or(of_agent);
+        (before.unwrap_or(of_agent) != now).then_some(now)
     }
 
     /// Adds a rule for a session, as long as the agent lives. `origin` is where it was written, for people.

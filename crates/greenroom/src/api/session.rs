@@ -34,6 +34,8 @@ use crate::core::shared::SessionShared;
 use crate::core::trace::CalledFrom;
 use crate::events::activity::{Activity, InProgress};
 use crate::events::bus::{Filter, Subscription};
+#[cfg(feature = "permissions")]
+use crate::events::event::EventKind;
 use crate::events::run_link::RunLink;
 use crate::values::compaction::{CompactOptions, Compacted};
 use crate::values::error::{Error, Result};
@@ -272,6 +274,18 @@ impl SessionHandle {
     #[cfg(feature = "permissions")]
     pub fn permissions(&self) -> Option<crate::agent::permissions::Permissions> {
         self.door.shared.agent()?.permissions.clone()
+    }
+
+    /// Sets the mode of the session's permissions for its next calls, as long as its agent is in memory; `None`: that of
+    /// the agent. Followers of the session receive [`EventKind::ModeChanged`](crate::EventKind::ModeChanged) if it is
+    /// another mode than before. Does nothing where [`Self::permissions`] returns `None`.
+    #[cfg(feature = "permissions")]
+    pub fn set_mode(&self, mode: Option<greenroom_policy::Mode>) {
+        let changed = self.permissions().and_then(|permissions| permissions.set_mode(self.id(), mode));
+        if let Some(mode) = changed {
+            let kind = EventKind::ModeChanged { mode: mode.as_str().to_owned() };
+            self.door.shared.publish(&self.door.deps.bus, kind);
+        }
     }
 
     /// Hands the conversation to another agent of the session's [`Team`](crate::Team), which answers from the

@@ -357,6 +357,11 @@ pub enum EventKind {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         detail: Option<String>,
     },
+    /// The mode of the session's permissions was changed: for its next calls.
+    ModeChanged {
+        /// The mode from now on, such as `ask`.
+        mode: String,
+    },
     /// The provider truncated the context silently.
     OverflowDetected,
     /// A warning for the user.
@@ -434,6 +439,7 @@ impl EventKind {
             Self::QueueUpdate { .. } => EventType::QueueUpdate,
             Self::Fallback { .. } => EventType::Fallback,
             Self::Hook { .. } => EventType::Hook,
+            Self::ModeChanged { .. } => EventType::ModeChanged,
             Self::OverflowDetected => EventType::OverflowDetected,
             Self::Warning { .. } => EventType::Warning,
             Self::SessionRestarted { .. } => EventType::SessionRestarted,
@@ -515,6 +521,8 @@ names! {
         Fallback = "fallback",
         /// See [`EventKind::Hook`].
         Hook = "hook",
+        /// See [`EventKind::ModeChanged`].
+        ModeChanged = "mode_changed",
         /// See [`EventKind::OverflowDetected`].
         OverflowDetected = "overflow_detected",
         /// See [`EventKind::Warning`].

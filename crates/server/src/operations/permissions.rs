@@ -120,7 +120,7 @@ impl SetPermissions {
             added.map_err(|invalid| Refused::Parameters(invalid.to_string()))?;
         }
         if self.mode.is_some() {
-            permissions.set_mode(&self.session_id, self.mode);
+            session.set_mode(self.mode);
         }
         Ok(SessionPermissions::of(Some(&permissions), &self.session_id))
     }

@@ -31,7 +31,7 @@ async fn files_come_from_the_workspace_and_pictures_from_where_the_user_says() {
     let local = local(&root);
     let see = "see @a.txt and (@absent.txt) @../secret.txt @more @none.png";
     std::fs::create_dir(root.join("more")).unwrap();
-    let Whole { text, images, notes } = local.with_files(see, see, true).await.unwrap();
+    let Whole { text, images, notes } = local.with_files(see, see, true).await;
     assert!(text.contains("<file path=\"a.txt\">") && text.contains("second"), "{text}");
     assert_eq!(text.matches("<file path").count(), 1, "{text}");
     assert!(images.is_empty());
@@ -41,15 +41,19 @@ async fn files_come_from_the_workspace_and_pictures_from_where_the_user_says() {
     assert_eq!(named, ["@absent.txt", "@../secret.txt", "@more", "@none.png"]);
     let prompt = format!("see @in.png and @{}", out.display());
     for (is_typed, wanted) in [(true, 2), (false, 1)] {
-        let Whole { text, images, .. } = local.with_files(&prompt, &prompt, is_typed).await.unwrap();
+        let Whole { text, images, .. } = local.with_files(&prompt, &prompt, is_typed).await;
         assert_eq!((text.as_str(), images.len()), (prompt.as_str(), wanted), "typed: {is_typed}");
     }
-    let problem = local.with_files("see @no.png", "see @no.png", true).await.unwrap_err();
-    assert!(problem.contains("no.png: not a PNG"), "{problem}");
     // Something other than a file, such as a pipe without a writer, does not block.
     std::fs::create_dir(root.join("folder.png")).unwrap();
-    let problem = local.with_files("see @folder.png", "see @folder.png", true).await.unwrap_err();
-    assert_eq!(problem, "folder.png is not a file");
+    for (prompt, reason) in [
+        ("see @no.png", "@no.png is sent as text: no.png: not a PNG"),
+        ("see @folder.png", "@folder.png is sent as text: folder.png is not a file"),
+    ] {
+        let Whole { text, images, notes } = local.with_files(prompt, prompt, true).await;
+        assert_eq!((text.as_str(), images.len()), (prompt, 0));
+        assert!(notes.len() == 1 && notes[0].starts_with(reason), "{notes:?}");
+    }
 }
 
 #[tokio::test]

@@ -92,7 +92,7 @@ async fn an_interrupt_waits_for_nothing_and_what_had_not_gone_out_comes_back() {
     assert_eq!(began.elapsed().as_millis(), 0);
     // The two inputs behind it return, and so does their command output.
     for told in ["told with 2", "told with 3"] {
-        let Some(Done::Told(text)) = results.recv().await else { panic!("{told} is lost") };
+        let Some(Done::Told(_, text)) = results.recv().await else { panic!("{told} is lost") };
         assert_eq!(text, told);
     }
     let Some(Done::TakenBack(tickets)) = results.recv().await else { panic!("they are lost") };

@@ -53,6 +53,50 @@ async fn a_chat_is_told_of_a_branch_and_of_the_deletion_of_its_session() {
     assert!(hosted.place.only_session().starts_with("chat-"));
 }
 
+/// The mode belongs to the session: a chat never shows another one than that by which calls are judged.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_chat_is_told_of_a_mode_that_another_one_sets() {
+    if !is_there() {
+        return;
+    }
+    let hosted = Hosted::new(1, 0).await;
+    hosted.start_host();
+    let chat = || {
+        let chat = hosted.command(&["chat", "--session", "a", "--window", "100000"]);
+        let terminal = Terminal::of(&hosted.place, (110, 40), &chat);
+        terminal.until("its mode is shown", |screen| status(screen).contains("· ask"));
+        terminal
+    };
+    let (one, other) = (chat(), chat());
+    other.says("/permissions everything");
+    one.shows("Mode changed elsewhere to everything");
+    one.until("its status line shows it", |screen| status(screen).contains("· everything"));
+    // By a key, and faster than it is answered.
+    one.press("BTab");
+    one.press("BTab");
+    one.until("the mode is the second next", |screen| !status(screen).contains("· everything"));
+    let now = |terminal: &Terminal| {
+        let screen = terminal.screen();
+        status(&screen).to_owned()
+    };
+    let mode = |row: &str| {
+        let modes = ["ask", "accept edits", "read only", "everything"];
+        modes.into_iter().find(|mode| row.contains(&format!("· {mode}"))).unwrap_or_default()
+    };
+    let own = now(&one);
+    other.until("the other shows the same", |screen| mode(status(screen)) == mode(&own));
+    for (terminal, count) in [(&one, 1), (&other, 2)] {
+        let screen = terminal.screen();
+        let told = screen.matches("Mode changed elsewhere").count();
+        assert!(told >= 1 && told <= count, "{screen}");
+    }
+}
+
+/// Returns the status line.
+fn status(screen: &str) -> &str {
+    screen.lines().rev().find(|line| line.contains(" · ")).unwrap_or_default()
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_chat_in_a_pipe_is_told_and_ends_with_its_session() {
     let hosted = Hosted::new(1, 0).await;

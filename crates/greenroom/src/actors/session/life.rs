@@ -21,6 +21,8 @@ pub(super) struct Life {
     is_watched: bool,
     /// Interrupted work must be finished before queued input.
     finishes: bool,
+    /// No earlier actor of this process has worked on the session.
+    is_first: bool,
     /// The reply of the work that was finished as the session was opened, for the caller that asks for it
     /// afterwards.
     finished: Option<oneshot::Receiver<Result<Reply>>>,
@@ -28,9 +30,14 @@ pub(super) struct Life {
 
 impl Life {
     /// Creates the stage of a new actor; `finishes` says whether interrupted work must be finished before
-    /// queued input.
-    pub(super) fn new(finishes: bool) -> Self {
-        Self { finishes, ..Self::default() }
+    /// queued input, and `is_first` whether no earlier actor of this process has worked on the session.
+    pub(super) fn new(finishes: bool, is_first: bool) -> Self {
+        Self { finishes, is_first, ..Self::default() }
+    }
+
+    /// Whether no earlier actor of this process has worked on the session.
+    pub(super) fn is_first(&self) -> bool {
+        self.is_first
     }
 
     /// Whether the actor stops as soon as no work is in progress.

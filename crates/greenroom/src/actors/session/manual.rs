@@ -330,7 +330,7 @@ impl SessionState {
     }
 
     /// Reads the path to an entry, with the messages that are pinned on it.
-    async fn read_path(&self, leaf: Option<EntryId>) -> Result<PinnedPath> {
+    pub(super) async fn read_path(&self, leaf: Option<EntryId>) -> Result<PinnedPath> {
         if leaf.is_none() {
             // A session without entries is not in the store yet.
             return Ok(PinnedPath::default());

@@ -147,7 +147,7 @@ impl SessionState {
             #[cfg(feature = "command-tools")]
             rewinds: Vec::new(),
             span,
-            life: Life::new(finishes),
+            life: Life::new(finishes, before.status.is_none()),
         };
         Ok(match suspended {
             Some(suspended) => state.with_suspended(*suspended),

@@ -392,6 +392,14 @@ impl SessionState {
         }
     }
 
+    /// Continues the run that an earlier process left, if input that waited behind it is about to start: input is
+    /// processed in its order. A sub-agent's run continues with that of its caller.
+    pub(super) async fn finish_before_queue(&mut self) {
+        if self.shared.parent.is_none() && self.inbox.next(&self.log).is_some() {
+            self.finish_interrupted().await;
+        }
+    }
+
     /// Finishes interrupted work and queued input. The reply is that of the last of these runs.
     pub(super) async fn finish(&mut self, reply: ReplyTo<Reply>) {
         let is_interrupted = self.log.head().interrupted.is_some() && !self.runs.is_open();

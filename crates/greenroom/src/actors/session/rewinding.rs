@@ -40,7 +40,7 @@ impl SessionState {
         let (prompt, to, moment) = match rewind.target {
             RewindTarget::Entry(Some(to)) => (None, Some(to), Moment::After(to.0)),
             RewindTarget::Entry(None) => (None, None, Moment::Before(0)),
-            RewindTarget::LastTurn => match self.last_prompt() {
+            RewindTarget::LastTurn => match self.last_prompt().await? {
                 Some((prompt, before)) => (Some(prompt), before, Moment::Before(prompt.0)),
                 None => return Ok(self.rewound(None, None)),
             },
@@ -69,14 +69,16 @@ impl SessionState {
         }
     }
 
-    /// Returns the newest prompt of the conversation, and the entry before it.
-    fn last_prompt(&self) -> Option<(EntryId, Option<EntryId>)> {
+    /// Returns the newest prompt of the conversation, and the entry before it. The model may not see it any more: a
+    /// compaction can replace the prompt of the newest turn, and keep an older one that is pinned.
+    async fn last_prompt(&self) -> Result<Option<(EntryId, Option<EntryId>)>> {
         let is_prompt = |kind: &EntryKind| {
             matches!(kind, EntryKind::Message { message, steer: false, .. }
                 if matches!(**message, Message::User(_)))
         };
-        let prompt = self.log.path().iter().rev().find(|entry| is_prompt(&entry.kind))?;
-        Some((prompt.id, prompt.parent))
+        let whole = self.read_path(self.log.head().leaf).await?.path;
+        let prompt = whole.iter().rev().find(|entry| is_prompt(&entry.kind));
+        Ok(prompt.map(|prompt| (prompt.id, prompt.parent)))
     }
 
     async fn rewind_files(&self, to: Moment, rewind: Rewind) -> Result<Vec<FileRewind>> {

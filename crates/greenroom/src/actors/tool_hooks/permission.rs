@@ -19,6 +19,10 @@ const PARTS_SHOWN: usize = 3;
 /// The longest part that is shown in a question's text, in characters.
 const PART_CHARS_MAX: usize = 200;
 
+/// Why a call does not run whose effect is not the one that was shown.
+const CHANGED: &str =
+    "what was to be approved has changed since the question was asked; look at it and call again";
+
 /// What the permissions decided.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Permitted {
@@ -74,7 +78,7 @@ pub(super) async fn permit(
     }
     let text = text(name, arguments, &asked.parts);
     (approval.why, approval.parts, approval.rules) = (asked.why, asked.parts, asked.offers);
-    let rules = approval.rules.clone();
+    let (rules, shown) = (approval.rules.clone(), approval.preview.clone());
     match questions.ask(Question::approval(text, approval)).await {
         Ok(answer) => {
             let by = answer.by.as_ref().map(|by| format!(" ({by})")).unwrap_or_default();
@@ -93,12 +97,16 @@ pub(super) async fn permit(
             if let Verdict::Deny(reason) = permissions.judge(session, &call) {
                 return Permitted::No(reason);
             }
+            // What it would change may have been changed by somebody else.
+            let mut now = Approval::new(name, arguments.clone());
+            now.set_preview(tool.preview(arguments).await);
+            if now.preview != shown {
+                return Permitted::No(CHANGED.to_owned());
+            }
             let warning = if is_always { permissions.allow_always(session, &rules) } else { None };
             Permitted::Approved { warning }
         }
-        Err(AskError::Changed { .. }) => Permitted::No(
-            "what was to be approved has changed since the question was asked; call it again".to_owned(),
-        ),
+        Err(AskError::Changed { .. }) => Permitted::No(CHANGED.to_owned()),
         Err(error) => Permitted::No(format!("it needs an approval, and none was given: {error}")),
     }
 }

@@ -48,6 +48,7 @@ impl EventKind {
             | Self::Retry { .. }
             | Self::QueueUpdate { .. }
             | Self::Fallback { .. }
+            | Self::ModeChanged { .. }
             | Self::OverflowDetected
             | Self::Warning { .. }
             | Self::SessionRestarted { .. }
