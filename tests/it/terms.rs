@@ -88,7 +88,7 @@ async fn a_typed_prompt_is_finished_with_its_schema_and_its_settings() {
     let settings = || ModelSettings::new().temperature(0.0).seed(7);
     let mut cases = 0;
     for end in [End::Crash, End::Close] {
-        // If it waits, `resume_all` finishes the work before it; opening begins with the waiting work.
+        // If it waits, the work before it is finished first.
         for (waits, by) in [
             (false, By::ResumeAll),
             (false, By::Resume),
@@ -108,7 +108,7 @@ async fn a_typed_prompt_is_finished_with_its_schema_and_its_settings() {
             })
             .await;
 
-            let before = (waits && by == By::ResumeAll).then_some("yes");
+            let before = waits.then_some("yes");
             let script: Vec<&str> = before.into_iter().chain(["Bergen.", BERGEN]).collect();
             let model = says(&script);
             let runtime = start(&model, &store).await;

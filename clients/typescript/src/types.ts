@@ -667,7 +667,7 @@ export interface EntryPage {
 }
 
 /** One event of a session. */
-export type Event = EventRunStart | EventInstructionsChanged | EventStepStart | EventStepEnd | EventMessageStart | EventMessageDelta | EventMessageDiscarded | EventMessageEnd | EventToolStart | EventToolUpdate | EventToolEnd | EventChildStart | EventChildEnd | EventHandOff | EventUsageUpdate | EventRunEnd | EventPrefixChanged | EventCompactionNear | EventCompactionStart | EventCompactionEnd | EventSessionCompacted | EventResultsPruned | EventCompactionUndone | EventInputQueued | EventQuestionAsked | EventQuestionEnded | EventRecorded | EventRetry | EventQueueUpdate | EventFallback | EventHook | EventOverflowDetected | EventWarning | EventSessionRestarted | EventSessionFailed | EventSessionMoved | EventSessionDeleted;
+export type Event = EventRunStart | EventInstructionsChanged | EventStepStart | EventStepEnd | EventMessageStart | EventMessageDelta | EventMessageDiscarded | EventMessageEnd | EventToolStart | EventToolUpdate | EventToolEnd | EventChildStart | EventChildEnd | EventHandOff | EventUsageUpdate | EventRunEnd | EventPrefixChanged | EventCompactionNear | EventCompactionStart | EventCompactionEnd | EventSessionCompacted | EventResultsPruned | EventCompactionUndone | EventInputQueued | EventQuestionAsked | EventQuestionEnded | EventRecorded | EventRetry | EventQueueUpdate | EventFallback | EventHook | EventModeChanged | EventOverflowDetected | EventWarning | EventSessionRestarted | EventSessionFailed | EventSessionMoved | EventSessionDeleted;
 
 /** A sub-agent has ended; there is exactly one end for every start. Durable. */
 export interface EventChildEnd extends EventFields {
@@ -940,6 +940,13 @@ export interface EventMessageEnd extends EventFields {
 /** The model starts to answer. */
 export interface EventMessageStart extends EventFields {
   type: "message_start";
+}
+
+/** The mode of the session's permissions was changed: for its next calls. */
+export interface EventModeChanged extends EventFields {
+  type: "mode_changed";
+  /** The mode from now on, such as `ask`. */
+  mode: string;
 }
 
 /** The provider truncated the context silently. */

@@ -237,6 +237,7 @@ pub mod internal {
     #[cfg(feature = "disk")]
     pub use crate::api::env::data_dir;
     pub use crate::api::sessions::{SessionCounts, SessionsFound};
+    pub use crate::api::spending::check_message;
     pub use crate::events::entry_events::of_entries;
     pub use crate::values::model_info::call_cost;
     #[cfg(feature = "postgres")]

@@ -247,6 +247,8 @@ pub trait Operation: Serialize + DeserializeOwned + JsonSchema + Send + Sync + S
     const TAKES_TIME: bool = false;
     /// Whether its answer waits for something to happen, as long as the client asks for.
     const WAITS: bool = false;
+    /// Whether it is input that counts against the limits on messages of its session's labels.
+    const IS_INPUT: bool = false;
     /// The notification that reports the outcome of its work.
     const OUTCOME: &'static str = "";
     /// The type of its answer.
@@ -263,6 +265,14 @@ pub trait Operation: Serialize + DeserializeOwned + JsonSchema + Send + Sync + S
     /// Its idempotency key.
     fn key(&self) -> Option<&str> {
         None
+    }
+
+    /// Checks its parameters, before anything is created for it.
+    ///
+    /// # Errors
+    /// As [`Self::perform`].
+    fn check(&self) -> Result<(), Refused> {
+        Ok(())
     }
 
     /// The session that it creates.
@@ -299,6 +309,13 @@ pub trait Call: Send + Sync {
     fn creates(&self) -> Option<&str>;
     /// As [`Operation::DELETES`].
     fn deletes(&self) -> bool;
+    /// As [`Operation::IS_INPUT`].
+    fn is_input(&self) -> bool;
+    /// As [`Operation::check`].
+    ///
+    /// # Errors
+    /// As [`Operation::check`].
+    fn check(&self) -> Result<(), Refused>;
     /// Executes the operation.
     fn perform(self: Box<Self>, scope: CallScope) -> Task<Result<Answer<Value, Value>, Refused>>;
 }
@@ -328,6 +345,14 @@ impl<O: Operation> Call for CallOf<O> {
 
     fn deletes(&self) -> bool {
         O::DELETES
+    }
+
+    fn is_input(&self) -> bool {
+        O::IS_INPUT
+    }
+
+    fn check(&self) -> Result<(), Refused> {
+        self.0.check()
     }
 
     fn perform(self: Box<Self>, scope: CallScope) -> Task<Result<Answer<Value, Value>, Refused>> {

@@ -651,7 +651,7 @@ class EntryPage(t.TypedDict):
     """Problems that were found when the store was opened and that remain, a line each."""
 
 
-Event = t.Union["EventRunStart", "EventInstructionsChanged", "EventStepStart", "EventStepEnd", "EventMessageStart", "EventMessageDelta", "EventMessageDiscarded", "EventMessageEnd", "EventToolStart", "EventToolUpdate", "EventToolEnd", "EventChildStart", "EventChildEnd", "EventHandOff", "EventUsageUpdate", "EventRunEnd", "EventPrefixChanged", "EventCompactionNear", "EventCompactionStart", "EventCompactionEnd", "EventSessionCompacted", "EventResultsPruned", "EventCompactionUndone", "EventInputQueued", "EventQuestionAsked", "EventQuestionEnded", "EventRecorded", "EventRetry", "EventQueueUpdate", "EventFallback", "EventHook", "EventOverflowDetected", "EventWarning", "EventSessionRestarted", "EventSessionFailed", "EventSessionMoved", "EventSessionDeleted"]
+Event = t.Union["EventRunStart", "EventInstructionsChanged", "EventStepStart", "EventStepEnd", "EventMessageStart", "EventMessageDelta", "EventMessageDiscarded", "EventMessageEnd", "EventToolStart", "EventToolUpdate", "EventToolEnd", "EventChildStart", "EventChildEnd", "EventHandOff", "EventUsageUpdate", "EventRunEnd", "EventPrefixChanged", "EventCompactionNear", "EventCompactionStart", "EventCompactionEnd", "EventSessionCompacted", "EventResultsPruned", "EventCompactionUndone", "EventInputQueued", "EventQuestionAsked", "EventQuestionEnded", "EventRecorded", "EventRetry", "EventQueueUpdate", "EventFallback", "EventHook", "EventModeChanged", "EventOverflowDetected", "EventWarning", "EventSessionRestarted", "EventSessionFailed", "EventSessionMoved", "EventSessionDeleted"]
 """One event of a session."""
 
 
@@ -2838,6 +2838,15 @@ class EventMessageStart(EventFields):
     """The model starts to answer."""
 
     type: t.Literal["message_start"]
+
+
+class EventModeChanged(EventFields):
+    """The mode of the session's permissions was changed: for its next calls."""
+
+    type: t.Literal["mode_changed"]
+
+    mode: str
+    """The mode from now on, such as `ask`."""
 
 
 class EventOverflowDetected(EventFields):

@@ -115,7 +115,15 @@ fn an_address_that_is_typed_is_kept_and_answers() {
     terminal.types("another");
     terminal.press("Enter");
     terminal.shows("The server's address");
-    terminal.types(&model.url());
+    // Nothing listens there: it is not kept.
+    terminal.types("127.0.0.1:1");
+    terminal.press("Enter");
+    terminal.shows("Nothing was stored");
+    assert!(!place.run(&["config", "get", "provider"]).stdout.contains("mine"));
+    terminal.types("another");
+    terminal.press("Enter");
+    terminal.shows("The server's address");
+    terminal.types(model.url().trim_end_matches("/v1"));
     terminal.press("Enter");
     terminal.shows("own-model");
     terminal.says("say it back");

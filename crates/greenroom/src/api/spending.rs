@@ -60,6 +60,19 @@ impl std::fmt::Debug for SpendingQuery {
     }
 }
 
+/// Checks that a message in a session with this label would not be refused now. Counts nothing.
+///
+/// # Errors
+/// [`Error::LabelLimit`](crate::Error::LabelLimit).
+pub fn check_message(runtime: &Runtime, name: &str, value: &str) -> Result<()> {
+    let accounts = &runtime.deps().accounts;
+    if !accounts.table().counts(name) {
+        return Ok(());
+    }
+    let label = Label { name: name.into(), value: value.into() };
+    accounts.message(&std::sync::Arc::from([label])).map(drop)
+}
+
 impl SpendingQuery {
     pub(crate) fn new(runtime: Runtime) -> Self {
         Self { runtime, label: None, value: None, period: Period::Day, last: 1 }

@@ -7,6 +7,7 @@
 use std::sync::Arc;
 
 use axum::http::StatusCode;
+use greenroom::internal::check_message;
 use greenroom::{Agent, Error, Runtime};
 
 use super::Shared;
@@ -162,7 +163,7 @@ impl Shared {
         let id = call.session_id();
         if let Some(label) = &bearer.within {
             match id {
-                Some(id) if call.creates() == Some(id) => self.claim(id, label, call.access()).await?,
+                Some(id) if call.creates() == Some(id) => self.claim(id, label, call).await?,
                 Some(id) => self.reach(id, label).await?,
                 None if route.reach == Reach::Server => bearer.check_server()?,
                 None => {}
@@ -211,23 +212,28 @@ impl Shared {
         }
     }
 
-    /// As [`Self::reach`], for a session that may be created: a new one gets the label first, if the call opens it.
-    async fn claim(&self, id: &str, label: &Label, access: Access) -> Result<(), Error> {
+    /// As [`Self::reach`], for a session that may be created: a new one gets the label first, if the call opens it. A call
+    /// that would be refused creates none.
+    async fn claim(&self, id: &str, label: &Label, call: &dyn Call) -> Result<(), Refusal> {
         // One at a time, so that no two bearers claim the same id.
         let _claiming = self.claiming.lock().await;
         let is_known = self.runtime.session(id).await.map(|_| ());
         match is_known {
-            Ok(()) => self.reach(id, label).await,
-            Err(Error::NoSession { .. }) if access != Access::Create => Ok(()),
+            Ok(()) => Ok(self.reach(id, label).await?),
+            Err(Error::NoSession { .. }) if call.access() != Access::Create => Ok(()),
             Err(Error::NoSession { .. }) => {
+                call.check()?;
+                if call.is_input() {
+                    check_message(&self.runtime, &label.name, &label.value)?;
+                }
                 let session = self.runtime.join(id, Arc::clone(&self.agent)).await?;
                 if session.state().await?.entries > 0 {
                     // Another program was faster.
-                    return self.reach(id, label).await;
+                    return Ok(self.reach(id, label).await?);
                 }
-                session.set_label(&label.name, &label.value).await
+                Ok(session.set_label(&label.name, &label.value).await?)
             }
-            Err(error) => Err(error),
+            Err(error) => Err(error.into()),
         }
     }
 }

@@ -117,6 +117,7 @@ impl Operation for PromptSession {
     const ROUTE: Option<Route> = Route::prompt(Verb::Post, "/sessions/{session_id}/prompt");
     const TAKES_KEY: bool = true;
     const ACCESS: Access = Access::Create;
+    const IS_INPUT: bool = true;
     const OUTCOME: &'static str = "session/prompt_result";
     type Output = Accepted;
     type Outcome = PromptOutcome;
@@ -129,10 +130,15 @@ impl Operation for PromptSession {
         self.key.as_deref()
     }
 
+    fn check(&self) -> Result<(), Refused> {
+        prompt(String::new(), &self.images)?;
+        Ok(self.settings.check().map_err(Error::from)?)
+    }
+
     async fn perform(self, scope: CallScope) -> Performed<Self> {
+        self.check()?;
         let Self { session_id, text, key, images, settings, output_schema, cost_limit_usd, timeout_s } = self;
         let prompt = prompt(text, &images)?;
-        settings.check().map_err(Error::from)?;
         let mut request = scope.session()?.prompt(prompt).settings(settings);
         if let Some(key) = key {
             request = request.once(key);

@@ -3,8 +3,12 @@
 //! Invariants: a key is not shown, is checked with its provider before it is kept, and is kept only where nobody else
 //! can read it; a choice is written into the user's own configuration, so that the next start asks nothing.
 
+use std::time::Duration;
+
 use anyhow::Result;
+use greenroom::provider::{HttpProvider, Provider as _, ServerOptions};
 use greenroom_chat::choose::{self, Answered, Choice};
+use greenroom_kernel::FailureClass;
 use greenroom_terminal::input::Input;
 use greenroom_terminal::{Interrupts, Screen};
 
@@ -16,6 +20,8 @@ use crate::error;
 
 /// How many models of a server are named.
 const NAMED_MAX: usize = 3;
+/// How long the list of models of a typed address is waited for.
+const ANSWERS_WITHIN: Duration = Duration::from_secs(10);
 
 /// Asks what answers instead, and completes the flags with it. Returns what was typed behind the answer, or `None` if
 /// the user left.
@@ -151,8 +157,18 @@ async fn server(global: &Global, args: &mut ModelArgs, interrupts: &Interrupts) 
     match address.parse::<greenroom::provider::BaseUrl>() {
         // An address may contain a key; only a plain one is kept.
         Ok(url) if !url.has_query() && !address.contains('@') => {
-            keep_server(global, "mine", &address)?;
-            Ok(Done::Chosen(behind))
+            let answering = tokio::select! {
+                biased;
+                () = interrupts.next() => return Ok(Done::Left),
+                answering = answering(&address) => answering,
+            };
+            match answering {
+                Ok(address) => {
+                    keep_server(global, "mine", &address)?;
+                    Ok(Done::Chosen(behind))
+                }
+                Err(reason) => Ok(Done::Back(Some(format!("Error: {reason}. Nothing was stored.")))),
+            }
         }
         Ok(_) => {
             args.server.base_url = Some(address);
@@ -160,6 +176,30 @@ async fn server(global: &Global, args: &mut ModelArgs, interrupts: &Interrupts) 
         }
         Err(error) => Ok(Done::Back(Some(format!("Error: {error}")))),
     }
+}
+
+/// Returns the address at which the server has its models: this one, or that with `/v1`.
+async fn answering(address: &str) -> Result<String, String> {
+    let typed = address.trim_end_matches('/');
+    let longer = format!("{typed}/v1");
+    let tried = if typed.ends_with("/v1") { vec![typed] } else { vec![typed, longer.as_str()] };
+    let mut reasons = Vec::new();
+    for address in tried {
+        let base_url = address.parse::<greenroom::provider::BaseUrl>().map_err(|error| error.to_string())?;
+        let provider = HttpProvider::new(ServerOptions { base_url, ..ServerOptions::default() });
+        let provider = provider.map_err(|error| error.to_string())?;
+        match tokio::time::timeout(ANSWERS_WITHIN, provider.served()).await {
+            Ok(Ok(served)) if served.models.is_empty() => reasons.push(format!("{address} lists no models")),
+            Ok(Ok(_)) => return Ok(address.to_owned()),
+            // It is there, and wants a key.
+            Ok(Err(error)) if error.failure.class == FailureClass::Auth => return Ok(address.to_owned()),
+            Ok(Err(error)) => reasons.push(format!("{address}: {}", error.failure)),
+            Err(_) => {
+                reasons.push(format!("{address} does not answer within {} s", ANSWERS_WITHIN.as_secs()))
+            }
+        }
+    }
+    Err(reasons.join("; "))
 }
 
 /// Writes a server into the user's own configuration, and makes it the provider.

@@ -164,9 +164,14 @@ impl Over<'_> {
                 },
                 (Rule::Text, Some(known)) => self.text(known, value, &key),
                 (Rule::UsersAlone, _) | (_, None) => {
+                    let own_provider = match key.split('.').next() {
+                        Some("provider" | "providers" | "model") => {
+                            "; a file in the current folder can choose one of your providers with `provider: NAME`"
+                        }
+                        Some(_) | None => "",
+                    };
                     let reason = format!(
-                        "only your own file, {}, can set it, or one that you name with --config; a file in the current \
-                         folder can choose one of your providers with `provider: NAME`",
+                        "only your own file, {}, can set it, or one that you name with --config{own_provider}",
                         own_file_shown()
                     );
                     return Err(usage(self.at(&key, &reason)));

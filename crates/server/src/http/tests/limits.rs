@@ -47,7 +47,10 @@ async fn a_tenant_s_limit_of_messages_is_429_with_the_time_to_come_again() {
     for path in ["/v1/sessions/a/prompt", "/v1/sessions/a/steer", "/v1/sessions/b/prompt"] {
         assert_eq!(post(&ada, path, "application/json").await.status(), 200, "{path}");
     }
-    for path in ["/v1/sessions/a/prompt", "/v1/sessions/a/steer", "/v1/sessions/b/follow_up"] {
+    // The last one is of a session that there is not, and then there is still none.
+    for path in
+        ["/v1/sessions/a/prompt", "/v1/sessions/a/steer", "/v1/sessions/b/follow_up", "/v1/sessions/e/prompt"]
+    {
         for accept in ["application/json", "text/event-stream"] {
             let refused = post(&ada, path, accept).await;
             assert_eq!(refused.status(), 429, "{path} {accept}");
@@ -68,6 +71,21 @@ async fn a_tenant_s_limit_of_messages_is_429_with_the_time_to_come_again() {
                 "{problem}"
             );
         }
+    }
+    let sessions = async |token: &str| {
+        let listed = ask(&server, token, Method::GET, "/v1/sessions", "application/json").await;
+        let listed: Value = listed.json().await.unwrap();
+        let ids = listed["sessions"].as_array().unwrap().iter();
+        ids.map(|session| session["id"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(sessions(&ada).await, ["a", "b"]);
+    let url = format!("http://{}/v1/sessions/f/prompt", server.address());
+    for wrong in [
+        json!({ "text": "?", "images": [{ "media_type": "image/png", "data": "?" }] }),
+        json!({ "txt": "?" }),
+    ] {
+        let refused = client().post(&url).bearer_auth(&bob).json(&wrong).send().await.unwrap();
+        assert_eq!((refused.status().as_u16(), sessions(&bob).await), (400, Vec::new()), "{wrong}");
     }
     // Others are not concerned.
     assert_eq!(post(&bob, "/v1/sessions/c/prompt", "application/json").await.status(), 200);
