@@ -17,8 +17,9 @@ mod approval;
 #[cfg(test)]
 mod tests;
 
-/// For how long a question is new, in milliseconds: nobody reads and answers faster.
-const NEW_MS: u64 = 500;
+/// For how long a question is new, in milliseconds: nobody reads and answers faster. Who types a text presses the next
+/// key within this time.
+const MOMENT_MS: u64 = 500;
 /// How many choices are visible at once.
 const CHOICES_SHOWN: usize = 8;
 
@@ -35,6 +36,8 @@ pub(crate) enum AskOutcome {
     AnsweredForEdits(Value),
     /// The user postponed the question.
     Later,
+    /// The user types something else, which belongs to the editor: the question is postponed.
+    Typed(String),
     /// Not a key for a question.
     NotMine,
 }
@@ -136,7 +139,7 @@ impl Ask {
 
     /// Handles a key.
     pub(crate) fn key(&mut self, key: KeyEvent, now_ms: u64) -> AskOutcome {
-        let is_new = now_ms.saturating_sub(self.since_ms) < NEW_MS;
+        let is_new = now_ms.saturating_sub(self.since_ms) < MOMENT_MS;
         self.problem = None;
         if key.code == KeyCode::Esc {
             return AskOutcome::Later;
@@ -169,7 +172,7 @@ impl Ask {
                     AskOutcome::Waits
                 }
             },
-            Form::Approval(form) => form.key(key, is_new).unwrap_or_else(|problem| {
+            Form::Approval(form) => form.key(key, now_ms, is_new).unwrap_or_else(|problem| {
                 self.problem = Some(problem);
                 AskOutcome::Waits
             }),
@@ -183,8 +186,22 @@ impl Ask {
         }
     }
 
-    /// Handles a paste.
-    pub(crate) fn paste(&mut self, text: &str) {
+    /// Returns the answer that was typed a moment ago, once it is certain that nothing follows.
+    pub(crate) fn due(&mut self, now_ms: u64) -> AskOutcome {
+        let Form::Approval(form) = &mut self.form else { return AskOutcome::Waits };
+        form.due(now_ms).unwrap_or(Ok(AskOutcome::Waits)).unwrap_or_else(|problem| {
+            self.problem = Some(problem);
+            AskOutcome::Waits
+        })
+    }
+
+    /// Whether a typed answer waits until it is certain that nothing follows.
+    pub(crate) fn is_held(&self) -> bool {
+        matches!(&self.form, Form::Approval(form) if form.is_held())
+    }
+
+    /// Handles a paste. Returns the text that belongs to the editor.
+    pub(crate) fn paste(&mut self, text: &str) -> Option<String> {
         match &mut self.form {
             Form::Text(editor) | Form::Json(editor) => editor.paste(text),
             Form::Fields { fields, at } => {
@@ -192,9 +209,10 @@ impl Ask {
                     field.editor.paste(text);
                 }
             }
-            Form::Approval(form) => form.paste(text),
+            Form::Approval(form) => return form.paste(text),
             Form::Choice { .. } => {}
         }
+        None
     }
 
     /// Returns the rows that remain when the question has ended. `user` is the name of this user. Of an approval, the
@@ -321,6 +339,12 @@ impl Ask {
         rows.push(indent.and(&hint, Look::DIM).cut(width));
         (rows, cursor)
     }
+}
+
+/// Returns the character that a key types.
+fn typed(key: KeyEvent) -> Option<char> {
+    let is_plain = !key.modifiers.intersects(KeyModifiers::CONTROL | KeyModifiers::ALT);
+    key.code.as_char().filter(|_| is_plain)
 }
 
 /// Handles the keys of a list of choices; returns `None` for other keys.

@@ -330,6 +330,11 @@ impl TerminalChat {
                 }
                 is_urgent = true;
             }
+            self.model.set_now(time::now_ms());
+            for effect in self.model.due() {
+                self.perform(effect);
+                is_urgent = true;
+            }
             if let Some(text) = self.edits.take() {
                 self.edit_outside(text).await?;
                 is_urgent = true;

@@ -285,7 +285,8 @@ impl Model {
 
     /// Whether the frame changes with time alone.
     pub(crate) fn is_moving(&self) -> bool {
-        self.busy_since.is_some() || self.compacting.is_some() || self.working.is_some()
+        let is_held = self.asks.first().is_some_and(Ask::is_held);
+        self.busy_since.is_some() || self.compacting.is_some() || self.working.is_some() || is_held
     }
 
     /// Whether a run is in progress.

@@ -13,12 +13,13 @@ const LATER: u64 = 10_000;
 /// The room of a question.
 const ROOM: usize = 200;
 
+/// Presses keys, and nothing for a moment after the last one.
 fn press(ask: &mut Ask, keys: &[KeyCode]) -> AskOutcome {
     let mut last = AskOutcome::Waits;
     for code in keys {
         last = ask.key(KeyEvent::from(*code), LATER);
     }
-    last
+    if last == AskOutcome::Waits { ask.due(LATER + MOMENT_MS) } else { last }
 }
 
 fn type_in(ask: &mut Ask, text: &str) {
@@ -159,12 +160,16 @@ fn an_approval_is_answered_by_number_arrows_or_words() {
         (&with, &[Char('y')], AskOutcome::Answered(json!("yes"))),
         (&with, &[Char('n')], AskOutcome::Refused(json!("no"))),
         (&with, &[BackTab], AskOutcome::AnsweredForEdits(json!("yes"))),
-        (&with, &[Char('a')], AskOutcome::Waits),
-        (&with, &[Char('9')], AskOutcome::Waits),
+        (&with, &[Char('2'), Enter], AskOutcome::Answered(json!("always"))),
+        (&with, &[Char('y'), Backspace], AskOutcome::Waits),
+        (&with, &[Char('y'), Down, Down, Enter], AskOutcome::Refused(json!("no"))),
+        (&with, &[Char('a')], AskOutcome::Typed("a".to_owned())),
+        (&with, &[Char('9')], AskOutcome::Typed("9".to_owned())),
+        (&with, &[Char('4'), Char(' '), Char('y'), Enter], AskOutcome::Answered(json!({ "no": " y" }))),
         (&with, &[Char('4'), Char('y'), Enter], AskOutcome::Answered(json!({ "no": "y" }))),
         (&with, &[Esc], AskOutcome::Later),
         // The numbers are the same without "always".
-        (&without, &[Char('2')], AskOutcome::Waits),
+        (&without, &[Char('2')], AskOutcome::Typed("2".to_owned())),
         (&without, &[Char('3')], AskOutcome::Refused(json!("no"))),
         (&without, &[Up, Char('x'), Enter], AskOutcome::Answered(json!({ "no": "x" }))),
     ];
@@ -222,10 +227,12 @@ fn in_its_first_moment_no_letter_and_no_enter_approves() {
         let mut ask = ask(&kind);
         ask.appears(1_000);
         ask.layout(60, ROOM);
-        let asked = ask.key(KeyEvent::from(code), 1_499);
+        assert_eq!(ask.key(KeyEvent::from(code), 1_499), AskOutcome::Waits, "{code:?}");
+        let asked = ask.due(1_999);
         assert_eq!(asked != AskOutcome::Waits, is_answer, "{code:?}: {asked:?}");
         if !is_answer {
-            assert_ne!(ask.key(KeyEvent::from(code), 1_500), AskOutcome::Waits, "{code:?}");
+            let pressed = ask.key(KeyEvent::from(code), 2_000);
+            assert!(pressed != AskOutcome::Waits || ask.due(2_500) != AskOutcome::Waits, "{code:?}");
         }
     }
     let mut ask = ask(&kind);

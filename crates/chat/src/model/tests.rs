@@ -10,6 +10,7 @@ use greenroom_kernel::usage::ContextUsage;
 use super::*;
 use crate::commands::Permitting;
 
+mod asked;
 mod typed;
 
 const SIZE: Size = Size { columns: 61, rows: 24 };

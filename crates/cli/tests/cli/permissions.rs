@@ -199,6 +199,30 @@ fn a_chat_asks_before_it_changes_a_file_and_shows_the_change() {
 }
 
 #[test]
+fn a_text_that_is_typed_while_a_call_waits_approves_nothing_and_is_not_lost() {
+    if !is_there() {
+        return;
+    }
+    let model = calling("bash", json!({ "command": "touch oops" }));
+    let place = Place::new();
+    let terminal = chat(&place, &model, &[]);
+    terminal.says("go");
+    terminal.shows("1. Yes");
+    terminal.types("yes, try another");
+    terminal.shows("› yes, try another");
+    let screen = terminal.shows("Ctrl-Q returns to it");
+    assert!(!screen.contains("1. Yes") && !screen.contains("it says"), "{screen}");
+    assert!(!place.work().join("oops").exists());
+    terminal.press("C-q");
+    terminal.shows("1. Yes");
+    terminal.types("1");
+    terminal.shows("it says: (no output)");
+    assert!(place.work().join("oops").exists());
+    // The text is still there.
+    terminal.shows("› yes, try another");
+}
+
+#[test]
 fn shift_tab_changes_the_mode_at_once() {
     if !is_there() {
         return;
