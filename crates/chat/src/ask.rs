@@ -77,6 +77,8 @@ enum Form {
 #[derive(Debug, Clone)]
 pub(crate) struct Ask {
     pub(crate) id: EntryId,
+    /// The call that asks.
+    pub(crate) call_id: String,
     tool: String,
     text: String,
     details: Vec<String>,
@@ -113,6 +115,7 @@ impl Ask {
         };
         Self {
             id,
+            call_id: String::new(),
             tool: tool.to_owned(),
             text: text.to_owned(),
             details: details.map(|details| details.lines().map(str::to_owned).collect()).unwrap_or_default(),
@@ -120,6 +123,46 @@ impl Ask {
             problem: None,
             since_ms: 0,
         }
+    }
+
+    /// Sets the call that asks.
+    pub(crate) fn of_call(mut self, call_id: &str) -> Self {
+        call_id.clone_into(&mut self.call_id);
+        self
+    }
+
+    /// Whether it asks whether a call may run.
+    pub(crate) fn is_approval(&self) -> bool {
+        matches!(self.form, Form::Approval(_))
+    }
+
+    /// Returns the text that was typed for an answer, if the question did not end with it.
+    pub(crate) fn draft(&self, end: Option<&QuestionEnd>) -> String {
+        let text = match &self.form {
+            Form::Text(editor) | Form::Json(editor) => editor.text(),
+            Form::Approval(form) => form.words(),
+            Form::Fields { fields, .. } => {
+                let texts = fields.iter().map(|field| field.editor.text()).filter(|text| !text.is_empty());
+                texts.collect::<Vec<_>>().join("\n")
+            }
+            Form::Choice { .. } => String::new(),
+        };
+        let is_answer = match end {
+            Some(QuestionEnd::Answered(answer)) => {
+                let words = answer.value.get("no").unwrap_or(&answer.value);
+                let is_json =
+                    |text| serde_json::from_str(text).is_ok_and(|value: Value| value == answer.value);
+                match &self.form {
+                    Form::Json(_) => is_json(&text),
+                    Form::Fields { fields, .. } => object_of(fields).is_ok_and(|value| value == answer.value),
+                    Form::Text(_) | Form::Approval(_) | Form::Choice { .. } => {
+                        words.as_str().is_some_and(|words| words.trim() == text.trim())
+                    }
+                }
+            }
+            Some(QuestionEnd::Expired | QuestionEnd::Withdrawn | _) | None => false,
+        };
+        if is_answer { String::new() } else { text }
     }
 
     /// Notes when it appeared.
@@ -409,13 +452,7 @@ fn fill(fields: &mut [Field], at: &mut usize, key: KeyEvent) -> Result<AskOutcom
                 *at += 1;
                 return Ok(AskOutcome::Waits);
             }
-            let mut object = Map::new();
-            for field in fields.iter() {
-                if let Some(value) = value_of(field)? {
-                    object.insert(field.name.clone(), value);
-                }
-            }
-            return Ok(AskOutcome::Answered(Value::Object(object)));
+            return object_of(fields).map(AskOutcome::Answered);
         }
         _ => {
             if let Some(field) = fields.get_mut(*at) {
@@ -424,6 +461,17 @@ fn fill(fields: &mut [Field], at: &mut usize, key: KeyEvent) -> Result<AskOutcom
         }
     }
     Ok(AskOutcome::Waits)
+}
+
+/// Returns the answer that the fields make.
+fn object_of(fields: &[Field]) -> Result<Value, String> {
+    let mut object = Map::new();
+    for field in fields {
+        if let Some(value) = value_of(field)? {
+            object.insert(field.name.clone(), value);
+        }
+    }
+    Ok(Value::Object(object))
 }
 
 /// Converts the text of a field into the field's type.

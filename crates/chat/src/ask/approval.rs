@@ -9,6 +9,7 @@ use greenroom::Approval;
 use greenroom_terminal::approvals;
 use greenroom_terminal::input::{KeyCode, KeyEvent};
 use greenroom_terminal::row::{Look, Row};
+use greenroom_terminal::screen::columns;
 use serde_json::{Value, json};
 
 use super::{AskOutcome, MOMENT_MS, edit, typed};
@@ -22,8 +23,10 @@ const ROWS_MIN: usize = 3;
 /// The maximum number of rows for the user's words.
 const WORDS_ROWS: usize = 4;
 
-/// A longer rule is not named beside the answer, in characters.
+/// A longer rule is not named beside the answer, in columns.
 const RULE_MAX: usize = 40;
+/// What stands before a rule beside the answer.
+const ALWAYS: &str = "Yes, and do not ask again for ";
 
 /// Why a key does nothing in the first moment.
 const NEW: &str = "the question has just appeared; press the key again";
@@ -104,6 +107,11 @@ impl Form {
 
     fn marked(&self) -> Option<Choice> {
         self.choices.get(self.at).copied()
+    }
+
+    /// Returns the user's words.
+    pub(super) fn words(&self) -> String {
+        self.words.text()
     }
 
     /// Whether the call edits a file, which a mode allows.
@@ -278,7 +286,7 @@ impl Form {
         if self.shown.width != width {
             // The rows are others now. What was shown in other rows must be shown again.
             // The answer names a rule that fits beside it.
-            let has_rules = rules_beside(&self.approval).is_none();
+            let has_rules = rules_beside(&self.approval, width).is_none();
             let lines = approvals::lines(&self.text, &self.approval, has_rules);
             let lead =
                 |index: usize| if index == 0 { Row::new("  ? ", Look::WARN) } else { Row::plain("    ") };
@@ -343,8 +351,8 @@ impl Form {
                 }
                 Choice::Yes => "Yes".to_owned(),
                 Choice::Always => {
-                    let rules = rules_beside(&self.approval).unwrap_or("what is listed above");
-                    format!("Yes, and do not ask again for {rules}")
+                    let rules = rules_beside(&self.approval, width).unwrap_or("what is listed above");
+                    format!("{ALWAYS}{rules}")
                 }
                 Choice::No => "No, and stop".to_owned(),
                 Choice::Words => "No, and tell the model what to do instead".to_owned(),
@@ -369,10 +377,11 @@ impl Form {
     }
 }
 
-/// Returns the rule of an approval, if there is only one, and it is short.
-fn rules_beside(approval: &Approval) -> Option<&str> {
+/// Returns the rule of an approval, if there is only one, and it fits beside the answer in this width.
+fn rules_beside(approval: &Approval, width: usize) -> Option<&str> {
+    let room = width.saturating_sub("    2. ".len() + ALWAYS.len()).min(RULE_MAX);
     match &*approval.rules {
-        [rule] if rule.chars().count() <= RULE_MAX => Some(rule),
+        [rule] if columns(rule) <= room => Some(rule),
         _ => None,
     }
 }

@@ -185,6 +185,21 @@ fn an_approval_is_answered_by_number_arrows_or_words() {
 }
 
 #[test]
+fn a_rule_that_does_not_fit_beside_its_answer_is_shown_above() {
+    let rule = "bash(sqlite3 a.db .tables *)";
+    let kind = QuestionKind::Approval { approval: Box::new(approval(&[rule])) };
+    for width in [20, 39, 59, 68, 69, 79] {
+        let (rows, _) = ask(&kind).layout(width, ROOM);
+        let rows: Vec<String> = rows.iter().map(Row::text).collect();
+        let beside = rows.iter().any(|row| row.contains("2. ") && row.trim_end().ends_with(rule));
+        let all: String = rows.concat().split_whitespace().collect();
+        let rule: String = rule.split_whitespace().collect();
+        let (above, is_whole) = (all.contains(&format!("allows{rule}")), all.contains(&rule));
+        assert!(is_whole && beside != above && beside == (width >= 68), "{width}: {rows:#?}");
+    }
+}
+
+#[test]
 fn an_approval_shows_what_would_change() {
     let mut approval = approval(&["write(src/**)"]);
     approval.why = Some("a rule asks for it (ask write(src/**), from --ask)".to_owned());

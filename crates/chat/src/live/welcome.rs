@@ -86,7 +86,8 @@ impl TerminalChat {
         }
         for asked in questions {
             let Question { text, details, kind, .. } = &asked.question;
-            self.model.ask(Ask::new(asked.id, &asked.tool, text, details.as_deref(), kind));
+            let ask = Ask::new(asked.id, &asked.tool, text, details.as_deref(), kind);
+            self.model.ask(ask.of_call(&asked.call_id));
         }
         self.look_for_others();
     }

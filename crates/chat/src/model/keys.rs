@@ -7,7 +7,7 @@ use greenroom_terminal::screen::one_line;
 
 use super::{
     AskOutcome, Branching, COMMANDS, Command, Completion, Edit, Effect, GoingBack, KeyCode, KeyEvent,
-    KeyModifiers, Kind, Look, Model, Pending, Picked, Picker, Purpose, commands,
+    KeyModifiers, Kind, Look, Model, Pending, Picked, Picker, Purpose, YOU_REFUSED, commands,
 };
 use crate::commands::{BranchStart, Permitting};
 use crate::picker::Item;
@@ -84,7 +84,7 @@ impl Model {
         Some(match outcome {
             AskOutcome::Waits => Vec::new(),
             AskOutcome::Refused(value) => {
-                self.has_refused = true;
+                self.refused = Some(YOU_REFUSED.to_owned());
                 vec![Effect::Refuse { id, value }]
             }
             AskOutcome::AnsweredForEdits(value) => {
@@ -460,7 +460,7 @@ impl Model {
 
     /// Whether work is in progress that an interrupt ends.
     fn works_on(&self) -> bool {
-        self.is_busy() || self.compacting.is_some() || self.working.is_some() || !self.pending.is_empty()
+        self.is_working() || !self.pending.is_empty()
     }
 
     /// Leaves the chat. If work is in progress, the user is asked what happens to it.

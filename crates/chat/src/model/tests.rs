@@ -11,6 +11,7 @@ use super::*;
 use crate::commands::Permitting;
 
 mod asked;
+mod shown;
 mod typed;
 
 const SIZE: Size = Size { columns: 61, rows: 24 };

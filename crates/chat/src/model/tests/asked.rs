@@ -1,6 +1,7 @@
 //! What is typed while a question is open: an answer, or a text that is something else.
 
-use greenroom::{Approval, QuestionKind};
+use greenroom::{Approval, Question, QuestionKind};
+use greenroom_kernel::question::{Asker, GivenAnswer, QuestionEnd};
 use serde_json::json;
 
 use super::*;
@@ -15,12 +16,33 @@ fn asking() -> Chat {
     chat.says("hello");
     chat.joins("hello", 1);
     chat.hears(EventKind::RunStart);
+    begins(&mut chat);
     let mut approval = Approval::new("bash", json!({ "command": "touch oops" }));
     approval.rules = vec!["bash(touch *)".to_owned()];
     let kind = QuestionKind::Approval { approval: Box::new(approval) };
-    chat.model.ask(Ask::new(EntryId(4), "bash", "Run `touch oops`?", None, &kind));
+    chat.hears(EventKind::QuestionAsked {
+        entry_id: EntryId(4),
+        call_id: "c".into(),
+        tool: "bash".into(),
+        asker: Asker::Hook,
+        question: Question::text("Run `touch oops`?").of_kind(kind),
+        expires_at_ms: None,
+    });
     chat.region();
     chat
+}
+
+/// The call begins.
+fn begins(chat: &mut Chat) {
+    let arguments = r#"{"command":"touch oops"}"#.into();
+    chat.hears(EventKind::ToolStart { call_id: "c".into(), name: "bash".into(), arguments });
+}
+
+/// The question is answered, by somebody.
+fn ends(chat: &mut Chat, value: Value, by: Option<&str>) {
+    let answer = GivenAnswer::from(value);
+    let answer = by.map_or(answer.clone(), |by| answer.by(by));
+    chat.hears(EventKind::QuestionEnded { question: EntryId(4), end: QuestionEnd::Answered(answer) });
 }
 
 /// Types each text at its time, in milliseconds after the question appeared. Checks what is answered, and what stands in
@@ -115,4 +137,88 @@ fn a_paste_is_no_answer() {
     chat.model.set_now(9_000);
     assert_eq!(chat.model.due(), []);
     assert_eq!(chat.model.editor.text(), "yno\n1");
+}
+
+#[test]
+fn what_was_typed_for_an_answer_is_not_lost_when_the_question_ends_otherwise() {
+    for (typed, value, draft) in [
+        ("4use git", json!("no"), "use git"),
+        ("4use git", json!("yes"), "use git"),
+        ("4use git", json!({ "no": "do not" }), "use git"),
+        // This is the answer.
+        ("4use git", json!({ "no": "use git" }), ""),
+        ("4", json!("no"), ""),
+        ("", json!("no"), ""),
+    ] {
+        let mut chat = asking();
+        chat.types(typed);
+        ends(&mut chat, value.clone(), Some("bob"));
+        assert_eq!(chat.model.editor.text(), draft, "{typed} {value}");
+    }
+    let withdrawn = EventKind::QuestionEnded { question: EntryId(4), end: QuestionEnd::Withdrawn };
+    let mut chat = asking();
+    chat.types("4use git");
+    chat.hears(withdrawn);
+    assert_eq!(chat.model.editor.text(), "use git");
+    // The host dies.
+    let mut chat = asking();
+    chat.types("4use git");
+    chat.model.past_ends();
+    assert_eq!(chat.model.editor.text(), "use git");
+}
+
+#[test]
+fn a_run_that_a_no_ends_says_so_wherever_it_was_answered() {
+    for (by, said) in [
+        (Some("ada"), "Stopped because you answered no in another terminal"),
+        (Some("bob"), "Stopped because bob answered no"),
+        (None, "Stopped because the answer was no"),
+    ] {
+        let mut chat = asking();
+        chat.model.set_user(Some("ada".to_owned()));
+        ends(&mut chat, json!("no"), by);
+        chat.ends(RunOutcome::Aborted);
+        let above = chat.above().join("\n");
+        assert!(above.contains(said) && !above.contains("Interrupted"), "{by:?}: {above}");
+    }
+    let mut chat = asking();
+    chat.model.set_user(Some("ada".to_owned()));
+    chat.model.set_now(5_000);
+    chat.types("3");
+    assert_eq!(chat.press(KeyCode::Enter).len(), 1);
+    ends(&mut chat, json!("no"), Some("ada"));
+    chat.ends(RunOutcome::Aborted);
+    assert!(chat.above().join("\n").contains("Stopped because you answered no; tell"));
+    // A run that went on after a no is interrupted as any other.
+    let mut chat = asking();
+    ends(&mut chat, json!("no"), Some("bob"));
+    let message = said(Role::Assistant, "Then not.");
+    chat.hears(EventKind::MessageEnd { entry_id: EntryId(9), message, queued: None });
+    chat.ends(RunOutcome::Aborted);
+    assert!(chat.above().join("\n").contains("Interrupted"));
+}
+
+#[test]
+fn a_call_that_waits_for_a_person_waits_also_in_a_chat_that_joins_it() {
+    let waits = "? bash touch oops waiting for you";
+    let mut chat = asking();
+    assert!(chat.region().join("\n").contains(waits));
+    // The call is begun again by another host, and waits for the same answer.
+    begins(&mut chat);
+    assert!(chat.region().join("\n").contains(waits), "{:?}", chat.region());
+    // Waiting is no time of the call.
+    chat.model.set_now(61_000);
+    ends(&mut chat, json!("yes"), Some("ada"));
+    chat.model.set_now(63_500);
+    chat.hears(EventKind::ToolEnd {
+        call_id: "c".into(),
+        name: "bash".into(),
+        status: greenroom_kernel::ToolStatus::Ok,
+        duration_ms: 62_000,
+    });
+    let message = serde_json::json!({ "role": "tool", "call_id": "c", "tool_name": "bash", "text": "done" });
+    let message = serde_json::from_value(message).unwrap();
+    chat.hears(EventKind::MessageEnd { entry_id: EntryId(9), message, queued: None });
+    let above = chat.above().join("\n");
+    assert!(above.contains("✓ bash touch oops · 2.5 s"), "{above}");
 }
