@@ -123,6 +123,8 @@ pub struct Opened {
     held_back: Vec<WaitingInput>,
     /// What the list of sessions says of it; `None` if it has no messages.
     summary: Option<Box<SessionSummary>>,
+    /// If it has just been copied: the title and the id of the original.
+    copy_of: Option<(String, String)>,
 }
 
 impl Opened {
@@ -306,7 +308,18 @@ pub async fn open(client: Client, id: &str) -> Result<Opened, ClientError> {
     };
     let summary = if state.entries > 0 { backend.summary().await? } else { None };
     let summary = summary.map(Box::new);
-    Ok(Opened { backend, events, state, past, in_progress, questions, permissions, held_back, summary })
+    Ok(Opened {
+        backend,
+        events,
+        state,
+        past,
+        in_progress,
+        questions,
+        permissions,
+        held_back,
+        summary,
+        copy_of: None,
+    })
 }
 
 impl TerminalChat {
