@@ -356,6 +356,44 @@ fn no_row_of_an_answer_is_lost_when_an_idle_chat_is_resized() {
 }
 
 #[test]
+fn no_row_of_the_editor_or_a_question_is_left_above_when_a_chat_is_made_low_and_high_again() {
+    if !is_there() {
+        return;
+    }
+    let script = Function(|_: &SeenRequest, _: CallInfo| {
+        Answer::call("write", &json!({ "path": "w.txt", "content": "one\ntwo\nthree\n" }))
+    });
+    let (place, model) = (Place::new(), new(script));
+    let terminal = chat(&place, &model, (100, 32), &[]);
+    let rules = |text: &str| text.lines().filter(|line| line.starts_with('─')).count();
+    for number in 0..30 {
+        terminal.types(&format!("typed line {number}"));
+        terminal.press("C-j");
+    }
+    terminal.shows("typed line 29");
+    let typed = |text: &str| text.lines().filter(|line| line.contains("typed line")).count();
+    for low in [8, 10, 12] {
+        terminal.resize(100, low);
+        terminal.until("the editor is low", |screen| typed(screen) + 1 == usize::from(low / 2));
+        terminal.resize(100, 32);
+        terminal.until("the editor is high", |screen| typed(screen) == 11);
+        let all = terminal.all();
+        assert_eq!((typed(&all), rules(&all)), (11, 1), "{low}: {all}");
+    }
+    terminal.press("C-c");
+    terminal.says("go");
+    terminal.shows("4. No, and tell");
+    for _ in 0..3 {
+        terminal.resize(100, 9);
+        terminal.until("the dialog is low", |screen| rules(screen) == 0);
+        terminal.resize(100, 32);
+        terminal.until("the dialog is high", |screen| rules(screen) == 1);
+        let all = terminal.all();
+        assert_eq!((all.matches("waiting for you").count(), rules(&all)), (1, 1), "{all}");
+    }
+}
+
+#[test]
 fn it_says_what_cannot_work_and_keeps_what_was_typed() {
     if !is_there() {
         return;
