@@ -2,8 +2,9 @@
 
 use std::time::{Duration, Instant};
 
+use greenroom_kernel::StopReason;
 use greenroom_simulator::{
-    Answer, ByPurpose, CallInfo, Function, Pace, Script, SeenRequest, SimulatorOptions, Summariser,
+    Answer, ByPurpose, CallInfo, Fault, Function, Pace, Script, SeenRequest, SimulatorOptions, Summariser,
 };
 
 use serde_json::json;
@@ -224,6 +225,57 @@ fn it_compacts_and_undoes_it_and_says_so_in_a_line() {
     terminal.says("/context");
     let screen = terminal.shows("free");
     assert!(screen.contains("tool definitions") && screen.contains("reported by the server"), "{screen}");
+}
+
+#[test]
+fn failed_attempts_of_a_summary_are_seen_and_can_be_interrupted() {
+    if !is_there() {
+        return;
+    }
+    let heard = Function(|request: &SeenRequest, _: CallInfo| {
+        Answer::text(format!("heard {}", request.last_user_text().chars().take(5).collect::<String>()))
+    });
+    let broken = Function(|_: &SeenRequest, _: CallInfo| Answer::fault(Fault::ServerError(500)));
+    let (place, model) = (Place::new(), new_with(heard, broken));
+    let terminal = chat(&place, &model, SIZE, &[]);
+    for number in 1..4 {
+        terminal.pastes(&format!("note{number} {}", "lorem ipsum dolor ".repeat(400)));
+        terminal.press("Enter");
+        terminal.until("it is over", |screen| {
+            screen.contains(&format!("heard note{number}")) && !screen.contains("Esc interrupts")
+        });
+    }
+    terminal.says("/compact --keep 500");
+    let screen = terminal.until("an attempt has failed", |screen| screen.contains("attempt 1 failed"));
+    assert!(screen.contains("compacting") && screen.contains("Esc interrupts"), "{screen}");
+    terminal.press("Escape");
+    terminal.until("it is over", |screen| !screen.contains("attempt") && !screen.contains("compacting "));
+}
+
+#[test]
+fn a_warning_about_an_answer_is_below_it_and_calls_that_did_not_begin_are_named() {
+    if !is_there() {
+        return;
+    }
+    let script = Function(|request: &SeenRequest, _: CallInfo| {
+        if request.last_user_text().contains("call") {
+            let touch = |name: &str| json!({ "command": format!("touch {name}") });
+            return Answer::call("bash", &touch("first")).and_call("bash", &touch("second"));
+        }
+        Answer::text("a short answer").with_finish(StopReason::Length)
+    });
+    let (place, model) = (Place::new(), new(script));
+    let terminal = chat(&place, &model, SIZE, &[]);
+    terminal.says("call");
+    terminal.shows("1. Yes");
+    terminal.press("Escape");
+    terminal.press("Escape");
+    let screen = terminal.shows("Interrupted");
+    assert!(screen.contains("✗ bash touch second · not run"), "{screen}");
+    terminal.says("answer");
+    let screen = terminal.shows("the answer was cut off");
+    let (above, _) = screen.split_once("the answer was cut off").unwrap();
+    assert!(above.contains("a short answer"), "{screen}");
 }
 
 #[test]
