@@ -20,6 +20,8 @@ mod tests;
 /// For how long a question is new, in milliseconds: nobody reads and answers faster. Who types a text presses the next
 /// key within this time.
 const MOMENT_MS: u64 = 500;
+/// After a character that chooses nothing, characters and Enter choose nothing until this pause, in milliseconds.
+const PAUSE_MS: u64 = 1_000;
 /// How many choices are visible at once.
 const CHOICES_SHOWN: usize = 8;
 
@@ -86,6 +88,8 @@ pub(crate) struct Ask {
     problem: Option<String>,
     /// When it appeared, in Unix milliseconds.
     since_ms: u64,
+    /// When a character was typed last that chooses nothing, in Unix milliseconds.
+    stray_ms: Option<u64>,
 }
 
 impl Ask {
@@ -122,6 +126,7 @@ impl Ask {
             form,
             problem: None,
             since_ms: 0,
+            stray_ms: None,
         }
     }
 
@@ -207,14 +212,24 @@ impl Ask {
                     AskOutcome::Waits
                 }
             },
-            Form::Choice { choices, several, at, chosen } => match choose(choices, *several, at, chosen, key)
-            {
-                Some(asked) => asked,
-                None => {
+            Form::Choice { choices, several, at, chosen } => {
+                let types = typed(key).is_some();
+                let stray = self.stray_ms.filter(|_| types || key.code == KeyCode::Enter);
+                let is_stray = stray.is_some_and(|stray| now_ms.saturating_sub(stray) < PAUSE_MS);
+                let asked = match is_stray {
+                    true => None,
+                    false => choose(choices, *several, at, chosen, key),
+                };
+                self.stray_ms = stray.filter(|_| is_stray);
+                asked.unwrap_or_else(|| {
+                    if types {
+                        // What was typed before it was a text, too.
+                        (*at, self.stray_ms) = (None, Some(now_ms));
+                    }
                     self.problem = Some("a number or ↑ ↓ chooses; Esc for something else".to_owned());
                     AskOutcome::Waits
-                }
-            },
+                })
+            }
             Form::Approval(form) => form.key(key, now_ms, is_new).unwrap_or_else(|problem| {
                 self.problem = Some(problem);
                 AskOutcome::Waits

@@ -70,6 +70,24 @@ fn who_types_something_else_chooses_nothing() {
 }
 
 #[test]
+fn a_number_inside_of_a_text_chooses_nothing() {
+    let choices = ["yes", "no"].map(str::to_owned).to_vec();
+    for (several, text) in [(false, "1 more"), (false, "more 1"), (true, "more 1"), (false, "x2")] {
+        let kind = QuestionKind::Choice { choices: choices.clone(), several };
+        let mut ask = ask(&kind);
+        type_in(&mut ask, text);
+        assert_eq!(press(&mut ask, &[KeyCode::Enter]), AskOutcome::Waits, "{text}");
+        // After a pause, or an arrow, a number is meant.
+        let mut later = ask.clone();
+        for code in [KeyCode::Char('2'), KeyCode::Enter] {
+            let asked = later.key(KeyEvent::from(code), LATER + 1_000);
+            assert_eq!(asked != AskOutcome::Waits, code == KeyCode::Enter, "{text}: {asked:?}");
+        }
+        assert_ne!(press(&mut ask, &[KeyCode::Down, KeyCode::Char('2'), KeyCode::Enter]), AskOutcome::Waits);
+    }
+}
+
+#[test]
 fn several_choices_are_ticked() {
     let kind = QuestionKind::Choice { choices: ["a", "b", "c"].map(str::to_owned).to_vec(), several: true };
     let mut ask = ask(&kind);
