@@ -6,7 +6,7 @@
 //! Invariants: everything acknowledged before the call is in the backup, and no session whose deletion was acknowledged
 //! before it. A directory with the name of a backup is a whole one at any moment, the old or the new: a backup is
 //! written beside it, synced, and renamed. An unfinished backup is marked, and is never opened as a store, verified or
-//! restored. Memory does not grow with the store, apart from the list of its segments.
+//! restored. A backup is replaced only by one of the same store. Memory does not grow with the store, apart from the list of its segments.
 
 pub(crate) mod info;
 mod restore;
@@ -20,10 +20,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tokio::sync::{mpsc, oneshot};
 
 use self::target::Target;
-use crate::StoreError;
 use crate::journal::manifest::SegmentState;
 use crate::journal::segments::Segments;
 use crate::writer::{Command, Copied, OPENED_FIRST, OPENED_MAX, Snapshot};
+use crate::{StoreError, identity};
 
 pub use self::info::BackupInfo;
 pub use self::restore::restore_backup;
@@ -110,7 +110,9 @@ impl Job {
 
     fn make(&self) -> Result<BackupInfo, StoreError> {
         let store = self.segments.dir.parent().unwrap_or(Path::new("."));
-        let target = Target::prepare(&self.dir, store, Arc::clone(&self.segments.files))?;
+        let files = Arc::clone(&self.segments.files);
+        let id = identity::ensure(files.as_ref(), &self.segments.dir)?;
+        let target = Target::prepare(&self.dir, store, id, files)?;
         let made = self.copy(&target).and_then(|info| target.finish(&info).map(|()| info));
         if made.is_err() {
             target.discard();

@@ -23,7 +23,7 @@
 //! `memory`, `read_only` and `overlay` (how a store is opened read-only). All journal files are accessed through
 //! [`files`], and `faults` (with the feature `testing`) makes those fail in tests. Beside them: `engine` (the interface
 //! to sessions), `disk` (a store in a directory), `parts` and `bytes` (frames), `loss`, `page`, `heads`, `copy`,
-//! `lock`, `error`, and `cluster` (nodes in memory).
+//! `lock`, `identity` (which store a backup is of), `error`, and `cluster` (nodes in memory).
 
 #[cfg(any(test, feature = "testing"))]
 pub mod faults;
@@ -42,6 +42,8 @@ mod disk;
 mod engine;
 mod error;
 mod heads;
+#[cfg(feature = "disk")]
+mod identity;
 #[cfg(feature = "disk")]
 mod index;
 #[cfg(feature = "disk")]
@@ -503,7 +505,8 @@ impl Store {
     }
 
     /// Backs the store up to a directory, while it is used: everything acknowledged before the call is in the backup.
-    /// The directory is created, or replaced if it has a backup of this store; at any moment it holds a whole backup or
+    /// The directory is created, or replaced if it has a backup of this store, which has the same id wherever the store
+    /// is; at any moment it holds a whole backup or
     /// nothing. `made_at_ms` is the time, in Unix milliseconds.
     ///
     /// A backup is a store without an index: [`restore_backup`] copies it, and [`verify_backup`] reads all of it.

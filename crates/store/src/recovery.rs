@@ -34,7 +34,7 @@ use crate::journal::{BadRange, Frame, SEGMENT_HEADER_BYTES, Scan, SegmentHeader,
 use crate::lock::DirectoryLock;
 use crate::record::StoredRecord;
 use crate::writer::{Active, EraseAgain, Mover, Tail, Writer, open_active};
-use crate::{StoreOptions, reader};
+use crate::{StoreOptions, identity, reader};
 
 /// While the journal is read, staged index changes of this many bytes are moved to sled.
 const STAGED_BYTES_MAX: usize = 8 << 20;
@@ -162,6 +162,12 @@ pub(crate) fn recover(
     // A segment that was just begun has no list.
     let listed_end = listed_end.min(active.end);
     let Recovery { segments, manifest, notices, .. } = recovery;
+    if !options.is_read_only
+        && let Err(error) = identity::ensure(segments.files.as_ref(), &segments.dir)
+    {
+        // A full disk must not keep the store from being opened; the first backup tries again.
+        tracing::warn!(%error, "the store has no id yet");
+    }
     let unknown = Arc::new(Mutex::new(manifest.unknown.clone()));
     let mut writer = Writer {
         segments,

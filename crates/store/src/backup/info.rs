@@ -21,6 +21,8 @@ const FORMAT: u64 = 1;
 pub struct BackupInfo {
     /// The version of Greenroom that made it.
     pub version: String,
+    /// The random id of the store; `None` if an earlier version made the backup.
+    pub store_id: Option<String>,
     /// The directory of the store, as an absolute path.
     pub store: String,
     /// When it was made, in Unix milliseconds.
@@ -62,6 +64,7 @@ impl BackupInfo {
         let read = || {
             Some(Self {
                 version: text("greenroom")?,
+                store_id: text("store_id"),
                 store: text("store")?,
                 made_at_ms: number("made_at_ms")?,
                 sessions: number("sessions")?,
@@ -81,6 +84,7 @@ impl BackupInfo {
         let value = json!({
             "format": FORMAT,
             "greenroom": self.version,
+            "store_id": self.store_id,
             "store": self.store,
             "made_at_ms": self.made_at_ms,
             "sessions": self.sessions,

@@ -17,6 +17,7 @@ use super::info::{self, BackupInfo};
 use super::{Progress, length};
 use crate::error::StoreError;
 use crate::files::{Files, OpenMode, read_at, write_all_at};
+use crate::identity;
 use crate::journal::manifest::{Manifest, SegmentState};
 use crate::journal::segments::{Segments, journal_dir};
 use crate::journal::sessions::SegmentSessions;
@@ -41,6 +42,8 @@ pub(super) struct Target {
     partial: PathBuf,
     /// The store's directory.
     store: PathBuf,
+    /// The store's id.
+    id: String,
     /// The list of the segments in the backup before.
     before: Option<Manifest>,
     /// Locks the directory against another backup at the same time.
@@ -49,7 +52,12 @@ pub(super) struct Target {
 
 impl Target {
     /// Checks the directory, and creates the one beside it.
-    pub(super) fn prepare(dir: &Path, store: &Path, files: Arc<dyn Files>) -> Result<Self, StoreError> {
+    pub(super) fn prepare(
+        dir: &Path,
+        store: &Path,
+        id: String,
+        files: Arc<dyn Files>,
+    ) -> Result<Self, StoreError> {
         let store = fs::canonicalize(store).map_err(|error| StoreError::io("find", store, error))?;
         let dir = real_path(dir)?;
         if dir.starts_with(&store) || store.starts_with(&dir) {
@@ -57,10 +65,10 @@ impl Target {
                 format!("lies in the store {}, or the store in it; name another directory", store.display());
             return Err(StoreError::unusable(&dir, reason));
         }
-        let before = before(files.as_ref(), &dir, &store)?;
+        let before = before(files.as_ref(), &dir, &store, &id)?;
         let partial = beside(&dir, ".partial");
         let lock = make_partial(&partial)?;
-        let target = Self { files, dir, partial, store, before, _lock: lock };
+        let target = Self { files, dir, partial, store, id, before, _lock: lock };
         let journal = target.journal();
         let made = make_dir(&journal).map_err(|error| StoreError::io("create", &journal, error));
         if made.is_err() {
@@ -132,8 +140,10 @@ impl Target {
     pub(super) fn list(&self, snapshot: &Snapshot, made_at_ms: u64) -> Result<BackupInfo, StoreError> {
         let Snapshot { manifest, chain, sessions, entries, .. } = snapshot;
         manifest.store(self.files.as_ref(), &self.journal())?;
+        identity::store(self.files.as_ref(), &self.journal(), &self.id)?;
         Ok(BackupInfo {
             version: env!("CARGO_PKG_VERSION").to_owned(),
+            store_id: Some(self.id.clone()),
             store: self.store.display().to_string(),
             made_at_ms,
             sessions: *sessions,
@@ -198,7 +208,7 @@ pub(super) fn real_path(dir: &Path) -> Result<PathBuf, StoreError> {
 }
 
 /// Returns the list of the segments of the backup that the directory holds; `None` if it does not exist or is empty.
-fn before(files: &dyn Files, dir: &Path, store: &Path) -> Result<Option<Manifest>, StoreError> {
+fn before(files: &dyn Files, dir: &Path, store: &Path, id: &str) -> Result<Option<Manifest>, StoreError> {
     if is_empty(dir)? {
         return Ok(None);
     }
@@ -207,8 +217,17 @@ fn before(files: &dyn Files, dir: &Path, store: &Path) -> Result<Option<Manifest
         Some(info) if !is_unfinished(dir) => info,
         Some(_) | None => return Err(StoreError::unusable(dir, foreign)),
     };
-    if info.store != store.display().to_string() {
-        let reason = format!("is a backup of the store in {}; name another directory", info.store);
+    let is_in_place = info.store == store.display().to_string();
+    // Earlier versions knew a store only by its path.
+    if !info.store_id.as_ref().map_or(is_in_place, |of| of == id) {
+        let reason = match is_in_place {
+            true => format!(
+                "is a backup of another store that was in {} before this one; restore it if that store was lost, \
+                 otherwise name another directory",
+                info.store
+            ),
+            false => format!("is a backup of the store in {}; name another directory", info.store),
+        };
         return Err(StoreError::unusable(dir, reason));
     }
     if dir.join("lock").exists() {

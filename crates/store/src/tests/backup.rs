@@ -63,6 +63,18 @@ fn files(dir: &Path) -> BTreeMap<String, Vec<u8>> {
     found
 }
 
+/// Changes what a backup says of itself.
+fn change_info(backup: &Path, change: impl FnOnce(&mut serde_json::Value)) {
+    let path = backup.join("backup.json");
+    let mut info = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    change(&mut info);
+    std::fs::write(path, info.to_string()).unwrap();
+}
+
+fn real(dir: &Path) -> String {
+    dir.canonicalize().unwrap().display().to_string()
+}
+
 /// Appends `count` entries to each of these sessions, in turns.
 fn fill(store: &Store, sessions: &[&str], count: u64) {
     for _ in 0..count {
@@ -104,6 +116,77 @@ fn a_backup_is_a_store_of_its_own() {
     drop(other);
     let used = back_up(&store, &backup).unwrap_err().to_string();
     assert!(used.contains("was used as a store"), "{used}");
+}
+
+/// A backup is known by the id of its store, and without one, as earlier versions made it, by the path.
+#[test]
+fn a_backup_is_replaced_only_by_one_of_the_same_store() {
+    // What happens to the store after its backup, and whether the next one replaces it.
+    type Step = fn(&Path, &Path);
+    let lose: Step = |home, _| std::fs::remove_dir_all(home).unwrap();
+    let restore: Step = |home, backup| {
+        std::fs::remove_dir_all(home).unwrap();
+        restore_backup(backup, home, &Progress::default()).unwrap();
+    };
+    let copy_by_hand: Step = |home, backup| {
+        std::fs::remove_dir_all(home).unwrap();
+        copy_dir(&backup.join("journal"), &home.join("journal"));
+    };
+    let move_away: Step = |home, backup| {
+        std::fs::rename(home, home.with_extension("moved")).unwrap();
+        std::os::unix::fs::symlink(home.with_extension("moved"), home).unwrap();
+        assert_ne!(real(home), home.display().to_string());
+        verified(backup);
+    };
+    let lose_index: Step = |home, _| std::fs::remove_dir_all(home.join("index")).unwrap();
+    // A store of an earlier version has no id.
+    let make_older: Step = |home, backup| {
+        std::fs::remove_file(home.join("journal/id")).unwrap();
+        change_info(backup, |info| drop(info.as_object_mut().unwrap().remove("store_id")));
+    };
+    let make_older_and_move: Step = |home, backup| {
+        std::fs::remove_file(home.join("journal/id")).unwrap();
+        let of = |info: &mut serde_json::Value| {
+            info["store"] = "/elsewhere".into();
+            info.as_object_mut().unwrap().remove("store_id");
+        };
+        change_info(backup, of);
+    };
+    for (name, step, is_replaced) in [
+        ("unchanged", (|_, _| {}) as Step, true),
+        ("lost", lose, false),
+        ("restored", restore, true),
+        ("copied by hand", copy_by_hand, true),
+        ("moved", move_away, true),
+        ("without its index", lose_index, true),
+        ("of an earlier version", make_older, true),
+        ("of an earlier version, moved", make_older_and_move, false),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let (home, backup) = (dir.path().join("store"), dir.path().join("backup"));
+        let store = open(&home);
+        fill(&store, &["a"], 20);
+        back_up(&store, &backup).unwrap();
+        wait(store.close()).unwrap();
+        step(&home, &backup);
+        let before = files(&backup);
+        let store = open(&home);
+        match back_up(&store, &backup) {
+            Ok(info) => {
+                assert!(is_replaced, "{name}");
+                assert_eq!(info.entries, 20, "{name}");
+                assert_eq!(verified(&backup), info, "{name}");
+            }
+            Err(error) => {
+                assert!(!is_replaced && matches!(error, StoreError::Backup { .. }), "{name}: {error}");
+                assert_eq!(files(&backup), before, "{name}");
+            }
+        }
+        // From now on both have the id.
+        if is_replaced {
+            back_up(&store, &backup).unwrap();
+        }
+    }
 }
 
 /// The number of entries is counted with each change, and found again if an earlier version wrote the index.
@@ -171,6 +254,8 @@ fn directories_that_cannot_be_used_are_refused() {
     let other = open(&at("other"));
     fill(&store, &["a"], 9);
     back_up(&other, &at("of_other")).unwrap();
+    back_up(&other, &at("of_earlier")).unwrap();
+    change_info(&at("of_earlier"), |info| info["store"] = real(&at("store")).into());
     std::fs::create_dir(at("folder")).unwrap();
     std::fs::write(at("folder/note"), "mine").unwrap();
     std::fs::write(at("file"), "mine").unwrap();
@@ -187,6 +272,7 @@ fn directories_that_cannot_be_used_are_refused() {
         ("file", "is not a directory; name another one"),
         ("none/backup", "does not exist; create that first"),
         ("of_other", "is a backup of the store in"),
+        ("of_earlier", "is a backup of another store that was in"),
         ("blocked", "exists and is no unfinished backup"),
     ] {
         let error = back_up(&store, &at(name)).unwrap_err();
