@@ -22,7 +22,7 @@ use serde_json::{Map, Value};
 const LIST: &str = "`greenroom sessions` lists them";
 
 /// Advice if a session is damaged.
-const DAMAGED: &str = "`greenroom show` prints what is intact, `greenroom store check` lists what is lost, and `greenroom \
+pub(crate) const DAMAGED: &str = "`greenroom show` prints what is intact, `greenroom store check` lists what is lost, and `greenroom \
                        store accept-loss` lets the session continue without it";
 
 /// Advice if a run waits for an answer.

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use greenroom_kernel::EntryId;
 
 use crate::engine::Owner;
+use crate::loss::StoreDamage;
 
 /// Why a store operation failed. If a whole group fails, each of its callers gets a clone.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -163,6 +164,15 @@ pub enum StoreError {
         /// The number of the damaged segment.
         segment: u64,
     },
+    /// The store is damaged, so it was not backed up. A backup that was there before is unchanged.
+    #[error(
+        "the store is damaged ({damage}), so it was not backed up, and an earlier backup is unchanged; --damaged backs it \
+         up all the same"
+    )]
+    DamagedStore {
+        /// What is damaged.
+        damage: Box<StoreDamage>,
+    },
     /// A directory cannot be used for this: as the target of a backup, as a backup, or as the target of a restored one.
     #[error("{} {reason}", dir.display())]
     Backup {
@@ -274,6 +284,7 @@ impl StoreError {
             | Self::Index { .. }
             | Self::UnknownLoss { .. }
             | Self::Backup { .. }
+            | Self::DamagedStore { .. }
             | Self::SetBack { .. }
             | Self::Unsuitable { .. }
             | Self::Cancelled

@@ -15,7 +15,7 @@ mod rows;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -43,6 +43,17 @@ const LOCK_PAUSE: Duration = Duration::from_millis(5);
 /// A key and its new value; `None` removes the key.
 pub(crate) type Change = (Vec<u8>, Option<Vec<u8>>);
 type Pair = (Vec<u8>, Vec<u8>);
+
+/// What the rows of all sessions amount to.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct RowsSummary {
+    /// The number of sessions.
+    pub(crate) count: u64,
+    /// The sum that the checkpoint must have.
+    pub(crate) sum: u64,
+    /// The sessions that lost entries, which nobody has accepted.
+    pub(crate) quarantined: BTreeSet<String>,
+}
 
 /// Changes by key.
 type Table = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
@@ -359,20 +370,24 @@ impl Index {
         Ok((rows, sum))
     }
 
-    /// Returns the number of sessions, and the sum of their rows. The heads are not read.
+    /// Summarises the rows of all sessions. The heads are not read, except those that were ever damaged.
     ///
     /// # Errors
     /// If a row cannot be read: it is truncated, or of a later version.
-    pub(crate) fn count_and_sum(&self) -> Result<(u64, u64), StoreError> {
-        let (mut count, mut sum) = (0, 0_u64);
+    pub(crate) fn summary(&self) -> Result<RowsSummary, StoreError> {
+        let mut summary = RowsSummary::default();
         for (key, value) in self.range(b"h", b"i")? {
-            let Some((session, _)) = key::split(&key).filter(|_| Row::is_known(&value)) else {
+            let (Some((session, _)), Some(is_quarantined)) = (key::split(&key), Row::is_quarantined(&value))
+            else {
                 return Err(index_error("a session's row does not decode"));
             };
-            sum = sum.wrapping_add(row_sum(session, &value));
-            count += 1;
+            summary.sum = summary.sum.wrapping_add(row_sum(session, &value));
+            summary.count += 1;
+            if is_quarantined {
+                summary.quarantined.insert(session.to_owned());
+            }
         }
-        Ok((count, sum))
+        Ok(summary)
     }
 
     /// Returns the heads of the sessions after `after`, ordered by id: at most `limit`; fewer mean that no

@@ -131,6 +131,7 @@ pub(crate) fn recover(
     let mut indexer = match trusted {
         Some(trusted) if !recovery.is_shifted(&opened, &trusted) => {
             let mut indexer = Indexer::new(Arc::clone(&index), trusted.checkpoint, trusted.segments);
+            indexer.quarantined.lock().clone_from(&trusted.quarantined);
             indexer.count_entries()?;
             recovery.find_losses_by_index(&mut indexer)?;
             recovery.replay(&mut indexer, Some(trusted.checkpoint), &opened)?;

@@ -15,12 +15,16 @@ use std::sync::Arc;
 
 use super::info::{self, BackupInfo};
 use super::{Progress, length};
+use crate::bytes::to_usize;
 use crate::error::StoreError;
 use crate::files::{Files, OpenMode, read_at, write_all_at};
 use crate::identity;
-use crate::journal::manifest::{Manifest, SegmentState};
+use crate::journal::manifest::{Listed, Manifest, SegmentState};
 use crate::journal::segments::{Segments, journal_dir};
 use crate::journal::sessions::SegmentSessions;
+use crate::journal::stream::FrameStream;
+use crate::journal::{SEGMENT_HEADER_BYTES, SegmentHeader, first_chain};
+use crate::loss::StoreDamage;
 use crate::writer::{OpenedFile, OpenedSegment, Snapshot};
 
 /// The file that marks an unfinished backup.
@@ -81,25 +85,57 @@ impl Target {
         journal_dir(&self.partial)
     }
 
-    /// Takes a segment with the files beside it.
-    pub(super) fn take(&self, segment: &OpenedSegment, progress: &Progress) -> Result<(), StoreError> {
+    /// Takes a segment with the files beside it. Returns whether it is whole as far as is known: one of the backup before
+    /// is not read again, because that backup has the same file.
+    pub(super) fn take(&self, segment: &OpenedSegment, progress: &Progress) -> Result<bool, StoreError> {
         let OpenedSegment { listed, files } = segment;
         let was_before = self.before.as_ref().is_some_and(|before| before.get(listed.id) == Some(listed));
+        let mut is_of_before = false;
         for file in files {
             progress.check()?;
             let name = file.path.file_name().unwrap_or_default();
             let to = self.journal().join(name);
             let is_fixed = !matches!(listed.state, SegmentState::Active { .. });
             let earlier = was_before.then(|| journal_dir(&self.dir).join(name));
-            let is_linked = is_fixed
-                && (earlier.is_some_and(|earlier| link(&earlier, &to, file.length))
-                    || link(&file.path, &to, file.length));
+            let is_earlier = is_fixed && earlier.is_some_and(|earlier| link(&earlier, &to, file.length));
+            if name == OsStr::new(&Segments::name(listed.id)) {
+                is_of_before = is_earlier;
+            }
+            let is_linked = is_earlier || is_fixed && link(&file.path, &to, file.length);
             if !is_linked {
                 self.copy(file, &to, progress)?;
             }
         }
+        let is_whole = is_of_before || self.is_whole(listed, progress)?;
         progress.add(length(listed.state));
-        Ok(())
+        Ok(is_whole)
+    }
+
+    /// Whether a segment that was taken has the frames that the list says. What the store knew to be damaged or lost is
+    /// not compared.
+    fn is_whole(&self, listed: &Listed, progress: &Progress) -> Result<bool, StoreError> {
+        let (end, sealed) = match listed.state {
+            SegmentState::Active { floor } => (floor, None),
+            SegmentState::Sealed { length, frames, digest } => (length, Some((frames, digest))),
+            SegmentState::Abandoned { .. } | SegmentState::Lost => return Ok(true),
+        };
+        let path = self.journal().join(Segments::name(listed.id));
+        let read = |error| StoreError::io("read", &path, error);
+        let file = self.files.open(&path, OpenMode::Read).map_err(read)?;
+        let header = read_at(file.as_ref(), 0, to_usize(SEGMENT_HEADER_BYTES)).map_err(read)?;
+        if SegmentHeader::decode(&header)? != Some(listed.header()) {
+            return Ok(false);
+        }
+        let mut stream = FrameStream::new(file.as_ref(), listed.seed, end);
+        let (mut chain, mut frames, mut at) = (first_chain(listed.id, listed.seed), 0, SEGMENT_HEADER_BYTES);
+        while let Some(parsed) = stream.next().map_err(read)? {
+            progress.check()?;
+            if parsed.chain != chain {
+                return Ok(false);
+            }
+            (chain, frames, at) = (parsed.next_chain, frames + 1, parsed.frame.end());
+        }
+        Ok(at == end && sealed.is_none_or(|sealed| sealed == (frames, chain)))
     }
 
     fn copy(&self, file: &OpenedFile, to: &Path, progress: &Progress) -> Result<(), StoreError> {
@@ -137,7 +173,12 @@ impl Target {
     }
 
     /// Writes the list of the segments, and returns what the backup holds.
-    pub(super) fn list(&self, snapshot: &Snapshot, made_at_ms: u64) -> Result<BackupInfo, StoreError> {
+    pub(super) fn list(
+        &self,
+        snapshot: &Snapshot,
+        made_at_ms: u64,
+        damage: StoreDamage,
+    ) -> Result<BackupInfo, StoreError> {
         let Snapshot { manifest, chain, sessions, entries, .. } = snapshot;
         manifest.store(self.files.as_ref(), &self.journal())?;
         identity::store(self.files.as_ref(), &self.journal(), &self.id)?;
@@ -145,6 +186,7 @@ impl Target {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             store_id: Some(self.id.clone()),
             store: self.store.display().to_string(),
+            damage,
             made_at_ms,
             sessions: *sessions,
             entries: *entries,

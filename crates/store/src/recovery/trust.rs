@@ -3,12 +3,12 @@
 //! Invariants: an index is used only if it agrees with itself and with the list of segments. If it is not
 //! used, a notice says why, unless it was empty.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::Recovery;
 use crate::error::{Notice, StoreError};
-use crate::index::{Checkpoint, Index, SegmentRow};
+use crate::index::{Checkpoint, Index, RowsSummary, SegmentRow};
 use crate::journal::SEGMENT_HEADER_BYTES;
 use crate::journal::manifest::SegmentState;
 
@@ -17,6 +17,8 @@ use crate::journal::manifest::SegmentState;
 pub(super) struct TrustedIndex {
     pub(super) checkpoint: Checkpoint,
     pub(super) segments: BTreeMap<u64, SegmentRow>,
+    /// The sessions that lost entries, which nobody has accepted.
+    pub(super) quarantined: BTreeSet<String>,
 }
 
 impl Recovery<'_> {
@@ -92,7 +94,7 @@ impl Recovery<'_> {
         let text = |error: StoreError| error.to_string();
         // The sum shows whether the rows are those that were written; their content is read when it is
         // needed.
-        let (rows, sum) = index.count_and_sum().map_err(text)?;
+        let RowsSummary { count: rows, sum, quarantined } = index.summary().map_err(text)?;
         let Some(checkpoint) = index.checkpoint().map_err(text)? else {
             return Err(if rows == 0 { String::new() } else { "it has no checkpoint".to_owned() });
         };
@@ -121,6 +123,6 @@ impl Recovery<'_> {
                 return Err(format!("it does not fit segment {}", listed.id));
             }
         }
-        Ok(TrustedIndex { checkpoint, segments })
+        Ok(TrustedIndex { checkpoint, segments, quarantined })
     }
 }

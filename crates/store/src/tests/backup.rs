@@ -12,7 +12,10 @@ use parking_lot::{Condvar, Mutex};
 use super::world::{append, batch, copy_dir, keyed, texts, wait};
 use crate::faults::{EIO, ENOSPC, Fault, FaultyFiles, Random};
 use crate::files::RealFiles;
-use crate::{BackupInfo, Progress, Store, StoreError, StoreOptions, restore_backup, verify_backup};
+use crate::journal::segments::Segments;
+use crate::{
+    BackupInfo, Progress, Store, StoreDamage, StoreError, StoreOptions, restore_backup, verify_backup,
+};
 
 fn options(dir: &Path) -> StoreOptions {
     StoreOptions { segment_bytes: 2_000, reserve_bytes: 0, ..StoreOptions::new(dir) }
@@ -187,6 +190,135 @@ fn a_backup_is_replaced_only_by_one_of_the_same_store() {
             back_up(&store, &backup).unwrap();
         }
     }
+}
+
+/// Returns the number of the segment that holds this text.
+fn holding(home: &Path, text: &str) -> u64 {
+    let found = files(&home.join("journal")).into_iter().find_map(|(name, bytes)| {
+        let id = Segments::id_of(&name)?;
+        bytes.windows(text.len()).any(|found| found == text.as_bytes()).then_some(id)
+    });
+    found.unwrap()
+}
+
+/// Damages this text of the store, and not of a backup that has the same file.
+fn damage_text(home: &Path, text: &str) {
+    let path = home.join("journal").join(Segments::name(holding(home, text)));
+    let mut bytes = std::fs::read(&path).unwrap();
+    let at = bytes.windows(text.len()).position(|found| found == text.as_bytes()).unwrap();
+    bytes[at] ^= 1;
+    std::fs::remove_file(&path).unwrap();
+    std::fs::write(path, bytes).unwrap();
+}
+
+/// The last backup of a store without damage stays until the losses are accepted, or the caller wants a damaged one.
+#[test]
+fn a_damaged_store_replaces_no_backup() {
+    type Step = fn(&Path);
+    let nothing: Step = |_| {};
+    let lose_segment: Step = |home| {
+        let segment = home.join("journal").join(Segments::name(holding(home, "a 5 ")));
+        std::fs::remove_dir_all(home.join("index")).unwrap();
+        std::fs::remove_file(segment.with_extension("sessions")).unwrap();
+        std::fs::remove_file(segment).unwrap();
+    };
+    let [old, sealed, newest]: [Step; 3] = [
+        |home| damage_text(home, "a 5 "),
+        |home| damage_text(home, "before"),
+        |home| damage_text(home, "newest"),
+    ];
+    // What is damaged since the first backup, while the store is open or closed; the sessions that are then known to be
+    // damaged, and a text in the damaged segment.
+    for (name, is_open, step, sessions, segment) in [
+        ("nothing", false, nothing, &[][..], None),
+        ("what the backup before has whole", false, old, &[], None),
+        ("the newest entry", false, newest, &["b"], None),
+        ("a segment, and the index", false, lose_segment, &["a", "b"], Some("a 5 ")),
+        ("the newest entry, found by the backup", true, newest, &[], Some("newest")),
+        ("a sealed entry, found by the backup", true, sealed, &[], Some("before")),
+        ("a sealed entry, after a start", false, sealed, &[], Some("before")),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let (home, backup) = (dir.path().join("store"), dir.path().join("backup"));
+        let mut store = open(&home);
+        fill(&store, &["a", "b"], 20);
+        back_up(&store, &backup).unwrap();
+        let before = files(&backup);
+        append(&store, "b", batch(20, &["before"])).unwrap();
+        fill(&store, &["a"], 20);
+        append(&store, "b", batch(21, &["newest"])).unwrap();
+        let expected = StoreDamage {
+            sessions: own(sessions),
+            segments: segment.map(|text| holding(&home, text)).into_iter().collect(),
+        };
+        if is_open {
+            step(&home);
+        } else {
+            wait(store.close()).unwrap();
+            step(&home);
+            drop(open(&home));
+            // Not only the first opening knows of it.
+            store = open(&home);
+        }
+        assert_eq!(store.quarantined(), expected.sessions, "{name}");
+        for _ in 0..2 {
+            match back_up(&store, &backup) {
+                Ok(_) => assert!(expected.is_none() && verified(&backup).damage.is_none(), "{name}"),
+                Err(StoreError::DamagedStore { damage }) => {
+                    assert_eq!(*damage, expected, "{name}");
+                    assert_eq!(files(&backup), before, "{name}");
+                    assert!(!backup.with_extension("partial").exists(), "{name}");
+                }
+                Err(error) => panic!("{name}: {error}"),
+            }
+        }
+        let info = wait(store.backup_damaged(&backup, 2_000, &Arc::default())).unwrap();
+        assert_eq!((info.made_at_ms, info.damage), (2_000, expected.clone()), "{name}");
+        let found = verify_backup(&backup, &Progress::default()).unwrap();
+        let is_whole = found.is_undamaged() && found.losses.is_empty() && found.unknown_losses.is_empty();
+        assert_eq!((is_whole, found.info.damage), (expected.is_none(), expected), "{name}");
+    }
+}
+
+/// A loss that was accepted is no reason to refuse a backup, also after a start.
+#[test]
+fn a_store_whose_losses_are_accepted_is_backed_up() {
+    let dir = tempfile::tempdir().unwrap();
+    let (home, backup) = (dir.path().join("store"), dir.path().join("backup"));
+    let store = open(&home);
+    fill(&store, &["a", "b", "c"], 20);
+    wait(store.close()).unwrap();
+    damage_text(&home, "a 19 ");
+    damage_text(&home, "b 19 ");
+    let store = open(&home);
+    assert_eq!(store.quarantined(), ["a", "b"]);
+    wait(store.accept_loss("a")).unwrap();
+    assert_eq!(store.quarantined(), ["b"]);
+    wait(store.delete("b")).unwrap();
+    assert_eq!(store.quarantined(), [""; 0]);
+    wait(store.close()).unwrap();
+    let store = open(&home);
+    assert_eq!(store.quarantined(), [""; 0]);
+    let info = back_up(&store, &backup).unwrap();
+    assert!(info.damage.is_none());
+    assert_eq!(verify_backup(&backup, &Progress::default()).unwrap().damage, [""; 0]);
+}
+
+#[test]
+fn what_is_damaged_is_named_in_a_few_words() {
+    for (sessions, segments, expected) in [
+        (&["a"][..], &[][..], "session a lost entries"),
+        (&["a", "b"], &[7], "2 sessions lost entries: a, b; segment 7 of the journal is damaged"),
+        (&[], &[7, 9], "segments 7, 9 of the journal are damaged"),
+        (&["1", "2", "3", "4", "5", "6", "7"], &[], "7 sessions lost entries: 1, 2, 3, 4, 5 and 2 more"),
+    ] {
+        let damage = StoreDamage { sessions: own(sessions), segments: segments.to_vec() };
+        assert_eq!(damage.to_string(), expected);
+    }
+}
+
+fn own(names: &[&str]) -> Vec<String> {
+    names.iter().map(|name| (*name).to_owned()).collect()
 }
 
 /// The number of entries is counted with each change, and found again if an earlier version wrote the index.
