@@ -109,6 +109,23 @@ pub(crate) struct Index {
     pub(crate) gate: Mutex<()>,
 }
 
+/// What an unreadable index is told as.
+const DAMAGED: &str = "its files are damaged";
+
+/// Returns why sled failed, for a person: its own text is for its developers, and goes to the log.
+fn in_words(error: &sled::Error) -> String {
+    tracing::debug!(%error, "the index failed");
+    match error {
+        sled::Error::Io(error) => error.to_string(),
+        sled::Error::Unsupported(reason) => format!("it cannot be used: {reason}"),
+        sled::Error::CollectionNotFound(_)
+        | sled::Error::ReportableBug(_)
+        | sled::Error::Corruption { .. } => DAMAGED.to_owned(),
+        #[allow(unreachable_patterns, reason = "sled has another variant with its feature for tests")]
+        _ => DAMAGED.to_owned(),
+    }
+}
+
 fn index_error(detail: impl std::fmt::Display) -> StoreError {
     StoreError::Index { detail: detail.to_string() }
 }
@@ -163,10 +180,23 @@ impl Index {
                 close_files(&made);
                 Ok(Self::new(dir, Some(database)))
             }
-            Ok(Ok(Err(error))) => Err(error.to_string()),
-            Ok(Err(panic)) => Err(format!("opening it panicked: {}", panic_text(panic.as_ref()))),
+            Ok(Ok(Err(error))) => Err(in_words(&error)),
+            Ok(Err(panic)) => {
+                tracing::debug!(panic = panic_text(panic.as_ref()), "opening the index panicked");
+                Err(DAMAGED.to_owned())
+            }
             Err(error) => Err(error.to_string()),
         }
+    }
+
+    /// Whether there is a database in `dir`, even if nothing was written to it yet.
+    pub(crate) fn exists(dir: &Path) -> bool {
+        dir.join("index").exists()
+    }
+
+    /// Begins the index of a store that is being restored: it is empty, and is filled when the store is opened.
+    pub(crate) fn begin(dir: &Path) -> std::io::Result<()> {
+        create_own_dir(&dir.join("index"))
     }
 
     /// Whether an earlier process requested a rebuild of the index.
@@ -216,8 +246,11 @@ impl Index {
         let Some(database) = database.as_ref() else { return Ok(None) };
         let detail = match catch_unwind(AssertUnwindSafe(|| work(database))) {
             Ok(Ok(value)) => return Ok(Some(value)),
-            Ok(Err(error)) => error.to_string(),
-            Err(panic) => panic_text(panic.as_ref()).to_owned(),
+            Ok(Err(error)) => in_words(&error),
+            Err(panic) => {
+                tracing::debug!(panic = panic_text(panic.as_ref()), "the index panicked");
+                DAMAGED.to_owned()
+            }
         };
         self.mark_suspect(&detail);
         *self.broken.lock() = Some(detail.clone());

@@ -1,7 +1,7 @@
 //! Decides whether sled's index can be used or has to be rebuilt.
 //!
 //! Invariants: an index is used only if it agrees with itself and with the list of segments. If it is not
-//! used, a notice says why, unless it was empty.
+//! used, a notice says why, unless it was never written.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -29,6 +29,7 @@ impl Recovery<'_> {
             self.notices.push(Notice::ReadOnly { dir: self.options.dir.clone() });
             return (Arc::new(Index::in_memory(&self.options.dir)), None);
         }
+        let was_there = Index::exists(&self.options.dir);
         let opened = if Index::is_suspect(&self.options.dir) {
             Err("it did not fit the journal".to_owned())
         } else {
@@ -38,10 +39,13 @@ impl Recovery<'_> {
             Err(reason) => (None, reason),
             Ok(index) => match self.trust(&index) {
                 Ok(trusted) => return (Arc::new(index), Some(trusted)),
-                // It is new, or nothing was ever written to it.
+                // It is new, or nothing was ever written to it: its store was never closed, or was just restored. Only
+                // one that somebody removed is missed.
                 Err(reason) if reason.is_empty() => {
-                    if self.holds_frames() {
+                    if !was_there && self.holds_frames() {
                         self.notices.push(Notice::IndexRebuilt { reason: "it was not there".to_owned() });
+                    } else {
+                        tracing::debug!("the index is empty; the whole journal is read");
                     }
                     return (Arc::new(index), None);
                 }

@@ -34,7 +34,8 @@ fn restored(backup: &Path) -> BTreeMap<String, Vec<String>> {
     let dir = tempfile::tempdir().unwrap();
     let to = dir.path().join("store");
     restore_backup(backup, &to, &Progress::default()).unwrap();
-    let store = open(&to);
+    let (store, notices) = Store::open(&options(&to)).unwrap();
+    assert_eq!(notices, [], "that the index is made anew is how a backup is restored");
     assert_eq!(store.check().unwrap(), []);
     let sessions = store.list().unwrap().into_iter().map(|(id, head)| {
         let texts = texts(&store, &id, 0).unwrap();
@@ -433,14 +434,23 @@ fn directories_that_cannot_be_used_are_refused() {
         ("other", "has a store already"),
         ("empty/inside", "lies in the backup"),
         ("file", "is not a directory"),
+        ("folder", "is not empty; name a new directory"),
     ] {
         let error = restore_backup(&backup, &at(to), &progress).unwrap_err().to_string();
         assert!(error.contains(expected), "{to}: {error}");
     }
     assert!(!at("new").exists());
-    // A directory with other files gets the store.
-    restore_backup(&backup, &at("folder"), &progress).unwrap();
-    assert_eq!(texts(&open(&at("folder")), "a", 0).unwrap().len(), 9);
+    assert_eq!(files(&at("folder")), before);
+    // An empty directory gets the store, and one in which a restoration was interrupted.
+    std::fs::create_dir(at("vacant")).unwrap();
+    std::fs::create_dir_all(at("begun/journal.partial")).unwrap();
+    std::fs::write(at("begun/journal.partial/0000000001.seg"), "a part").unwrap();
+    std::fs::write(at("begun/lock"), "").unwrap();
+    for name in ["vacant", "begun"] {
+        restore_backup(&backup, &at(name), &progress).unwrap();
+        assert_eq!(texts(&open(&at(name)), "a", 0).unwrap().len(), 9);
+        assert!(!at(name).join("journal.partial").exists());
+    }
 }
 
 #[test]

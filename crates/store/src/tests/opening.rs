@@ -549,8 +549,9 @@ fn an_index_that_holds_nothing_is_filled_and_only_missed_where_there_were_entrie
                 std::fs::create_dir(world.index()).unwrap();
             }
             let (store, notices) = world.open();
+            // An empty one was never written: its store was never closed, or was restored.
             let missed = Notice::IndexRebuilt { reason: "it was not there".to_owned() };
-            assert_eq!(notices, if has_entries { vec![missed] } else { Vec::new() });
+            assert_eq!(notices, if has_entries && !is_empty { vec![missed] } else { Vec::new() });
             let found = texts(&store, "one", 0).unwrap_or_default();
             assert_eq!(found, expected("one", if has_entries { 6 } else { 0 }));
             drop(store);
