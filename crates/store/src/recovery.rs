@@ -462,7 +462,7 @@ impl Recovery<'_> {
         for range in &mut self.lost {
             // The sessions that have entries after those that they lost.
             let mut holed = Vec::new();
-            let mut has_lost_tails = false;
+            let mut tails = Vec::new();
             for session in std::mem::take(&mut range.sessions) {
                 let row = indexer.row(&session)?;
                 let Some(Row { head: Head { lost_from: Some(from), entries, .. }, .. }) = row else {
@@ -471,13 +471,13 @@ impl Recovery<'_> {
                 if from.0 < entries {
                     holed.push(session);
                 } else {
-                    has_lost_tails = true;
+                    tails.push(session.clone());
                     if reported.insert(session.clone()) {
                         self.notices.push(Notice::TailLost { session, from });
                     }
                 }
             }
-            let is_only_tail = has_lost_tails && holed.is_empty() && range.is_tail;
+            let is_only_tail = !tails.is_empty() && holed.is_empty() && range.is_tail;
             let is_nothing = range.is_inferred && holed.is_empty();
             if is_only_tail && !range.others_possible || is_nothing {
                 continue;
@@ -496,7 +496,10 @@ impl Recovery<'_> {
                 }
                 None => {}
             }
-            self.notices.push(Notice::Damaged { segment, offset, sessions: holed, others_possible });
+            let mut sessions = holed;
+            sessions.extend(tails);
+            sessions.sort_unstable();
+            self.notices.push(Notice::Damaged { segment, offset, sessions, others_possible });
         }
         // A loss that is not accepted is reported at every start.
         for UnknownLoss { segment, offset, is_accepted } in &self.manifest.unknown {
