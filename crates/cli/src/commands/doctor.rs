@@ -11,7 +11,6 @@ use anyhow::Result;
 use greenroom::provider::Provider as _;
 use greenroom_files::private;
 use greenroom_kernel::FailureClass;
-use greenroom_server::operations::StoreLosses;
 use greenroom_terminal::screen::one_line;
 use greenroom_terminal::{Look, Row, Screen, format};
 use greenroom_tools::builtin::bash::Helper;
@@ -34,6 +33,10 @@ const LISTED_WITHIN: Duration = Duration::from_secs(5);
 
 /// The size of the file that is written to check the store's disk, in bytes: about what a step of a run writes.
 const WRITTEN_BYTES: usize = 64 * 1024;
+
+/// What to do about a damaged store.
+pub(super) const DAMAGED_REMEDY: &str = "`greenroom store check` lists what is lost; restore a backup, or let sessions \
+    continue without it with `greenroom store accept-loss`";
 
 /// The result of one check.
 #[derive(Debug, Serialize)]
@@ -214,23 +217,15 @@ async fn store(global: &Global) -> Check {
         Ok(dir) => dir,
         Err(error) => return Check::bad("store", error::line(&error), "name another one with --data-dir"),
     };
-    let looked = source::look(global, async |source| source.losses().await).await;
+    let looked = source::look(global, async |source| source.damage().await).await;
     let shown = dir.display();
     match looked {
         Ok(None) => Check::ok("store", format!("{shown} does not exist yet; the first session creates it")),
-        Ok(Some(StoreLosses { notices, is_uncertain: false, .. })) if notices.is_empty() => {
-            match try_to_write(&dir) {
-                Ok(()) => Check::ok("store", shown.to_string()),
-                Err(error) => {
-                    Check::bad("store", format!("{shown} cannot be written: {error}"), remedy(&error))
-                }
-            }
-        }
-        Ok(Some(StoreLosses { notices, .. })) => Check::bad(
-            "store",
-            format!("{shown}: {}", notices.join("; ")),
-            "`greenroom store check` lists what is lost, `greenroom store accept-loss` lets its sessions continue",
-        ),
+        Ok(Some(damage)) if damage.is_empty() => match try_to_write(&dir) {
+            Ok(()) => Check::ok("store", shown.to_string()),
+            Err(error) => Check::bad("store", format!("{shown} cannot be written: {error}"), remedy(&error)),
+        },
+        Ok(Some(damage)) => Check::bad("store", format!("{shown}: {}", damage.join("; ")), DAMAGED_REMEDY),
         Err(error) => Check::bad("store", error::line(&error), "`greenroom store check` shows details"),
     }
 }
