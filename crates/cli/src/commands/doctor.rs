@@ -20,6 +20,7 @@ use crate::agent::choice::{self, Choice};
 use crate::agent::server::Server;
 use crate::agent::{self, local};
 use crate::args::{DoctorArgs, Global, ModelArgs};
+use crate::commands::serve::tokens;
 use crate::config::surroundings::Surroundings;
 use crate::config::{Loaded, kept_keys};
 use crate::error;
@@ -95,6 +96,7 @@ async fn of_machine(global: &Global, args: &DoctorArgs, here: &Surroundings) -> 
             }));
             checks.extend(server(global, args, &loaded, here).await?);
             checks.push(sandbox(global, &loaded, here).await?);
+            checks.extend(serve(global, &loaded, here).await?);
         }
         Err(error) => {
             checks.push(Check::bad("configuration", error::line(&error), "`greenroom config edit` opens it"))
@@ -208,6 +210,18 @@ async fn sandbox(global: &Global, loaded: &Loaded, here: &Surroundings) -> Resul
         }
         Err(reason) => {
             Check::bad("sandbox", reason, "commands of the model are refused until then; docs/security.md")
+        }
+    })
+}
+
+/// Checks the tokens of `serve`, if there are any.
+async fn serve(global: &Global, loaded: &Loaded, here: &Surroundings) -> Result<Option<Check>> {
+    let path = agent::data_dir(global)?.join(agent::TOKEN_FILE);
+    Ok(match tokens::check(&path, &loaded.config.serve.tokens, here).await {
+        Ok(0) => None,
+        Ok(count) => Some(Check::ok("serve", format::count(count as u64, "token"))),
+        Err(error) => {
+            Some(Check::bad("serve", error::line(&error), "`greenroom serve` does not start until then"))
         }
     })
 }

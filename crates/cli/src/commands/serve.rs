@@ -26,7 +26,7 @@ use crate::host::cluster::{self, ClusterNode};
 use crate::host::own::{Storage, end};
 use crate::host::{Answering, Setup, named_agents};
 
-mod tokens;
+pub(super) mod tokens;
 
 /// How often it is checked whether runs are in progress that wait for no person.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
@@ -52,8 +52,10 @@ pub(crate) async fn run(global: &Global, args: &ServeArgs) -> Result<u8> {
     warn_of_damage(global, &setup.runtime)?;
     let config = &setup.serve;
     let path = agent::data_dir(global)?.join(TOKEN_FILE);
-    let mut options = HttpOptions::new(listen, tokens::own(&path)?);
-    options.tokens.extend(tokens::further(&config.tokens, &surroundings).await?);
+    let own = tokens::own(&path)?;
+    let further = tokens::further(&config.tokens, &surroundings, &own).await?;
+    let mut options = HttpOptions::new(listen, own);
+    options.tokens.extend(further);
     options.host_names = [config.host_names.clone(), args.host_name.clone()].concat();
     options.host_names.extend(node.as_ref().map(ClusterNode::host_name));
     options.request_timeout = Duration::from_secs(config.request_timeout_s);
