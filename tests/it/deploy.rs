@@ -54,8 +54,9 @@ fn check(expression: &str, metrics: &Metrics) -> BTreeSet<String> {
             let is_known = labels.contains(label) || matches!(label, "instance" | "job");
             assert!(is_known, "{name} has no label {label}: {expression}");
         }
-        // A counter is read by its increase.
+        // A counter is read by its increase, or by its beginning: where there was none a while before.
         let is_increase = ["rate(", "increase("].iter().any(|read| expression[..at].ends_with(read));
+        let is_increase = is_increase || kind != "gauge" && expression.contains(" offset ");
         assert_eq!(kind != "gauge", is_increase, "{name} is a {kind}: {expression}");
         used.insert(name.to_owned());
     }

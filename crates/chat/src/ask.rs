@@ -17,8 +17,11 @@ mod approval;
 #[cfg(test)]
 mod tests;
 
-/// For how long a question is new, in milliseconds: nobody reads and answers faster.
-const NEW_MS: u64 = 500;
+/// For how long a question is new, in milliseconds: nobody reads and answers faster. Who types a text presses the next
+/// key within this time.
+const MOMENT_MS: u64 = 500;
+/// After a character that chooses nothing, characters and Enter choose nothing until this pause, in milliseconds.
+const PAUSE_MS: u64 = 1_000;
 /// How many choices are visible at once.
 const CHOICES_SHOWN: usize = 8;
 
@@ -35,6 +38,8 @@ pub(crate) enum AskOutcome {
     AnsweredForEdits(Value),
     /// The user postponed the question.
     Later,
+    /// The user types something else, which belongs to the editor: the question is postponed.
+    Typed(String),
     /// Not a key for a question.
     NotMine,
 }
@@ -74,6 +79,8 @@ enum Form {
 #[derive(Debug, Clone)]
 pub(crate) struct Ask {
     pub(crate) id: EntryId,
+    /// The call that asks.
+    pub(crate) call_id: String,
     tool: String,
     text: String,
     details: Vec<String>,
@@ -81,6 +88,8 @@ pub(crate) struct Ask {
     problem: Option<String>,
     /// When it appeared, in Unix milliseconds.
     since_ms: u64,
+    /// When a character was typed last that chooses nothing, in Unix milliseconds.
+    stray_ms: Option<u64>,
 }
 
 impl Ask {
@@ -110,13 +119,55 @@ impl Ask {
         };
         Self {
             id,
+            call_id: String::new(),
             tool: tool.to_owned(),
             text: text.to_owned(),
             details: details.map(|details| details.lines().map(str::to_owned).collect()).unwrap_or_default(),
             form,
             problem: None,
             since_ms: 0,
+            stray_ms: None,
         }
+    }
+
+    /// Sets the call that asks.
+    pub(crate) fn of_call(mut self, call_id: &str) -> Self {
+        call_id.clone_into(&mut self.call_id);
+        self
+    }
+
+    /// Whether it asks whether a call may run.
+    pub(crate) fn is_approval(&self) -> bool {
+        matches!(self.form, Form::Approval(_))
+    }
+
+    /// Returns the text that was typed for an answer, if the question did not end with it.
+    pub(crate) fn draft(&self, end: Option<&QuestionEnd>) -> String {
+        let text = match &self.form {
+            Form::Text(editor) | Form::Json(editor) => editor.text(),
+            Form::Approval(form) => form.words(),
+            Form::Fields { fields, .. } => {
+                let texts = fields.iter().map(|field| field.editor.text()).filter(|text| !text.is_empty());
+                texts.collect::<Vec<_>>().join("\n")
+            }
+            Form::Choice { .. } => String::new(),
+        };
+        let is_answer = match end {
+            Some(QuestionEnd::Answered(answer)) => {
+                let words = answer.value.get("no").unwrap_or(&answer.value);
+                let is_json =
+                    |text| serde_json::from_str(text).is_ok_and(|value: Value| value == answer.value);
+                match &self.form {
+                    Form::Json(_) => is_json(&text),
+                    Form::Fields { fields, .. } => object_of(fields).is_ok_and(|value| value == answer.value),
+                    Form::Text(_) | Form::Approval(_) | Form::Choice { .. } => {
+                        words.as_str().is_some_and(|words| words.trim() == text.trim())
+                    }
+                }
+            }
+            Some(QuestionEnd::Expired | QuestionEnd::Withdrawn | _) | None => false,
+        };
+        if is_answer { String::new() } else { text }
     }
 
     /// Notes when it appeared.
@@ -136,7 +187,7 @@ impl Ask {
 
     /// Handles a key.
     pub(crate) fn key(&mut self, key: KeyEvent, now_ms: u64) -> AskOutcome {
-        let is_new = now_ms.saturating_sub(self.since_ms) < NEW_MS;
+        let is_new = now_ms.saturating_sub(self.since_ms) < MOMENT_MS;
         self.problem = None;
         if key.code == KeyCode::Esc {
             return AskOutcome::Later;
@@ -161,15 +212,25 @@ impl Ask {
                     AskOutcome::Waits
                 }
             },
-            Form::Choice { choices, several, at, chosen } => match choose(choices, *several, at, chosen, key)
-            {
-                Some(asked) => asked,
-                None => {
+            Form::Choice { choices, several, at, chosen } => {
+                let types = typed(key).is_some();
+                let stray = self.stray_ms.filter(|_| types || key.code == KeyCode::Enter);
+                let is_stray = stray.is_some_and(|stray| now_ms.saturating_sub(stray) < PAUSE_MS);
+                let asked = match is_stray {
+                    true => None,
+                    false => choose(choices, *several, at, chosen, key),
+                };
+                self.stray_ms = stray.filter(|_| is_stray);
+                asked.unwrap_or_else(|| {
+                    if types {
+                        // What was typed before it was a text, too.
+                        (*at, self.stray_ms) = (None, Some(now_ms));
+                    }
                     self.problem = Some("a number or ↑ ↓ chooses; Esc for something else".to_owned());
                     AskOutcome::Waits
-                }
-            },
-            Form::Approval(form) => form.key(key, is_new).unwrap_or_else(|problem| {
+                })
+            }
+            Form::Approval(form) => form.key(key, now_ms, is_new).unwrap_or_else(|problem| {
                 self.problem = Some(problem);
                 AskOutcome::Waits
             }),
@@ -183,8 +244,22 @@ impl Ask {
         }
     }
 
-    /// Handles a paste.
-    pub(crate) fn paste(&mut self, text: &str) {
+    /// Returns the answer that was typed a moment ago, once it is certain that nothing follows.
+    pub(crate) fn due(&mut self, now_ms: u64) -> AskOutcome {
+        let Form::Approval(form) = &mut self.form else { return AskOutcome::Waits };
+        form.due(now_ms).unwrap_or(Ok(AskOutcome::Waits)).unwrap_or_else(|problem| {
+            self.problem = Some(problem);
+            AskOutcome::Waits
+        })
+    }
+
+    /// Whether a typed answer waits until it is certain that nothing follows.
+    pub(crate) fn is_held(&self) -> bool {
+        matches!(&self.form, Form::Approval(form) if form.is_held())
+    }
+
+    /// Handles a paste. Returns the text that belongs to the editor.
+    pub(crate) fn paste(&mut self, text: &str) -> Option<String> {
         match &mut self.form {
             Form::Text(editor) | Form::Json(editor) => editor.paste(text),
             Form::Fields { fields, at } => {
@@ -192,9 +267,10 @@ impl Ask {
                     field.editor.paste(text);
                 }
             }
-            Form::Approval(form) => form.paste(text),
+            Form::Approval(form) => return form.paste(text),
             Form::Choice { .. } => {}
         }
+        None
     }
 
     /// Returns the rows that remain when the question has ended. `user` is the name of this user. Of an approval, the
@@ -323,6 +399,12 @@ impl Ask {
     }
 }
 
+/// Returns the character that a key types.
+fn typed(key: KeyEvent) -> Option<char> {
+    let is_plain = !key.modifiers.intersects(KeyModifiers::CONTROL | KeyModifiers::ALT);
+    key.code.as_char().filter(|_| is_plain)
+}
+
 /// Handles the keys of a list of choices; returns `None` for other keys.
 fn choose(
     choices: &[String],
@@ -385,13 +467,7 @@ fn fill(fields: &mut [Field], at: &mut usize, key: KeyEvent) -> Result<AskOutcom
                 *at += 1;
                 return Ok(AskOutcome::Waits);
             }
-            let mut object = Map::new();
-            for field in fields.iter() {
-                if let Some(value) = value_of(field)? {
-                    object.insert(field.name.clone(), value);
-                }
-            }
-            return Ok(AskOutcome::Answered(Value::Object(object)));
+            return object_of(fields).map(AskOutcome::Answered);
         }
         _ => {
             if let Some(field) = fields.get_mut(*at) {
@@ -400,6 +476,17 @@ fn fill(fields: &mut [Field], at: &mut usize, key: KeyEvent) -> Result<AskOutcom
         }
     }
     Ok(AskOutcome::Waits)
+}
+
+/// Returns the answer that the fields make.
+fn object_of(fields: &[Field]) -> Result<Value, String> {
+    let mut object = Map::new();
+    for field in fields {
+        if let Some(value) = value_of(field)? {
+            object.insert(field.name.clone(), value);
+        }
+    }
+    Ok(Value::Object(object))
 }
 
 /// Converts the text of a field into the field's type.

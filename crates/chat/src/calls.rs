@@ -4,9 +4,9 @@
 //! Invariants: the rows of a call are bounded, and written once, when its result is known; the full text of the newest
 //! calls is kept, so it can be shown later.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 
-use greenroom::EntryId;
+use greenroom::{CallView, EntryId};
 use greenroom_kernel::ToolStatus;
 use greenroom_terminal::format;
 use greenroom_terminal::row::{Look, Row};
@@ -116,12 +116,19 @@ impl Kept {
 /// The calls of a session that this chat has seen.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Calls {
+    /// The arguments of the calls of the newest answer, by their ids: not all of them begin.
+    announced: HashMap<String, String>,
     running: Vec<Running>,
     kept: VecDeque<Kept>,
     next_number: u64,
 }
 
 impl Calls {
+    /// Notes the calls of an answer.
+    pub(crate) fn announce(&mut self, calls: &[CallView]) {
+        self.announced = calls.iter().map(|call| (call.id.clone(), call.arguments.clone())).collect();
+    }
+
     /// Notes that a call has started.
     pub(crate) fn start(&mut self, call_id: &str, name: &str, arguments: &str, now_ms: u64) {
         // A call that is run again after a restart starts twice.
@@ -146,9 +153,10 @@ impl Calls {
         }
     }
 
-    /// Notes that the calls that waited for a person run from now on.
-    pub(crate) fn go_on(&mut self, now_ms: u64) {
-        for running in self.running.iter_mut().filter(|running| running.asks) {
+    /// Notes that a call that waited for a person runs from now on.
+    pub(crate) fn go_on(&mut self, call_id: &str, now_ms: u64) {
+        let waits = |running: &&mut Running| running.asks && running.call_id == call_id;
+        if let Some(running) = self.running.iter_mut().find(waits) {
             (running.asks, running.answered_ms) = (false, Some(now_ms));
         }
     }
@@ -201,7 +209,7 @@ impl Calls {
         let running = running.unwrap_or_else(|| Running {
             call_id: call_id.to_owned(),
             name: name.to_owned(),
-            arguments: String::new(),
+            arguments: self.announced.remove(call_id).unwrap_or_default(),
             started_ms: 0,
             progress: String::new(),
             told: None,

@@ -122,6 +122,8 @@ pub struct Opened {
     held_back: Vec<WaitingInput>,
     /// What the list of sessions says of it; `None` if it has no messages.
     summary: Option<Box<SessionSummary>>,
+    /// If it has just been copied: the title and the id of the original.
+    copy_of: Option<(String, String)>,
 }
 
 impl Opened {
@@ -309,7 +311,18 @@ pub async fn open(client: Client, id: &str) -> Result<Opened, ClientError> {
     };
     let summary = if state.entries > 0 { backend.summary().await? } else { None };
     let summary = summary.map(Box::new);
-    Ok(Opened { backend, events, state, past, in_progress, questions, permissions, held_back, summary })
+    Ok(Opened {
+        backend,
+        events,
+        state,
+        past,
+        in_progress,
+        questions,
+        permissions,
+        held_back,
+        summary,
+        copy_of: None,
+    })
 }
 
 impl TerminalChat {
@@ -331,6 +344,11 @@ impl TerminalChat {
                 if !self.input(input)? {
                     return Ok(());
                 }
+                is_urgent = true;
+            }
+            self.model.set_now(time::now_ms());
+            for effect in self.model.due() {
+                self.perform(effect);
                 is_urgent = true;
             }
             if let Some(text) = self.edits.take() {
@@ -518,17 +536,6 @@ impl TerminalChat {
                 });
             }
         }
-    }
-
-    /// Requests the session's state, of which events report only parts.
-    fn ask_for_state(&self) {
-        let (backend, done) = (self.backend.clone(), self.done.clone());
-        tokio::spawn(async move {
-            // A lost connection is detected elsewhere.
-            if let Ok(state) = backend.state().await {
-                let _ = done.send(Done::State(Box::new(state)));
-            }
-        });
     }
 
     fn done(&mut self, done: Done) {

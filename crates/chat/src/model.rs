@@ -24,18 +24,18 @@ use super::viewer::Viewer;
 
 mod feed;
 mod keys;
+mod region;
 #[cfg(test)]
 mod tests;
 
-/// How many rows are left for the rest when a block of an answer is long: only its end is shown until it is
-/// finished.
-const BESIDE_TAIL: usize = 10;
 /// The maximum number of rows of a sent prompt, and how many rows of a longer one are shown.
 const SAID_MAX: usize = 12;
 /// How many of the newest lines of a running user command are shown.
 const PRINTED_SHOWN: usize = 6;
 /// On a lower terminal, no rule is drawn above the editor.
 const RULE_ROWS_MIN: usize = 12;
+/// Who has refused a call, if it was the user of this chat.
+const YOU_REFUSED: &str = "you answered no";
 /// How many completions are visible at once.
 const COMPLETIONS_SHOWN: usize = 8;
 
@@ -138,6 +138,22 @@ struct Completion {
     is_command: bool,
 }
 
+/// A compaction in progress.
+#[derive(Debug)]
+struct Compacting {
+    what: String,
+    since: u64,
+    retry: Option<Retry>,
+}
+
+/// A failed attempt to reach a model.
+#[derive(Debug)]
+struct Retry {
+    what: String,
+    /// When the next one begins, in Unix milliseconds.
+    at_ms: u64,
+}
+
 /// A running user command.
 #[derive(Debug)]
 struct Working {
@@ -172,8 +188,7 @@ pub(crate) struct Model {
     /// The prompt, by its ticket, whose run has not started.
     starts: Option<u64>,
     is_interrupting: bool,
-    /// The description of the compaction in progress, and its start.
-    compacting: Option<(String, u64)>,
+    compacting: Option<Compacting>,
     /// The running user command.
     working: Option<Working>,
     asks: Vec<Ask>,
@@ -199,10 +214,12 @@ pub(crate) struct Model {
     /// Whether a command of this chat moves to another place of the conversation, and says so itself.
     moves_itself: bool,
     returns: bool,
-    /// Whether the user has refused a call, so that the run ends.
-    has_refused: bool,
-    /// The last failed attempt to reach the model, and when the next one begins, in Unix milliseconds.
-    retry: Option<(String, u64)>,
+    /// Who has refused a call, so that the run ends, as a clause.
+    refused: Option<String>,
+    /// The last failed attempt of the run.
+    retry: Option<Retry>,
+    /// Warnings that came while an answer is streamed, and are shown below it.
+    aside: Vec<String>,
 }
 
 impl Model {
@@ -244,8 +261,9 @@ impl Model {
             user: None,
             moves_itself: false,
             returns: false,
-            has_refused: false,
+            refused: None,
             retry: None,
+            aside: Vec::new(),
         }
     }
 
@@ -285,7 +303,12 @@ impl Model {
 
     /// Whether the frame changes with time alone.
     pub(crate) fn is_moving(&self) -> bool {
-        self.busy_since.is_some() || self.compacting.is_some() || self.working.is_some()
+        self.is_working() || self.asks.first().is_some_and(Ask::is_held)
+    }
+
+    /// Whether a run, a compaction or a user command is in progress.
+    fn is_working(&self) -> bool {
+        self.is_busy() || self.compacting.is_some() || self.working.is_some()
     }
 
     /// Whether a run is in progress.
@@ -454,6 +477,7 @@ impl Model {
 
     /// Shows why an answer was refused.
     pub(crate) fn answer_refused(&mut self, id: EntryId, problem: &str) {
+        self.refused = None;
         match self.asks.iter_mut().find(|ask| ask.id == id) {
             Some(ask) => ask.refuse(problem),
             None => self.note(Look::BAD, problem),
@@ -463,6 +487,7 @@ impl Model {
     /// Opens a question.
     pub(crate) fn ask(&mut self, mut ask: Ask) {
         ask.appears(self.now_ms);
+        self.calls.asks(&ask.call_id);
         if !self.asks.iter().any(|known| known.id == ask.id) {
             // A question must not take the keys of a user who is typing.
             if self.asks.is_empty() {
@@ -536,98 +561,6 @@ impl Model {
         self.status.queued = self.queued.len();
         region.push(self.status.row(width));
         Frame { above: std::mem::take(&mut self.above), region, cursor }
-    }
-
-    /// Returns the rows of unfinished work: the end of the answer, calls in progress, and the current
-    /// activity.
-    fn moving_rows(&self, width: usize) -> Vec<Row> {
-        let mut rows = Vec::new();
-        if let Some((text, since)) = &self.thinking {
-            let seconds = self.now_ms.saturating_sub(*since) / 1_000;
-            rows.push(Row::new(&format!("  {} thinking {seconds} s", wheel(self.now_ms)), Look::DIM));
-            let indent = Row::plain("    ");
-            let look = Look { italic: true, ..Look::DIM };
-            let text = greenroom_terminal::text::end(text, 400);
-            let thought = Row::new(text, look).wrap(width, &indent, &indent);
-            rows.extend(thought.into_iter().rev().take(2).rev());
-        }
-        if let Some((markdown, _)) = &self.answer {
-            let tail = markdown.tail();
-            let skip = tail.len().saturating_sub(self.size.rows.saturating_sub(BESIDE_TAIL).max(3));
-            rows.extend(tail.into_iter().skip(skip));
-        }
-        rows.extend(self.calls.rows(width, self.now_ms));
-        let wheel = wheel(self.now_ms);
-        let waits = |what: &str, since: u64| {
-            let seconds = self.now_ms.saturating_sub(since) / 1_000;
-            let time = if seconds > 0 { format!(" {seconds} s") } else { String::new() };
-            let row = Row::plain("  ").and(wheel, Look::NOTE).and(&format!(" {what}{time}"), Look::DIM);
-            row.cut(width)
-        };
-        if let Some((what, since)) = &self.compacting {
-            rows.push(waits(what, *since));
-        }
-        if let Some(Working { command, since, tail }) = &self.working {
-            rows.push(waits(command, *since));
-            rows.extend(tail.iter().map(|line| Row::new(&format!("    {line}"), Look::DIM).cut(width)));
-        }
-        if let Some(began) = self.busy_since {
-            // The wait is shown, and not the whole run.
-            let since = self.waits_since.max(began);
-            if self.is_interrupting {
-                rows.push(waits("interrupting", since));
-            } else if let Some((what, at)) = &self.retry {
-                let seconds = at.saturating_sub(self.now_ms).div_ceil(1_000);
-                let time = if seconds > 0 {
-                    format!(" · again in {seconds} s")
-                } else {
-                    " · trying again".to_owned()
-                };
-                let (lead, indent) = (Row::new(&format!("  {wheel} "), Look::NOTE), Row::plain("    "));
-                rows.extend(Row::new(&format!("{what}{time}"), Look::WARN).wrap(width, &lead, &indent));
-            } else if let Some(tool) = &self.writing {
-                rows.push(waits(&format!("writing a call of {tool}"), since));
-            } else if rows.is_empty() && self.asks.is_empty() {
-                let has_begun = self.answer.as_ref().is_some_and(|(_, received)| !received.is_empty());
-                rows.push(waits(if has_begun { "writing" } else { "waiting for the model" }, since));
-            }
-        }
-        rows
-    }
-
-    /// Returns the pending inputs, close to the editor.
-    fn pending_rows(&self, width: usize) -> Vec<Row> {
-        let row = |pending: &Pending| {
-            let (mark, what) = match pending.kind {
-                Kind::Prompt => ("› ", ""),
-                Kind::Steer => ("↪ ", "steers: "),
-                Kind::FollowUp => ("⧗ ", "next: "),
-                Kind::Waits => {
-                    ("⧗ ", "waits for the end of this run, which has other tools, another folder or key: ")
-                }
-            };
-            let row = Row::plain("  ").and(mark, Look::WARN).and(what, Look::DIM);
-            row.and(&greenroom_terminal::screen::one_line(&pending.text, width), Look::PLAIN).cut(width)
-        };
-        self.pending.iter().map(row).collect()
-    }
-
-    fn hint_row(&self, width: usize) -> Option<Row> {
-        if let (None, true, Some(ask)) = (&self.hint, self.is_asked_later, self.asks.first()) {
-            let question = greenroom_terminal::screen::one_line(ask.text(), width.saturating_sub(30).max(10));
-            let row = Row::new("  ? ", Look::WARN).and(&question, Look::PLAIN);
-            return Some(row.and(" · Ctrl-Q returns to it · Esc ends the run", Look::DIM).cut(width));
-        }
-        let text = match &self.hint {
-            Some(hint) => hint.as_str(),
-            // Esc postpones the question.
-            None if !self.asks.is_empty() => return None,
-            None if self.is_busy() && !self.editor.is_empty() => "  Enter steers · Alt+Enter: after this",
-            None if self.editable().is_some() => "  Esc interrupts · ↑ takes back what is queued",
-            None if self.is_busy() => "  Esc interrupts",
-            None => return None,
-        };
-        Some(Row::new(text, Look::DIM).cut(width))
     }
 
     /// Returns what the session does.

@@ -17,9 +17,9 @@ pub(crate) use self::config::{
 pub(crate) use self::model::{Answers, ModelArgs, ServerArgs};
 pub(crate) use self::serve::{ClusterArgs, HostArgs, RpcArgs, ServeArgs, SimulateArgs, Sort, TopArgs};
 pub(crate) use self::stored::{
-    AcceptLossArgs, AnswerArgs, BackupArgs, CopyArgs, Cut, DeleteArgs, Estimator, EvalArgs, ExportArgs,
-    ExportFormat, ImportArgs, JsonArgs, PruneArgs, QuestionsArgs, RecallArgs, RestoreArgs, SessionsArgs,
-    ShowArgs, StoreCommand, Summarises, UsageArgs,
+    AcceptLossArgs, AnswerArgs, BackUpArgs, BackupArgs, CopyArgs, Cut, DeleteArgs, Estimator, EvalArgs,
+    ExportArgs, ExportFormat, ImportArgs, JsonArgs, PruneArgs, QuestionsArgs, RecallArgs, RestoreArgs,
+    SessionsArgs, ShowArgs, StoreCommand, Summarises, UsageArgs,
 };
 pub(crate) use self::talk::{
     ChatArgs, CompactArgs, DemoArgs, ForkArgs, InitArgs, ResumeArgs, RunArgs, UndoArgs,

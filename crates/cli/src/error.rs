@@ -8,6 +8,7 @@
 
 pub(crate) mod secrets;
 
+use std::path::Path;
 use std::{fmt, io};
 
 use greenroom_kernel::FailureClass;
@@ -22,7 +23,7 @@ use serde_json::{Map, Value};
 const LIST: &str = "`greenroom sessions` lists them";
 
 /// Advice if a session is damaged.
-const DAMAGED: &str = "`greenroom show` prints what is intact, `greenroom store check` lists what is lost, and `greenroom \
+pub(crate) const DAMAGED: &str = "`greenroom show` prints what is intact, `greenroom store check` lists what is lost, and `greenroom \
                        store accept-loss` lets the session continue without it";
 
 /// Advice if a run waits for an answer.
@@ -68,6 +69,17 @@ impl std::error::Error for CliError {}
 /// Creates an error in the user's request.
 pub(crate) fn usage(text: impl Into<String>) -> anyhow::Error {
     CliError::new(USAGE, text).into()
+}
+
+/// Creates an error of the system about a path in the store's directory. `action` is a verb.
+pub(crate) fn of_store(action: &'static str, path: &Path, error: &io::Error) -> CliError {
+    let text = if matches!(error.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem)
+    {
+        StoreError::NotPermitted { action, path: path.to_owned() }.to_string()
+    } else {
+        format!("cannot {action} {}: {error}", path.display())
+    };
+    CliError::new(STORE, text)
 }
 
 /// Returns the exit code of a failure.

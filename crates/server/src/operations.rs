@@ -61,7 +61,8 @@ pub use self::session::{
     SessionNamed, SetLabel, SetTitle, StartSession, Withdrawn,
 };
 pub use self::store::{
-    BackUpStore, BackedUp, PruneSessions, PruneSessionsRule, PrunedSession, PrunedSessions,
+    BackUpStore, BackedUp, DamageOfStore, PruneSessions, PruneSessionsRule, PrunedSession, PrunedSessions,
+    StoreBackup,
 };
 pub use self::tree::{Branch, SessionTree, Tree, branches};
 pub use self::usage::{ReportUsage, UsageReported};

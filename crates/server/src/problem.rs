@@ -152,9 +152,10 @@ impl ProblemKind {
             StoreError::Backup { .. } => Self::Invalid,
             StoreError::Cancelled => Self::Aborted,
             StoreError::InUse { .. } => Self::StoreInUse,
-            StoreError::Quarantined { .. } | StoreError::Damaged { .. } | StoreError::UnknownLoss { .. } => {
-                Self::Damaged
-            }
+            StoreError::Quarantined { .. }
+            | StoreError::Damaged { .. }
+            | StoreError::UnknownLoss { .. }
+            | StoreError::DamagedStore { .. } => Self::Damaged,
             // A client that has the current state can ask again.
             StoreError::Closed | StoreError::Replaced { .. } => Self::Closed,
             StoreError::Full { .. }

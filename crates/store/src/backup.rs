@@ -6,7 +6,8 @@
 //! Invariants: everything acknowledged before the call is in the backup, and no session whose deletion was acknowledged
 //! before it. A directory with the name of a backup is a whole one at any moment, the old or the new: a backup is
 //! written beside it, synced, and renamed. An unfinished backup is marked, and is never opened as a store, verified or
-//! restored. Memory does not grow with the store, apart from the list of its segments.
+//! restored. A backup is replaced only by one of the same store, and not by that
+//! of a damaged store unless the caller wants it. Memory does not grow with the store, apart from the list of its segments.
 
 pub(crate) mod info;
 mod restore;
@@ -20,10 +21,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tokio::sync::{mpsc, oneshot};
 
 use self::target::Target;
-use crate::StoreError;
 use crate::journal::manifest::SegmentState;
 use crate::journal::segments::Segments;
+use crate::loss::StoreDamage;
 use crate::writer::{Command, Copied, OPENED_FIRST, OPENED_MAX, Snapshot};
+use crate::{Inner, Store, StoreError, identity};
 
 pub use self::info::BackupInfo;
 pub use self::restore::restore_backup;
@@ -74,6 +76,73 @@ impl Progress {
     }
 }
 
+/// Whether a damaged store is backed up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum OnDamage {
+    Refuse,
+    BackUp,
+}
+
+impl Store {
+    /// Backs the store up to a directory, while it is used: everything acknowledged before the call is in the backup.
+    /// The directory is created, or replaced if it has a backup of this store, which has the same id wherever the store
+    /// is; at any moment it holds a whole backup or nothing. `made_at_ms` is the time, in Unix milliseconds.
+    ///
+    /// A backup is a store without an index: [`restore_backup`] copies it, and [`verify_backup`] reads all of it.
+    /// Segments that are no longer written to are hard links to the store's or to those of the backup before, if the
+    /// file systems permit that. So a backup takes little space beside the store, but shares bad sectors with it. A
+    /// session that is deleted later stays in the backup; one that was deleted before is not in it, but its bytes may
+    /// be, unless [`Store::reclaim`] has erased them.
+    ///
+    /// A damaged store is not backed up, so that an earlier backup, which may have what was lost, stays. Damage is what
+    /// nobody has accepted of the known losses, and what is found in the segments that the backup before does not have.
+    /// [`Self::backup_damaged`] backs the store up all the same.
+    ///
+    /// If the future is dropped, the backup ends soon, and what was written is removed.
+    ///
+    /// # Errors
+    /// [`StoreError::DamagedStore`]; [`StoreError::Backup`] if the directory cannot be used, or the store is in memory;
+    /// [`StoreError::Full`], [`StoreError::NotPermitted`], [`StoreError::Io`] or [`StoreError::Cancelled`]. Nothing of
+    /// the backup remains then, and one that was there before is unchanged.
+    pub async fn backup(
+        &self,
+        dir: &Path,
+        made_at_ms: u64,
+        progress: &Arc<Progress>,
+    ) -> Result<BackupInfo, StoreError> {
+        self.back_up(dir, made_at_ms, OnDamage::Refuse, progress).await
+    }
+
+    /// Like [`Self::backup`], also if the store is damaged: the result says what is ([`BackupInfo::damage`]). The backup
+    /// before is replaced, even if it has what the store lost.
+    ///
+    /// # Errors
+    /// Those of [`Self::backup`] except [`StoreError::DamagedStore`].
+    pub async fn backup_damaged(
+        &self,
+        dir: &Path,
+        made_at_ms: u64,
+        progress: &Arc<Progress>,
+    ) -> Result<BackupInfo, StoreError> {
+        self.back_up(dir, made_at_ms, OnDamage::BackUp, progress).await
+    }
+
+    async fn back_up(
+        &self,
+        dir: &Path,
+        made_at_ms: u64,
+        on_damage: OnDamage,
+        progress: &Arc<Progress>,
+    ) -> Result<BackupInfo, StoreError> {
+        match self.inner.as_ref() {
+            Inner::Memory(_) => {
+                Err(StoreError::unusable(dir, "cannot be a backup of a store in memory, which has no files"))
+            }
+            Inner::Disk(disk) => disk.backup(dir, made_at_ms, on_damage, progress).await,
+        }
+    }
+}
+
 /// Cancels the work if its caller stops waiting for it.
 struct CancelOnDrop(Option<Arc<Progress>>);
 
@@ -90,6 +159,9 @@ pub(crate) struct Job {
     pub(crate) segments: Arc<Segments>,
     pub(crate) dir: PathBuf,
     pub(crate) made_at_ms: u64,
+    /// The known damage of the store.
+    pub(crate) damage: StoreDamage,
+    pub(crate) on_damage: OnDamage,
     pub(crate) progress: Arc<Progress>,
 }
 
@@ -110,7 +182,10 @@ impl Job {
 
     fn make(&self) -> Result<BackupInfo, StoreError> {
         let store = self.segments.dir.parent().unwrap_or(Path::new("."));
-        let target = Target::prepare(&self.dir, store, Arc::clone(&self.segments.files))?;
+        self.permit(&self.damage)?;
+        let files = Arc::clone(&self.segments.files);
+        let id = identity::ensure(files.as_ref(), &self.segments.dir)?;
+        let target = Target::prepare(&self.dir, store, id, files)?;
         let made = self.copy(&target).and_then(|info| target.finish(&info).map(|()| info));
         if made.is_err() {
             target.discard();
@@ -118,9 +193,20 @@ impl Job {
         made
     }
 
+    /// Refuses to back up a store with this damage, unless that is wanted.
+    fn permit(&self, damage: &StoreDamage) -> Result<(), StoreError> {
+        match self.on_damage {
+            OnDamage::Refuse if !damage.is_none() => {
+                Err(StoreError::DamagedStore { damage: Box::new(damage.clone()) })
+            }
+            OnDamage::Refuse | OnDamage::BackUp => Ok(()),
+        }
+    }
+
     /// Copies the journal to the target.
     fn copy(&self, target: &Target) -> Result<BackupInfo, StoreError> {
         let (mut copied, mut limit) = (Copied::new(), OPENED_FIRST);
+        let mut damage = self.damage.clone();
         loop {
             let snapshot = self.snapshot(&copied, limit)?;
             limit = (2 * limit).min(OPENED_MAX);
@@ -132,11 +218,15 @@ impl Job {
             copied.retain(|id| manifest.get(*id).is_some());
             self.progress.expect(manifest.segments.iter().map(|listed| length(listed.state)).sum());
             for segment in &snapshot.opened {
-                target.take(segment, &self.progress)?;
+                if !target.take(segment, &self.progress)? && !damage.segments.contains(&segment.listed.id) {
+                    damage.segments.push(segment.listed.id);
+                    damage.segments.sort_unstable();
+                    self.permit(&damage)?;
+                }
                 copied.insert(segment.listed.id);
             }
             if snapshot.is_complete {
-                return target.list(&snapshot, self.made_at_ms);
+                return target.list(&snapshot, self.made_at_ms, damage);
             }
         }
     }

@@ -3,6 +3,7 @@
 //! Invariants: all writes are commands to the writer, and a command is answered once it is durable. A store that is only
 //! read refuses every command but the one to close it.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -11,13 +12,13 @@ use greenroom_kernel::{Entry, EntryId, Head};
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::backup::{self, BackupInfo, Job, Progress};
+use crate::backup::{self, BackupInfo, Job, OnDamage, Progress};
 use crate::error::{Notice, StoreError};
 use crate::files::{Files, RealFiles};
 use crate::index::{Index, Row};
 use crate::journal::manifest::UnknownLoss;
 use crate::journal::segments::{Segments, random_number};
-use crate::loss::{Loss, Salvaged};
+use crate::loss::{Loss, Salvaged, StoreDamage};
 use crate::parts::{Part, PartKind};
 use crate::writer::{self, AppendCommand, Command};
 use crate::{Appended, BATCH_BYTES_MAX, Batch, StoreOptions, check_size, lock, read_only, reader, recovery};
@@ -31,6 +32,7 @@ pub(crate) struct Disk {
     pub(crate) index: Arc<Index>,
     pub(crate) segments: Arc<Segments>,
     unknown: Arc<Mutex<Vec<UnknownLoss>>>,
+    quarantined: Arc<Mutex<BTreeSet<String>>>,
     thread: Option<JoinHandle<()>>,
     /// The store's directory, if it is only read.
     read_only: Option<PathBuf>,
@@ -69,14 +71,14 @@ impl Disk {
         }
         let (index, segments) = (Arc::clone(&writer.index), Arc::clone(&writer.segments));
         let unknown = Arc::clone(&writer.unknown);
+        let quarantined = Arc::clone(&writer.indexer.quarantined);
         let (commands, queue) = mpsc::channel(QUEUE_COMMANDS);
         let thread = std::thread::Builder::new().name("greenroom-store".to_owned());
         let thread = thread.spawn(move || writer::run(writer, queue));
         let thread = thread.map_err(|error| StoreError::io("start a thread for", &options.dir, error))?;
         let read_only = options.is_read_only.then(|| options.dir.clone());
-        let disk =
-            Self { commands: Some(commands), index, segments, unknown, thread: Some(thread), read_only };
-        Ok((disk, notices))
+        let (commands, thread) = (Some(commands), Some(thread));
+        Ok((Self { commands, index, segments, unknown, quarantined, thread, read_only }, notices))
     }
 
     /// Appends a batch in as many frames as it takes. `first` is its first id.
@@ -148,6 +150,7 @@ impl Disk {
         &self,
         dir: &Path,
         made_at_ms: u64,
+        on_damage: OnDamage,
         progress: &Arc<Progress>,
     ) -> Result<BackupInfo, StoreError> {
         if let Some(store) = &self.read_only {
@@ -157,8 +160,10 @@ impl Disk {
             });
         }
         let commands = self.commands.as_ref().expect("only dropping takes the queue away").downgrade();
+        let damage = StoreDamage { sessions: self.quarantined(), segments: self.unknown_losses() };
         let (segments, progress) = (Arc::clone(&self.segments), Arc::clone(progress));
-        Job { commands, segments, dir: dir.to_owned(), made_at_ms, progress }.run().await
+        let dir = dir.to_owned();
+        Job { commands, segments, dir, made_at_ms, damage, on_damage, progress }.run().await
     }
 
     /// Ends the writer, after the commands before this one.
@@ -231,6 +236,10 @@ impl Disk {
         open.sort_unstable();
         open.dedup();
         open
+    }
+
+    pub(crate) fn quarantined(&self) -> Vec<String> {
+        self.quarantined.lock().iter().cloned().collect()
     }
 
     pub(crate) fn fact_get(&self, key: &str) -> Result<Option<Vec<u8>>, StoreError> {

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use greenroom_kernel::EntryId;
 
 use crate::engine::Owner;
+use crate::loss::StoreDamage;
 
 /// Why a store operation failed. If a whole group fails, each of its callers gets a clone.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -163,6 +164,15 @@ pub enum StoreError {
         /// The number of the damaged segment.
         segment: u64,
     },
+    /// The store is damaged, so it was not backed up. A backup that was there before is unchanged.
+    #[error(
+        "the store is damaged ({damage}), so it was not backed up, and an earlier backup is unchanged; --damaged backs it \
+         up all the same"
+    )]
+    DamagedStore {
+        /// What is damaged.
+        damage: Box<StoreDamage>,
+    },
     /// A directory cannot be used for this: as the target of a backup, as a backup, or as the target of a restored one.
     #[error("{} {reason}", dir.display())]
     Backup {
@@ -274,6 +284,7 @@ impl StoreError {
             | Self::Index { .. }
             | Self::UnknownLoss { .. }
             | Self::Backup { .. }
+            | Self::DamagedStore { .. }
             | Self::SetBack { .. }
             | Self::Unsuitable { .. }
             | Self::Cancelled
@@ -331,7 +342,8 @@ pub enum Notice {
         segment: u64,
         /// The offset in the segment where the damage begins, in bytes.
         offset: u64,
-        /// The sessions that are known to have lost entries. They are quarantined.
+        /// The sessions that are known to have lost entries with it, ordered by id. They are quarantined. Those that lost
+        /// their newest entries have a [`Notice::TailLost`] too.
         sessions: Vec<String>,
         /// Whether other sessions may have lost entries too, because there is no record of what the damaged
         /// part held.
@@ -379,6 +391,23 @@ pub enum Notice {
     },
 }
 
+impl Notice {
+    /// Whether entries are lost, so that a person has to decide.
+    pub fn is_loss(&self) -> bool {
+        match self {
+            Self::TailLost { .. } => true,
+            Self::Damaged { sessions, others_possible, .. } => !sessions.is_empty() || *others_possible,
+            Self::TailCut { .. }
+            | Self::IndexRebuilt { .. }
+            | Self::IndexInMemory { .. }
+            | Self::ReadOnly { .. }
+            | Self::InUse { .. }
+            | Self::ManifestRebuilt { .. }
+            | Self::SetAside { .. } => false,
+        }
+    }
+}
+
 impl std::fmt::Display for Notice {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
@@ -386,15 +415,15 @@ impl std::fmt::Display for Notice {
                 write!(f, "session {session} lost its entries from {from} on and is quarantined")
             }
             Self::Damaged { segment, offset, sessions, others_possible } => {
-                write!(
-                    f,
-                    "segment {segment} of the journal is damaged at byte {offset}; sessions that lost entries: "
-                )?;
+                write!(f, "segment {segment} of the journal is damaged at byte {offset}; ")?;
+                let lost = "sessions that lost entries:";
                 match (sessions.is_empty(), others_possible) {
-                    (true, true) => f.write_str("not known"),
-                    (true, false) => f.write_str("none"),
-                    (false, true) => write!(f, "{}, perhaps others", sessions.join(", ")),
-                    (false, false) => f.write_str(&sessions.join(", ")),
+                    (true, true) => write!(f, "{lost} not known"),
+                    (true, false) => {
+                        f.write_str("no entry was lost, and nothing more is written to the segment")
+                    }
+                    (false, true) => write!(f, "{lost} {}, perhaps others", sessions.join(", ")),
+                    (false, false) => write!(f, "{lost} {}", sessions.join(", ")),
                 }
             }
             Self::TailCut { segment, offset, bytes } => {

@@ -15,7 +15,7 @@ mod rows;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -43,6 +43,17 @@ const LOCK_PAUSE: Duration = Duration::from_millis(5);
 /// A key and its new value; `None` removes the key.
 pub(crate) type Change = (Vec<u8>, Option<Vec<u8>>);
 type Pair = (Vec<u8>, Vec<u8>);
+
+/// What the rows of all sessions amount to.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct RowsSummary {
+    /// The number of sessions.
+    pub(crate) count: u64,
+    /// The sum that the checkpoint must have.
+    pub(crate) sum: u64,
+    /// The sessions that lost entries, which nobody has accepted.
+    pub(crate) quarantined: BTreeSet<String>,
+}
 
 /// Changes by key.
 type Table = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
@@ -96,6 +107,23 @@ pub(crate) struct Index {
     /// Blocks moves while a test holds it.
     #[cfg(test)]
     pub(crate) gate: Mutex<()>,
+}
+
+/// What an unreadable index is told as.
+const DAMAGED: &str = "its files are damaged";
+
+/// Returns why sled failed, for a person: its own text is for its developers, and goes to the log.
+fn in_words(error: &sled::Error) -> String {
+    tracing::debug!(%error, "the index failed");
+    match error {
+        sled::Error::Io(error) => error.to_string(),
+        sled::Error::Unsupported(reason) => format!("it cannot be used: {reason}"),
+        sled::Error::CollectionNotFound(_)
+        | sled::Error::ReportableBug(_)
+        | sled::Error::Corruption { .. } => DAMAGED.to_owned(),
+        #[allow(unreachable_patterns, reason = "sled has another variant with its feature for tests")]
+        _ => DAMAGED.to_owned(),
+    }
 }
 
 fn index_error(detail: impl std::fmt::Display) -> StoreError {
@@ -152,10 +180,23 @@ impl Index {
                 close_files(&made);
                 Ok(Self::new(dir, Some(database)))
             }
-            Ok(Ok(Err(error))) => Err(error.to_string()),
-            Ok(Err(panic)) => Err(format!("opening it panicked: {}", panic_text(panic.as_ref()))),
+            Ok(Ok(Err(error))) => Err(in_words(&error)),
+            Ok(Err(panic)) => {
+                tracing::debug!(panic = panic_text(panic.as_ref()), "opening the index panicked");
+                Err(DAMAGED.to_owned())
+            }
             Err(error) => Err(error.to_string()),
         }
+    }
+
+    /// Whether there is a database in `dir`, even if nothing was written to it yet.
+    pub(crate) fn exists(dir: &Path) -> bool {
+        dir.join("index").exists()
+    }
+
+    /// Begins the index of a store that is being restored: it is empty, and is filled when the store is opened.
+    pub(crate) fn begin(dir: &Path) -> std::io::Result<()> {
+        create_own_dir(&dir.join("index"))
     }
 
     /// Whether an earlier process requested a rebuild of the index.
@@ -205,8 +246,11 @@ impl Index {
         let Some(database) = database.as_ref() else { return Ok(None) };
         let detail = match catch_unwind(AssertUnwindSafe(|| work(database))) {
             Ok(Ok(value)) => return Ok(Some(value)),
-            Ok(Err(error)) => error.to_string(),
-            Err(panic) => panic_text(panic.as_ref()).to_owned(),
+            Ok(Err(error)) => in_words(&error),
+            Err(panic) => {
+                tracing::debug!(panic = panic_text(panic.as_ref()), "the index panicked");
+                DAMAGED.to_owned()
+            }
         };
         self.mark_suspect(&detail);
         *self.broken.lock() = Some(detail.clone());
@@ -359,20 +403,24 @@ impl Index {
         Ok((rows, sum))
     }
 
-    /// Returns the number of sessions, and the sum of their rows. The heads are not read.
+    /// Summarises the rows of all sessions. The heads are not read, except those that were ever damaged.
     ///
     /// # Errors
     /// If a row cannot be read: it is truncated, or of a later version.
-    pub(crate) fn count_and_sum(&self) -> Result<(u64, u64), StoreError> {
-        let (mut count, mut sum) = (0, 0_u64);
+    pub(crate) fn summary(&self) -> Result<RowsSummary, StoreError> {
+        let mut summary = RowsSummary::default();
         for (key, value) in self.range(b"h", b"i")? {
-            let Some((session, _)) = key::split(&key).filter(|_| Row::is_known(&value)) else {
+            let (Some((session, _)), Some(is_quarantined)) = (key::split(&key), Row::is_quarantined(&value))
+            else {
                 return Err(index_error("a session's row does not decode"));
             };
-            sum = sum.wrapping_add(row_sum(session, &value));
-            count += 1;
+            summary.sum = summary.sum.wrapping_add(row_sum(session, &value));
+            summary.count += 1;
+            if is_quarantined {
+                summary.quarantined.insert(session.to_owned());
+            }
         }
-        Ok((count, sum))
+        Ok(summary)
     }
 
     /// Returns the heads of the sessions after `after`, ordered by id: at most `limit`; fewer mean that no

@@ -4,11 +4,12 @@
 //! Invariants: applying all frames in the order of their segments always results in the same index. A session
 //! whose frames are not consecutive is quarantined. Nothing else changes the index.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use greenroom_kernel::EntryId;
 use greenroom_kernel::head::{Head, LoggedState};
+use parking_lot::Mutex;
 
 use crate::error::StoreError;
 use crate::index::{
@@ -131,6 +132,8 @@ pub(crate) struct Indexer {
     /// The sessions found to have lost entries, and the first lost entry of each. The journal does not record
     /// these losses yet.
     pub(crate) newly_lost: BTreeMap<String, EntryId>,
+    /// The sessions that lost entries, which nobody has accepted. Others read it.
+    pub(crate) quarantined: Arc<Mutex<BTreeSet<String>>>,
     /// The sessions that have an uncommitted batch.
     uncommitted: HashMap<String, Uncommitted>,
 }
@@ -170,6 +173,7 @@ impl Indexer {
             segments,
             changes: Vec::new(),
             newly_lost: BTreeMap::new(),
+            quarantined: Arc::default(),
             uncommitted,
         }
     }
@@ -279,6 +283,7 @@ impl Indexer {
             None => self.checkpoint.rows += 1,
         }
         self.recount(old.map_or(0, |old| old.entries), head.entries);
+        self.set_quarantined(session, old, head.lost_from.is_some());
         self.checkpoint.sum = self.checkpoint.sum.wrapping_add(sum);
         let known = CachedRow { entries: head.entries, lost_from: head.lost_from, place, sum };
         match self.cache.get_mut(session) {
@@ -287,6 +292,15 @@ impl Indexer {
         }
         self.changes.push((key::row(session), Some(row)));
         Ok(())
+    }
+
+    /// Notes whether a session is quarantined now; `old` is its row before.
+    fn set_quarantined(&self, session: &str, old: Option<CachedRow>, is_quarantined: bool) {
+        if is_quarantined {
+            self.quarantined.lock().insert(session.to_owned());
+        } else if old.is_some_and(|old| old.lost_from.is_some()) {
+            self.quarantined.lock().remove(session);
+        }
     }
 
     /// Notes that a session has `after` entries instead of `before`.
@@ -466,6 +480,7 @@ impl Indexer {
         self.changes.push((key::row(session), None));
         self.checkpoint.rows -= 1;
         self.recount(known.entries, 0);
+        self.set_quarantined(session, Some(known), false);
         self.checkpoint.sum = self.checkpoint.sum.wrapping_sub(known.sum);
         self.cache.insert(session.to_owned(), None);
         self.newly_lost.remove(session);

@@ -94,6 +94,19 @@ impl SegmentHeader {
         }
     }
 
+    /// Whether a file without a valid header was left behind when the segment with this number was being created: it is
+    /// empty, or holds a part of a header, and zeros where nothing reached the disk.
+    pub(crate) fn is_begun(bytes: &[u8], id: u64) -> bool {
+        let length = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+        let begun = &bytes[..length];
+        let known = Self { id, order: 0, seed: 0 }.encode();
+        // The order and the seed may be anything, and with them the checksum; everything else is known.
+        let (fixed, reserved) = (&known[..16], begun.get(28..36.min(length)).unwrap_or_default());
+        length < to_usize(SEGMENT_HEADER_BYTES)
+            && fixed.starts_with(&begun[..length.min(fixed.len())])
+            && reserved.iter().all(|byte| *byte == 0)
+    }
+
     /// Returns the `chain` of the segment's first frame.
     pub(crate) fn chain(&self) -> u32 {
         first_chain(self.id, self.seed)

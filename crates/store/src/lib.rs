@@ -23,7 +23,7 @@
 //! `memory`, `read_only` and `overlay` (how a store is opened read-only). All journal files are accessed through
 //! [`files`], and `faults` (with the feature `testing`) makes those fail in tests. Beside them: `engine` (the interface
 //! to sessions), `disk` (a store in a directory), `parts` and `bytes` (frames), `loss`, `page`, `heads`, `copy`,
-//! `lock`, `error`, and `cluster` (nodes in memory).
+//! `lock`, `identity` (which store a backup is of), `error`, and `cluster` (nodes in memory).
 
 #[cfg(any(test, feature = "testing"))]
 pub mod faults;
@@ -42,6 +42,8 @@ mod disk;
 mod engine;
 mod error;
 mod heads;
+#[cfg(feature = "disk")]
+mod identity;
 #[cfg(feature = "disk")]
 mod index;
 #[cfg(feature = "disk")]
@@ -87,7 +89,7 @@ pub use copy::{Copied, copy};
 pub use engine::{Answer, Claim, Engine, Lease, Member, Opened, Owner, Placement};
 pub use error::{Notice, StoreError};
 pub use heads::Heads;
-pub use loss::{Loss, Salvaged};
+pub use loss::{Loss, Salvaged, StoreDamage};
 pub use page::LogPage;
 #[cfg(feature = "codec")]
 pub use record::{decode_entry, decode_head, encode_entry, encode_head};
@@ -474,6 +476,16 @@ impl Store {
         }
     }
 
+    /// Returns the sessions that are quarantined, ordered by id: they lost entries, and nobody has accepted that. This
+    /// reads nothing from the disk.
+    #[cfg(feature = "disk")]
+    pub fn quarantined(&self) -> Vec<String> {
+        match self.inner.as_ref() {
+            Inner::Memory(_) => Vec::new(),
+            Inner::Disk(disk) => disk.quarantined(),
+        }
+    }
+
     /// Accepts that the losses with a segment are unknown: they are not reported at the next openings.
     /// Returns whether there was such a loss.
     ///
@@ -499,37 +511,6 @@ impl Store {
             Inner::Memory(memory) => open_memory(memory).map(|_| 0),
             #[cfg(feature = "disk")]
             Inner::Disk(disk) => disk.ask(|reply| Command::Reclaim { reply }).await,
-        }
-    }
-
-    /// Backs the store up to a directory, while it is used: everything acknowledged before the call is in the backup.
-    /// The directory is created, or replaced if it has a backup of this store; at any moment it holds a whole backup or
-    /// nothing. `made_at_ms` is the time, in Unix milliseconds.
-    ///
-    /// A backup is a store without an index: [`restore_backup`] copies it, and [`verify_backup`] reads all of it.
-    /// Segments that are no longer written to are hard links to the store's or to those of the backup before, if the
-    /// file systems permit that. So a backup takes little space beside the store, but shares bad sectors with it. A
-    /// session that is deleted later stays in the backup; one that was deleted before is not in it, but its bytes may
-    /// be, unless [`Store::reclaim`] has erased them.
-    ///
-    /// If the future is dropped, the backup ends soon, and what was written is removed.
-    ///
-    /// # Errors
-    /// [`StoreError::Backup`] if the directory cannot be used, or the store is in memory; [`StoreError::Full`],
-    /// [`StoreError::NotPermitted`], [`StoreError::Io`] or [`StoreError::Cancelled`]. Nothing of the backup remains
-    /// then, and one that was there before is unchanged.
-    #[cfg(feature = "disk")]
-    pub async fn backup(
-        &self,
-        dir: &std::path::Path,
-        made_at_ms: u64,
-        progress: &Arc<Progress>,
-    ) -> Result<BackupInfo, StoreError> {
-        match self.inner.as_ref() {
-            Inner::Memory(_) => {
-                Err(StoreError::unusable(dir, "cannot be a backup of a store in memory, which has no files"))
-            }
-            Inner::Disk(disk) => disk.backup(dir, made_at_ms, progress).await,
         }
     }
 

@@ -10,6 +10,8 @@ use std::path::{Path, PathBuf};
 use crate::error::StoreError;
 use crate::files::check_regular;
 
+/// The name of the lock file.
+pub(crate) const FILE: &str = "lock";
 /// The maximum length of a process id as text.
 const PID_BYTES_MAX: u64 = 32;
 
@@ -37,7 +39,7 @@ impl DirectoryLock {
     /// Locks the directory. If another process holds the lock, this fails at once, and the error names that
     /// process.
     pub(crate) fn take(dir: &Path) -> Result<Self, StoreError> {
-        let path = dir.join("lock");
+        let path = dir.join(FILE);
         let failed = |error| StoreError::io("lock", &path, error);
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false);
@@ -81,7 +83,7 @@ impl DirectoryLock {
 
     /// Takes a shared lock, which keeps writers out and allows other readers. Nothing is written.
     pub(crate) fn share(dir: &Path) -> Result<Self, StoreError> {
-        let path = dir.join("lock");
+        let path = dir.join(FILE);
         let failed = |error| StoreError::io("lock", &path, error);
         check_regular(&path).map_err(failed)?;
         let file = match File::open(&path) {

@@ -34,7 +34,7 @@ use crate::journal::{BadRange, Frame, SEGMENT_HEADER_BYTES, Scan, SegmentHeader,
 use crate::lock::DirectoryLock;
 use crate::record::StoredRecord;
 use crate::writer::{Active, EraseAgain, Mover, Tail, Writer, open_active};
-use crate::{StoreOptions, reader};
+use crate::{StoreOptions, identity, reader};
 
 /// While the journal is read, staged index changes of this many bytes are moved to sled.
 const STAGED_BYTES_MAX: usize = 8 << 20;
@@ -131,6 +131,7 @@ pub(crate) fn recover(
     let mut indexer = match trusted {
         Some(trusted) if !recovery.is_shifted(&opened, &trusted) => {
             let mut indexer = Indexer::new(Arc::clone(&index), trusted.checkpoint, trusted.segments);
+            indexer.quarantined.lock().clone_from(&trusted.quarantined);
             indexer.count_entries()?;
             recovery.find_losses_by_index(&mut indexer)?;
             recovery.replay(&mut indexer, Some(trusted.checkpoint), &opened)?;
@@ -162,6 +163,12 @@ pub(crate) fn recover(
     // A segment that was just begun has no list.
     let listed_end = listed_end.min(active.end);
     let Recovery { segments, manifest, notices, .. } = recovery;
+    if !options.is_read_only
+        && let Err(error) = identity::ensure(segments.files.as_ref(), &segments.dir)
+    {
+        // A full disk must not keep the store from being opened; the first backup tries again.
+        tracing::warn!(%error, "the store has no id yet");
+    }
     let unknown = Arc::new(Mutex::new(manifest.unknown.clone()));
     let mut writer = Writer {
         segments,
@@ -455,7 +462,7 @@ impl Recovery<'_> {
         for range in &mut self.lost {
             // The sessions that have entries after those that they lost.
             let mut holed = Vec::new();
-            let mut has_lost_tails = false;
+            let mut tails = Vec::new();
             for session in std::mem::take(&mut range.sessions) {
                 let row = indexer.row(&session)?;
                 let Some(Row { head: Head { lost_from: Some(from), entries, .. }, .. }) = row else {
@@ -464,13 +471,13 @@ impl Recovery<'_> {
                 if from.0 < entries {
                     holed.push(session);
                 } else {
-                    has_lost_tails = true;
+                    tails.push(session.clone());
                     if reported.insert(session.clone()) {
                         self.notices.push(Notice::TailLost { session, from });
                     }
                 }
             }
-            let is_only_tail = has_lost_tails && holed.is_empty() && range.is_tail;
+            let is_only_tail = !tails.is_empty() && holed.is_empty() && range.is_tail;
             let is_nothing = range.is_inferred && holed.is_empty();
             if is_only_tail && !range.others_possible || is_nothing {
                 continue;
@@ -489,7 +496,10 @@ impl Recovery<'_> {
                 }
                 None => {}
             }
-            self.notices.push(Notice::Damaged { segment, offset, sessions: holed, others_possible });
+            let mut sessions = holed;
+            sessions.extend(tails);
+            sessions.sort_unstable();
+            self.notices.push(Notice::Damaged { segment, offset, sessions, others_possible });
         }
         // A loss that is not accepted is reported at every start.
         for UnknownLoss { segment, offset, is_accepted } in &self.manifest.unknown {

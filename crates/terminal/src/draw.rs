@@ -2,7 +2,8 @@
 //! terminal keeps in its scrollback.
 //!
 //! Invariants: a finished row is written once and never touched again; nothing here queries the terminal, so
-//! a slow connection adds no delay; no row reaches the last column, so the terminal never wraps a row itself.
+//! a slow connection adds no delay; no row reaches the last column, so the terminal never wraps a row itself. A terminal
+//! that gets lower scrolls out rows of a high region before this is known; they are drawn over when it gets higher again.
 
 use std::fmt::Write as _;
 
@@ -49,6 +50,9 @@ pub struct Painter {
     size: Size,
     region: Vec<Row>,
     cursor: (usize, usize),
+    /// How many rows of earlier regions the terminal has scrolled out because it got lower. They are directly above the
+    /// region, which then begins in the first row of the screen.
+    scrolled_out: usize,
     /// Whether the region must be drawn anew, although it is the same.
     is_stale: bool,
 }
@@ -57,7 +61,15 @@ impl Painter {
     /// Creates a painter whose cursor is at the start of an empty row.
     pub fn new(color: bool, size: Size) -> Self {
         let theme = color.then(Theme::default);
-        Self { theme, rewraps: true, size, region: Vec::new(), cursor: (0, 0), is_stale: false }
+        Self {
+            theme,
+            rewraps: true,
+            size,
+            region: Vec::new(),
+            cursor: (0, 0),
+            scrolled_out: 0,
+            is_stale: false,
+        }
     }
 
     /// Sets whether the terminal truncates rows when it gets narrower, instead of rewrapping them.
@@ -82,7 +94,11 @@ impl Painter {
         }
         // A terminal that supports synchronised updates shows the frame at once, without a flickering cursor.
         let mut out = String::from("\x1b[?2026h\x1b[?25l");
-        let row = self.cursor_row(size);
+        let row = self.first_row(size);
+        if !frame.above.is_empty() {
+            // What was scrolled out is not directly above the region any more.
+            self.scrolled_out = 0;
+        }
         let same = if frame.above.is_empty() && !is_resized {
             region.iter().zip(&self.region).take_while(|(new, old)| new == old).count()
         } else {
@@ -119,7 +135,7 @@ impl Painter {
         up_or_down(&mut out, self.cursor.0, 0);
         out.push_str("\r\x1b[J");
         self.region.clear();
-        self.cursor = (0, 0);
+        (self.cursor, self.scrolled_out) = ((0, 0), 0);
         out
     }
 
@@ -130,6 +146,22 @@ impl Painter {
         row.render(self.theme, out);
         // A terminal that has just got narrower has wrapped the row, over what stood below.
         out.push_str("\x1b[K");
+    }
+
+    /// Returns how many rows above the cursor to begin. A terminal that got lower has scrolled out what did not fit above
+    /// the cursor. Many take it back when they get higher; the others move no higher than the first row of the screen, in
+    /// which the region begins.
+    fn first_row(&mut self, size: Size) -> usize {
+        let row = self.cursor_row(size);
+        if size.columns != self.size.columns {
+            // It may have rewrapped them, so their number is unknown.
+            self.scrolled_out = 0;
+            return row;
+        }
+        self.scrolled_out += (row + 1).saturating_sub(size.rows.max(1));
+        let back = self.scrolled_out.min(size.rows.saturating_sub(self.size.rows));
+        self.scrolled_out -= back;
+        row + back
     }
 
     /// Returns the cursor's row, counted from the top of the region. A terminal that got narrower has

@@ -203,10 +203,10 @@ async fn resume_beside(end: End) {
     let session = runtime.open("waiting", &agent(WINDOW)).await.unwrap();
     let mut mine = session.prompt("mine").start().await.unwrap();
     mine.recorded().await.unwrap();
-    until(&session, |state| state.status == Status::Working && state.waiting == 2).await;
+    until(&session, |state| state.status == Status::Working && state.waiting == 3).await;
     first_gate.send_replace(true);
     tokio::time::timeout(PATIENCE, hears.wait_for(|heard| *heard)).await.unwrap().unwrap();
-    until(&session, |state| state.waiting == 2).await;
+    until(&session, |state| state.waiting == 3).await;
 
     match end {
         End::Aborted => mine.abort(),

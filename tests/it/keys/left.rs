@@ -317,7 +317,7 @@ async fn whoever_repeats_a_prompt_that_is_held_back_meanwhile_hears_so() {
     let session = runtime.open("once", &agent(100_000)).await.unwrap();
     let answer = soon("repeated", session.prompt("one").once("one")).await;
     assert!(matches!(answer, Err(Error::Model(_))), "{answer:?}");
-    assert_eq!(session.state().await.unwrap().held_back, 1);
+    assert_eq!(session.state().await.unwrap().held_back, 2);
     assert_eq!(soon("again", session.prompt("one").once("one")).await.unwrap().text, "one");
     model.assert_clean();
 }

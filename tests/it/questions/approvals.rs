@@ -313,3 +313,33 @@ async fn what_is_too_large_to_be_read_is_not_asked() {
         assert_eq!(effects.seen(), [""; 0], "{bytes} {preview:?}");
     }
 }
+
+/// Nobody is asked about a call whose arguments its tool cannot read: the model is told.
+#[tokio::test(start_paused = true)]
+async fn a_call_that_cannot_run_is_not_asked_about() {
+    for (arguments, told) in [
+        (json!({ "euros": 120 }), None),
+        (json!({ "euros": "all" }), Some("euros")),
+        (json!({}), Some("euros")),
+    ] {
+        let (home, effects) = (Home::new(), Effects::default());
+        let said = {
+            let arguments = arguments.clone();
+            Function(move |request: &SeenRequest, _: CallInfo| match request.messages.last() {
+                Some(last) if last.role() == "tool" => Said::text(format!("It says: {}", last.text())),
+                _ => Said::call("refund", &arguments),
+            })
+        };
+        let model = Simulator::new(SimulatorOptions::new(said));
+        let agent = agent(&effects, &Permissions::new(policy(Mode::Ask, &[])));
+        let world = World::start(&home, &model, &agent).await;
+        drop(started(&world.session, "refund it"));
+        let Some(told) = told else {
+            asked(&world.session).await;
+            continue;
+        };
+        let said = world.until_idle().await;
+        assert!(said.contains("do not fit the parameters of `refund`") && said.contains(told), "{said}");
+        assert!(ends(&world.runtime, "s").await.is_empty() && effects.seen().is_empty(), "{arguments}");
+    }
+}

@@ -1,7 +1,7 @@
 //! An approval, answered in place: yes, always, no, or no with words for the model.
 //!
 //! Invariants: one key answers, but no letter and no Enter in the first moment, because the user may be typing something
-//! else. The call is shown whole: what does not fit is scrolled, what was not shown is counted, and nothing is
+//! else. A typed answer waits for a moment: if more is typed, all of it was text, which belongs to the editor. The call is shown whole: what does not fit is scrolled, what was not shown is counted, and nothing is
 //! approved before the end was on the screen. The dialog is never taller than the room that it is given, so no row of
 //! it is off the screen.
 
@@ -9,9 +9,10 @@ use greenroom::Approval;
 use greenroom_terminal::approvals;
 use greenroom_terminal::input::{KeyCode, KeyEvent};
 use greenroom_terminal::row::{Look, Row};
+use greenroom_terminal::screen::columns;
 use serde_json::{Value, json};
 
-use super::{AskOutcome, edit};
+use super::{AskOutcome, MOMENT_MS, edit, typed};
 use crate::editor::Editor;
 
 #[cfg(test)]
@@ -22,8 +23,13 @@ const ROWS_MIN: usize = 3;
 /// The maximum number of rows for the user's words.
 const WORDS_ROWS: usize = 4;
 
-/// A longer rule is not named beside the answer, in characters.
+/// A longer rule is not named beside the answer, in columns.
 const RULE_MAX: usize = 40;
+/// What stands before a rule beside the answer.
+const ALWAYS: &str = "Yes, and do not ask again for ";
+
+/// Why a key does nothing in the first moment.
+const NEW: &str = "the question has just appeared; press the key again";
 
 /// What may be answered. The numbers are the same in every dialog, so that fingers can learn them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,6 +71,15 @@ impl Shown {
     }
 }
 
+/// What was typed a moment ago: an answer, or the beginning of a text.
+#[derive(Debug, Clone)]
+struct Held {
+    text: String,
+    at_ms: u64,
+    /// Whether it answers if nothing follows.
+    answers: bool,
+}
+
 /// An approval being answered.
 #[derive(Debug, Clone)]
 pub(super) struct Form {
@@ -75,6 +90,7 @@ pub(super) struct Form {
     at: usize,
     is_marked: bool,
     words: Editor,
+    held: Option<Held>,
     shown: Shown,
 }
 
@@ -86,11 +102,16 @@ impl Form {
         }
         let (approval, text) = (approval.clone(), text.to_owned());
         let (words, shown) = (Editor::default(), Shown::default());
-        Self { approval, text, choices, at: 0, is_marked: false, words, shown }
+        Self { approval, text, choices, at: 0, is_marked: false, words, held: None, shown }
     }
 
     fn marked(&self) -> Option<Choice> {
         self.choices.get(self.at).copied()
+    }
+
+    /// Returns the user's words.
+    pub(super) fn words(&self) -> String {
+        self.words.text()
     }
 
     /// Whether the call edits a file, which a mode allows.
@@ -111,27 +132,77 @@ impl Form {
         place.is_some()
     }
 
-    /// Handles a key. `is_new`: the question has just appeared.
+    /// Forgets which answer was marked.
+    fn unmark(&mut self) {
+        (self.at, self.is_marked) = (0, false);
+    }
+
+    /// Handles a key at this time. `is_new`: the question has just appeared.
     ///
     /// # Errors
     /// Why the key does nothing, for the user.
+    pub(super) fn key(&mut self, key: KeyEvent, now_ms: u64, is_new: bool) -> Result<AskOutcome, String> {
+        let held = self.held.take().filter(|held| now_ms.saturating_sub(held.at_ms) < MOMENT_MS);
+        match typed(key) {
+            Some(c) if self.marked() != Some(Choice::Words) => self.typed(c, held, now_ms, is_new),
+            Some(_) | None => self.pressed(key, is_new),
+        }
+    }
+
+    /// Handles a character outside of the user's words. `held` was typed a moment before.
+    fn typed(
+        &mut self,
+        c: char,
+        held: Option<Held>,
+        now_ms: u64,
+        is_new: bool,
+    ) -> Result<AskOutcome, String> {
+        let choice = match c {
+            'y' | 'Y' => Some(Choice::Yes),
+            'n' | 'N' => Some(Choice::No),
+            c => self.choices.iter().copied().find(|choice| Some(*choice as u32) == c.to_digit(10)),
+        };
+        // A key that is held down repeats. Space after an answer that was refused shows more of the call.
+        let scrolls = |held: &Held| c == ' ' && !held.answers;
+        let is_text = held.as_ref().is_some_and(|held| !held.text.ends_with(c) && !scrolls(held));
+        let text = held.map(|held| held.text).unwrap_or_default() + c.encode_utf8(&mut [0; 4]);
+        let outcome = match choice {
+            None if c == ' ' && !is_text => {
+                self.scroll(1);
+                return Ok(AskOutcome::Waits);
+            }
+            Some(Choice::Words) if !is_text => {
+                self.mark(Choice::Words);
+                return Ok(AskOutcome::Waits);
+            }
+            Some(choice) if !is_text => {
+                if is_new && c.is_alphabetic() {
+                    Err(NEW.to_owned())
+                } else {
+                    self.mark(choice);
+                    self.answer().map(|_| AskOutcome::Waits)
+                }
+            }
+            Some(_) | None => {
+                self.unmark();
+                return Ok(AskOutcome::Typed(text));
+            }
+        };
+        self.held = Some(Held { text, at_ms: now_ms, answers: outcome.is_ok() });
+        outcome
+    }
+
+    /// Handles another key than a character, and all keys of the user's words.
     #[expect(clippy::wildcard_enum_match_arm, reason = "most keys mean nothing here")]
-    pub(super) fn key(&mut self, key: KeyEvent, is_new: bool) -> Result<AskOutcome, String> {
+    fn pressed(&mut self, key: KeyEvent, is_new: bool) -> Result<AskOutcome, String> {
         const MEANINGLESS: &str = "a number, y or n answers; Esc for something else";
-        const NEW: &str = "the question has just appeared; press the key again";
         let last = self.choices.len() - 1;
         let is_writing = self.marked() == Some(Choice::Words);
-        let shown = &mut self.shown;
-        // One row of the last page stays, for orientation.
-        let page = shown.room.saturating_sub(1).max(1);
         match key.code {
-            KeyCode::PageDown => shown.first = (shown.first + page).min(shown.last_first()),
-            KeyCode::PageUp => shown.first = shown.first.saturating_sub(page),
-            KeyCode::Char(' ') if !is_writing => {
-                shown.first = (shown.first + page).min(shown.last_first());
-            }
-            KeyCode::End if !is_writing => shown.first = shown.last_first(),
-            KeyCode::Home if !is_writing => shown.first = 0,
+            KeyCode::PageDown => self.scroll(1),
+            KeyCode::PageUp => self.scroll(-1),
+            KeyCode::End if !is_writing => self.shown.first = self.shown.last_first(),
+            KeyCode::Home if !is_writing => self.shown.first = 0,
             KeyCode::Up => {
                 (self.at, self.is_marked) = (self.at.checked_sub(1).unwrap_or(last), true);
             }
@@ -149,22 +220,30 @@ impl Form {
                 });
             }
             _ if is_writing => edit(&mut self.words, key),
-            KeyCode::Char('y' | 'Y' | 'n' | 'N') if is_new => return Err(NEW.to_owned()),
-            KeyCode::Char(letter @ ('y' | 'Y' | 'n' | 'N')) => {
-                let is_yes = letter.eq_ignore_ascii_case(&'y');
-                self.mark(if is_yes { Choice::Yes } else { Choice::No });
-                return self.answer();
-            }
-            KeyCode::Char(digit @ '1'..='9') => {
-                let digit = digit.to_digit(10);
-                match self.choices.iter().copied().find(|choice| Some(*choice as u32) == digit) {
-                    Some(choice) if self.mark(choice) && choice != Choice::Words => return self.answer(),
-                    Some(_) | None => {}
-                }
-            }
+            KeyCode::Backspace => self.unmark(),
             _ => return Err(MEANINGLESS.to_owned()),
         }
         Ok(AskOutcome::Waits)
+    }
+
+    /// Scrolls the call by pages.
+    fn scroll(&mut self, pages: isize) {
+        let shown = &mut self.shown;
+        // One row of the last page stays, for orientation.
+        let page = shown.room.saturating_sub(1).max(1);
+        let by = isize::try_from(page).unwrap_or(isize::MAX).saturating_mul(pages);
+        shown.first = shown.first.saturating_add_signed(by).min(shown.last_first().max(shown.first));
+    }
+
+    /// Whether a typed answer waits for its moment.
+    pub(super) fn is_held(&self) -> bool {
+        self.held.as_ref().is_some_and(|held| held.answers)
+    }
+
+    /// Returns the typed answer, once nothing more was typed for a moment.
+    pub(super) fn due(&mut self, now_ms: u64) -> Option<Result<AskOutcome, String>> {
+        let is_due = |held: &mut Held| held.answers && now_ms.saturating_sub(held.at_ms) >= MOMENT_MS;
+        self.held.take_if(is_due).map(|_| self.answer())
     }
 
     /// Returns the marked answer, unless it approves what was not shown to its end.
@@ -190,11 +269,15 @@ impl Form {
         Ok(AskOutcome::Answered(value))
     }
 
-    /// Handles a paste.
-    pub(super) fn paste(&mut self, text: &str) {
+    /// Handles a paste. Returns the text that belongs to the editor.
+    pub(super) fn paste(&mut self, text: &str) -> Option<String> {
+        let held = self.held.take();
         if self.marked() == Some(Choice::Words) {
             self.words.paste(text);
+            return None;
         }
+        self.unmark();
+        Some(held.map(|held| held.text).unwrap_or_default() + text)
     }
 
     /// Returns the dialog in at most `room` rows, with the cursor's position, and remembers what of the call it shows.
@@ -203,7 +286,7 @@ impl Form {
         if self.shown.width != width {
             // The rows are others now. What was shown in other rows must be shown again.
             // The answer names a rule that fits beside it.
-            let has_rules = rules_beside(&self.approval).is_none();
+            let has_rules = rules_beside(&self.approval, width).is_none();
             let lines = approvals::lines(&self.text, &self.approval, has_rules);
             let lead =
                 |index: usize| if index == 0 { Row::new("  ? ", Look::WARN) } else { Row::plain("    ") };
@@ -268,8 +351,8 @@ impl Form {
                 }
                 Choice::Yes => "Yes".to_owned(),
                 Choice::Always => {
-                    let rules = rules_beside(&self.approval).unwrap_or("what is listed above");
-                    format!("Yes, and do not ask again for {rules}")
+                    let rules = rules_beside(&self.approval, width).unwrap_or("what is listed above");
+                    format!("{ALWAYS}{rules}")
                 }
                 Choice::No => "No, and stop".to_owned(),
                 Choice::Words => "No, and tell the model what to do instead".to_owned(),
@@ -294,10 +377,11 @@ impl Form {
     }
 }
 
-/// Returns the rule of an approval, if there is only one, and it is short.
-fn rules_beside(approval: &Approval) -> Option<&str> {
+/// Returns the rule of an approval, if there is only one, and it fits beside the answer in this width.
+fn rules_beside(approval: &Approval, width: usize) -> Option<&str> {
+    let room = width.saturating_sub("    2. ".len() + ALWAYS.len()).min(RULE_MAX);
     match &*approval.rules {
-        [rule] if rule.chars().count() <= RULE_MAX => Some(rule),
+        [rule] if columns(rule) <= room => Some(rule),
         _ => None,
     }
 }

@@ -13,12 +13,13 @@ const LATER: u64 = 10_000;
 /// The room of a question.
 const ROOM: usize = 200;
 
+/// Presses keys, and nothing for a moment after the last one.
 fn press(ask: &mut Ask, keys: &[KeyCode]) -> AskOutcome {
     let mut last = AskOutcome::Waits;
     for code in keys {
         last = ask.key(KeyEvent::from(*code), LATER);
     }
-    last
+    if last == AskOutcome::Waits { ask.due(LATER + MOMENT_MS) } else { last }
 }
 
 fn type_in(ask: &mut Ask, text: &str) {
@@ -66,6 +67,24 @@ fn who_types_something_else_chooses_nothing() {
     let (rows, _) = ask.layout(60, ROOM);
     let shown = rows.iter().map(Row::text).collect::<Vec<_>>().join("\n");
     assert!(shown.contains("a number or ↑ ↓ chooses") && !shown.contains('❯'), "{shown}");
+}
+
+#[test]
+fn a_number_inside_of_a_text_chooses_nothing() {
+    let choices = ["yes", "no"].map(str::to_owned).to_vec();
+    for (several, text) in [(false, "1 more"), (false, "more 1"), (true, "more 1"), (false, "x2")] {
+        let kind = QuestionKind::Choice { choices: choices.clone(), several };
+        let mut ask = ask(&kind);
+        type_in(&mut ask, text);
+        assert_eq!(press(&mut ask, &[KeyCode::Enter]), AskOutcome::Waits, "{text}");
+        // After a pause, or an arrow, a number is meant.
+        let mut later = ask.clone();
+        for code in [KeyCode::Char('2'), KeyCode::Enter] {
+            let asked = later.key(KeyEvent::from(code), LATER + 1_000);
+            assert_eq!(asked != AskOutcome::Waits, code == KeyCode::Enter, "{text}: {asked:?}");
+        }
+        assert_ne!(press(&mut ask, &[KeyCode::Down, KeyCode::Char('2'), KeyCode::Enter]), AskOutcome::Waits);
+    }
 }
 
 #[test]
@@ -159,12 +178,16 @@ fn an_approval_is_answered_by_number_arrows_or_words() {
         (&with, &[Char('y')], AskOutcome::Answered(json!("yes"))),
         (&with, &[Char('n')], AskOutcome::Refused(json!("no"))),
         (&with, &[BackTab], AskOutcome::AnsweredForEdits(json!("yes"))),
-        (&with, &[Char('a')], AskOutcome::Waits),
-        (&with, &[Char('9')], AskOutcome::Waits),
+        (&with, &[Char('2'), Enter], AskOutcome::Answered(json!("always"))),
+        (&with, &[Char('y'), Backspace], AskOutcome::Waits),
+        (&with, &[Char('y'), Down, Down, Enter], AskOutcome::Refused(json!("no"))),
+        (&with, &[Char('a')], AskOutcome::Typed("a".to_owned())),
+        (&with, &[Char('9')], AskOutcome::Typed("9".to_owned())),
+        (&with, &[Char('4'), Char(' '), Char('y'), Enter], AskOutcome::Answered(json!({ "no": " y" }))),
         (&with, &[Char('4'), Char('y'), Enter], AskOutcome::Answered(json!({ "no": "y" }))),
         (&with, &[Esc], AskOutcome::Later),
         // The numbers are the same without "always".
-        (&without, &[Char('2')], AskOutcome::Waits),
+        (&without, &[Char('2')], AskOutcome::Typed("2".to_owned())),
         (&without, &[Char('3')], AskOutcome::Refused(json!("no"))),
         (&without, &[Up, Char('x'), Enter], AskOutcome::Answered(json!({ "no": "x" }))),
     ];
@@ -177,6 +200,21 @@ fn an_approval_is_answered_by_number_arrows_or_words() {
     press(&mut pasted, &[Char('4')]);
     pasted.paste("use git mv");
     assert_eq!(press(&mut pasted, &[Enter]), AskOutcome::Answered(json!({ "no": "use git mv" })));
+}
+
+#[test]
+fn a_rule_that_does_not_fit_beside_its_answer_is_shown_above() {
+    let rule = "bash(sqlite3 a.db .tables *)";
+    let kind = QuestionKind::Approval { approval: Box::new(approval(&[rule])) };
+    for width in [20, 39, 59, 68, 69, 79] {
+        let (rows, _) = ask(&kind).layout(width, ROOM);
+        let rows: Vec<String> = rows.iter().map(Row::text).collect();
+        let beside = rows.iter().any(|row| row.contains("2. ") && row.trim_end().ends_with(rule));
+        let all: String = rows.concat().split_whitespace().collect();
+        let rule: String = rule.split_whitespace().collect();
+        let (above, is_whole) = (all.contains(&format!("allows{rule}")), all.contains(&rule));
+        assert!(is_whole && beside != above && beside == (width >= 68), "{width}: {rows:#?}");
+    }
 }
 
 #[test]
@@ -222,10 +260,12 @@ fn in_its_first_moment_no_letter_and_no_enter_approves() {
         let mut ask = ask(&kind);
         ask.appears(1_000);
         ask.layout(60, ROOM);
-        let asked = ask.key(KeyEvent::from(code), 1_499);
+        assert_eq!(ask.key(KeyEvent::from(code), 1_499), AskOutcome::Waits, "{code:?}");
+        let asked = ask.due(1_999);
         assert_eq!(asked != AskOutcome::Waits, is_answer, "{code:?}: {asked:?}");
         if !is_answer {
-            assert_ne!(ask.key(KeyEvent::from(code), 1_500), AskOutcome::Waits, "{code:?}");
+            let pressed = ask.key(KeyEvent::from(code), 2_000);
+            assert!(pressed != AskOutcome::Waits || ask.due(2_500) != AskOutcome::Waits, "{code:?}");
         }
     }
     let mut ask = ask(&kind);

@@ -147,7 +147,7 @@ fn a_call_is_a_line_until_its_result_is_known() {
         calls.start("4", "bash", r#"{"command":"make"}"#, 0);
         calls.asks("4");
         assert_eq!(shown(&calls), ["  ? bash make waiting for you"]);
-        calls.go_on(50_000);
+        calls.go_on("4", 50_000);
         let (status, text) = match granted {
             true => (ToolStatus::Ok, "ok"),
             false => (ToolStatus::Error, "The call was not run: the user (ada) refused it and says: no."),

@@ -6,8 +6,10 @@
 use greenroom::permissions::Effect;
 use greenroom_server::Client;
 use greenroom_server::operations::{Forked, PermissionRule, SessionPermissions, SetPermissions};
+use greenroom_terminal::screen::one_line;
 
 use super::does::Problem;
+use super::welcome::TITLE_COLUMNS;
 use super::{Opened, open};
 use crate::backend::Backend;
 use crate::program::{Origin, Program};
@@ -19,13 +21,16 @@ pub(super) async fn made(
     id: String,
     goal: Option<String>,
 ) -> Result<(Opened, Forked), Problem> {
-    if backend.summary().await?.is_none() {
+    let Some(original) = backend.summary().await? else {
         return Err(Problem("No messages yet".to_owned()));
-    }
+    };
     let permissions = backend.permissions().await?;
     let client = program.session(&id, Origin::CopyOf(backend.id())).await?;
     let forked = backend.fork(id.clone(), goal).await?;
-    Ok((opened(client, &id, &permissions).await?, forked))
+    let mut opened = opened(client, &id, &permissions).await?;
+    let title = original.shown_title().unwrap_or("a session without a title");
+    opened.copy_of = Some((one_line(title, TITLE_COLUMNS), backend.id().to_owned()));
+    Ok((opened, forked))
 }
 
 /// Opens a session with another agent or a copy of one, and takes over these permissions.

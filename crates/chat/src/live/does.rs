@@ -220,6 +220,17 @@ impl TerminalChat {
         });
     }
 
+    /// Requests the session's state, of which events report only parts.
+    pub(super) fn ask_for_state(&self) {
+        let (backend, done) = (self.backend.clone(), self.done.clone());
+        tokio::spawn(async move {
+            // A lost connection is detected elsewhere.
+            if let Ok(state) = backend.state().await {
+                let _ = done.send(Done::State(Box::new(state)));
+            }
+        });
+    }
+
     /// Reads the summaries of these compactions, for the viewer.
     pub(super) fn read_summaries(&self, entries: Vec<greenroom::EntryId>) {
         let (backend, done) = (self.backend.clone(), self.done.clone());

@@ -19,7 +19,7 @@ use crate::{HELD_COLUMNS, figures};
 /// The maximum number of rows of the past that are shown.
 const PAST_ROWS: usize = 4_000;
 /// The maximum number of columns of a title, and of the list of skills.
-const TITLE_COLUMNS: usize = 60;
+pub(super) const TITLE_COLUMNS: usize = 60;
 /// How many other sessions at work are named.
 const OTHERS_MAX: usize = 3;
 
@@ -27,8 +27,8 @@ impl TerminalChat {
     /// Shows the state of a session and the end of its conversation. `is_back`: the session was open before its host
     /// ended.
     pub(super) fn welcome(&mut self, opened: Opened, is_back: bool) {
-        let Opened { backend, events, state, past, in_progress, questions, permissions, held_back, summary } =
-            opened;
+        let Opened { backend, events, state, past, in_progress, questions, permissions, .. } = opened;
+        let (held_back, summary, copy_of) = (opened.held_back, opened.summary, opened.copy_of);
         (self.backend, self.events) = (backend, events);
         let newest = past.last().map(|event| event.seq).max(state.entries.checked_sub(1));
         let going_on = in_progress.as_ref().map(|told| told.events.clone()).unwrap_or_default();
@@ -53,7 +53,14 @@ impl TerminalChat {
                 let entries = format::count(entries, "entry");
                 format!("… {entries} in all; only the end is shown. `greenroom show {id}` or /export shows the rest")
             });
-            self.resumed(summary.as_deref());
+            match copy_of {
+                Some((title, original)) => {
+                    let id = self.backend.id();
+                    let text = format!("This is a copy of {title} ({original}); its own id is {id}");
+                    self.model.note(Look::DIM, &text);
+                }
+                None => self.resumed(summary.as_deref()),
+            }
         }
         match state.status {
             _ if !going_on.is_empty() => {
@@ -86,7 +93,8 @@ impl TerminalChat {
         }
         for asked in questions {
             let Question { text, details, kind, .. } = &asked.question;
-            self.model.ask(Ask::new(asked.id, &asked.tool, text, details.as_deref(), kind));
+            let ask = Ask::new(asked.id, &asked.tool, text, details.as_deref(), kind);
+            self.model.ask(ask.of_call(&asked.call_id));
         }
         self.look_for_others();
     }

@@ -3,11 +3,14 @@
 use greenroom::{Delta, EventKind, MessageView, Record};
 use greenroom::{EntryId, Event, Role};
 use greenroom_kernel::entry::Trigger;
+use greenroom_kernel::question::QuestionEnd;
 use greenroom_kernel::usage::ContextUsage;
 use greenroom_kernel::{FailureClass, RunOutcome};
 use greenroom_terminal::{format, text};
 
-use super::{Ask, Kind, Last, Look, Markdown, Model, Pending, Purpose, Row, SAID_MAX};
+use super::{
+    Ask, Compacting, Kind, Last, Look, Markdown, Model, Pending, Purpose, Retry, Row, SAID_MAX, YOU_REFUSED,
+};
 use crate::status::{FILLING, NEARLY_FULL, look_of};
 use crate::{attached, markdown};
 
@@ -35,6 +38,10 @@ impl Model {
             EventKind::ToolStart { call_id, name, arguments } => {
                 self.writing = None;
                 self.calls.start(call_id, name, arguments, self.now_ms);
+                // Another host has begun it again, and it waits for the same answer.
+                if self.asks.iter().any(|ask| ask.call_id == *call_id) {
+                    self.calls.asks(call_id);
+                }
             }
             EventKind::ToolUpdate { call_id, line, .. } => self.calls.update(call_id, line),
             EventKind::ToolEnd { call_id, name, status, duration_ms } => {
@@ -51,7 +58,7 @@ impl Model {
             }
             EventKind::CompactionStart { tokens_before, trigger, .. } => {
                 let what = format::compacting(*trigger, *tokens_before);
-                self.compacting = Some((what, self.now_ms));
+                self.compacting = Some(Compacting { what, since: self.now_ms, retry: None });
             }
             EventKind::CompactionEnd(end) => {
                 self.compacting = None;
@@ -76,8 +83,8 @@ impl Model {
             EventKind::InputQueued { entry_id, .. } => self.queued.push(*entry_id),
             EventKind::QuestionAsked { entry_id, call_id, tool, question, .. } => {
                 let details = question.details.as_deref();
-                self.calls.asks(call_id);
-                self.ask(Ask::new(*entry_id, tool, &question.text, details, &question.kind));
+                let ask = Ask::new(*entry_id, tool, &question.text, details, &question.kind);
+                self.ask(ask.of_call(call_id));
             }
             EventKind::QuestionEnded { question, end } => {
                 if let Some(place) = self.asks.iter().position(|ask| ask.id == *question) {
@@ -86,20 +93,31 @@ impl Model {
                     if let Some(next) = self.asks.first_mut() {
                         next.appears(self.now_ms);
                     }
-                    self.calls.go_on(self.now_ms);
+                    self.calls.go_on(&ask.call_id, self.now_ms);
+                    self.editor.give_back(&ask.draft(Some(end)));
+                    if self.refused.is_none() {
+                        self.refused = refusal(&ask, end, self.user.as_deref());
+                    }
                     let rows = ask.ended(end, self.user.as_deref(), self.size.width());
                     self.put(Last::Note, rows);
                 }
             }
             EventKind::Retry { attempt, failure, .. }
                 if failure.class == FailureClass::Loading && !attempt.is_power_of_two() => {}
-            EventKind::Retry { attempt, delay_ms, failure, .. } => {
-                self.discard();
+            EventKind::Retry { compaction, attempt, delay_ms, failure } => {
                 let text = match failure.class {
                     FailureClass::Loading => format!("waiting for the server: {failure}"),
                     _ => format!("attempt {attempt} failed: {failure}"),
                 };
-                self.retry = Some((text, self.now_ms + delay_ms));
+                let retry = Some(Retry { what: text, at_ms: self.now_ms + delay_ms });
+                match (compaction, &mut self.compacting) {
+                    (None, _) => {
+                        self.discard();
+                        self.retry = retry;
+                    }
+                    (Some(_), Some(compacting)) => compacting.retry = retry,
+                    (Some(_), None) => {}
+                }
             }
             EventKind::Fallback { provider, model, failure } => {
                 self.discard();
@@ -111,6 +129,7 @@ impl Model {
                     "The request was larger than the model's window, and the server truncated it silently",
                 );
             }
+            EventKind::Warning { message } if self.answer.is_some() => self.aside.push(message.clone()),
             EventKind::Warning { message } => self.note(Look::WARN, message),
             EventKind::HandOff { from, to, .. } => {
                 self.note(Look::DIM, &format!("{from} hands over to {to}"))
@@ -163,9 +182,19 @@ impl Model {
     /// Ends the past.
     pub(crate) fn past_ends(&mut self) {
         self.end_calls();
-        self.asks.clear();
+        self.answer_ends();
+        for ask in std::mem::take(&mut self.asks) {
+            self.editor.give_back(&ask.draft(None));
+        }
         (self.busy_since, self.starts) = (None, None);
         self.compacting = None;
+    }
+
+    /// Shows the warnings that were kept until the end of the answer.
+    fn answer_ends(&mut self) {
+        for warning in std::mem::take(&mut self.aside) {
+            self.note(Look::WARN, &warning);
+        }
     }
 
     /// Ends the calls whose results do not come any more.
@@ -256,6 +285,7 @@ impl Model {
         if self.answer.take().is_some() && self.last == Last::Answer {
             self.note(Look::WARN, "✗ The answer broke off; the text above is discarded");
         }
+        self.answer_ends();
     }
 
     fn message(&mut self, message: &MessageView, entry: EntryId, queued: Option<EntryId>) {
@@ -289,6 +319,10 @@ impl Model {
                 if !message.text.trim().is_empty() {
                     self.last_answer.clone_from(&message.text);
                 }
+                self.answer_ends();
+                self.calls.announce(&message.tool_calls);
+                // The run went on after an answer of somebody else.
+                self.refused.take_if(|who| who != YOU_REFUSED);
             }
             Role::Tool => {
                 if let Some(call_id) = &message.call_id {
@@ -360,6 +394,7 @@ impl Model {
             self.put(Last::Answer, rows);
         }
         self.end_thinking();
+        self.answer_ends();
         self.end_calls();
         (self.busy_since, self.writing, self.starts) = (None, None, None);
         (self.is_interrupting, self.retry) = (false, None);
@@ -367,15 +402,14 @@ impl Model {
             // There is nothing to ask about any more.
             self.picker = None;
         }
-        let has_refused = std::mem::take(&mut self.has_refused);
-        match outcome {
-            RunOutcome::Aborted if has_refused => {
-                self.note(Look::DIM, "Stopped because you answered no; tell the model what to do instead");
+        match (outcome, self.refused.take()) {
+            (RunOutcome::Aborted, Some(who)) => {
+                self.note(Look::DIM, &format!("Stopped because {who}; tell the model what to do instead"));
             }
-            RunOutcome::Aborted => {
+            (RunOutcome::Aborted, None) => {
                 self.note(Look::WARN, "Interrupted. Everything above is kept; /continue to resume");
             }
-            RunOutcome::Failed(failure) => {
+            (RunOutcome::Failed(failure), _) => {
                 let way = if failure.class == FailureClass::Auth {
                     " · `greenroom login` stores another key"
                 } else if failure.class == FailureClass::Timeout {
@@ -385,19 +419,19 @@ impl Model {
                 };
                 self.note(Look::BAD, &format!("Error: {failure}{way}"));
             }
-            RunOutcome::Interrupted if has_unstored_text => self.note(
+            (RunOutcome::Interrupted, _) if has_unstored_text => self.note(
                 Look::WARN,
                 "The run was interrupted when its process was killed. The unfinished answer above was not stored; \
                  finished steps were. /continue to resume",
             ),
-            RunOutcome::Interrupted => self.note(
+            (RunOutcome::Interrupted, _) => self.note(
                 Look::WARN,
                 "The run was interrupted when its process ended. Everything above is kept; /continue to resume",
             ),
-            RunOutcome::Stopped { reason } => {
+            (RunOutcome::Stopped { reason }, _) => {
                 self.note(Look::WARN, &format!("Stopped: {reason}. /continue to resume"));
             }
-            RunOutcome::Completed | RunOutcome::Unknown | _ => {}
+            (RunOutcome::Completed | RunOutcome::Unknown | _, _) => {}
         }
         self.context(context);
     }
@@ -420,6 +454,16 @@ impl Model {
     }
 }
 
+/// Returns who has refused a call with this end of its question, as a clause.
+fn refusal(ask: &Ask, end: &QuestionEnd, user: Option<&str>) -> Option<String> {
+    let QuestionEnd::Answered(answer) = end else { return None };
+    (ask.is_approval() && answer.is("no")).then(|| match &answer.by {
+        Some(by) if user == Some(by) => format!("{YOU_REFUSED} in another terminal"),
+        Some(by) => format!("{by} answered no"),
+        None => "the answer was no".to_owned(),
+    })
+}
+
 /// Whether the run has advanced with this event, so that it waits for something new.
 fn moves(event: &EventKind) -> bool {
     matches!(
@@ -432,7 +476,7 @@ fn moves(event: &EventKind) -> bool {
             | EventKind::ToolEnd { .. }
             | EventKind::QuestionEnded { .. }
             | EventKind::CompactionEnd(_)
-            | EventKind::Retry { .. }
+            | EventKind::Retry { compaction: None, .. }
             | EventKind::Fallback { .. }
     )
 }

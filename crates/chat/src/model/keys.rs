@@ -7,7 +7,7 @@ use greenroom_terminal::screen::one_line;
 
 use super::{
     AskOutcome, Branching, COMMANDS, Command, Completion, Edit, Effect, GoingBack, KeyCode, KeyEvent,
-    KeyModifiers, Kind, Look, Model, Pending, Picked, Picker, Purpose, commands,
+    KeyModifiers, Kind, Look, Model, Pending, Picked, Picker, Purpose, YOU_REFUSED, commands,
 };
 use crate::commands::{BranchStart, Permitting};
 use crate::picker::Item;
@@ -52,22 +52,9 @@ impl Model {
         if !self.is_asked_later
             && let Some(ask) = self.asks.first_mut()
         {
-            match ask.key(key, self.now_ms) {
-                AskOutcome::Waits => return Vec::new(),
-                AskOutcome::Refused(value) => {
-                    self.has_refused = true;
-                    return vec![Effect::Refuse { id: ask.id, value }];
-                }
-                AskOutcome::AnsweredForEdits(value) => {
-                    let edits = Command::Permissions(Permitting::Next(Mode::AcceptEdits));
-                    return vec![Effect::Answer { id: ask.id, value }, Effect::Command(edits)];
-                }
-                AskOutcome::Answered(value) => return vec![Effect::Answer { id: ask.id, value }],
-                AskOutcome::Later => {
-                    self.is_asked_later = true;
-                    return Vec::new();
-                }
-                AskOutcome::NotMine => {}
+            let outcome = ask.key(key, self.now_ms);
+            if let Some(effects) = self.asked(outcome) {
+                return effects;
             }
         }
         if let Some(effects) = self.completion_key(key) {
@@ -83,14 +70,52 @@ impl Model {
         self.command_key(key, hint.as_deref())
     }
 
+    /// Returns the effects of an answer that was typed a moment ago, once nothing more was typed.
+    pub(crate) fn due(&mut self) -> Vec<Effect> {
+        let is_shown = !self.is_asked_later && self.picker.is_none() && self.viewer.is_none();
+        let Some(ask) = self.asks.first_mut().filter(|_| is_shown) else { return Vec::new() };
+        let outcome = ask.due(self.now_ms);
+        self.asked(outcome).unwrap_or_default()
+    }
+
+    /// Handles what a key means to the first question; returns `None` if nothing.
+    fn asked(&mut self, outcome: AskOutcome) -> Option<Vec<Effect>> {
+        let id = self.asks.first()?.id;
+        Some(match outcome {
+            AskOutcome::Waits => Vec::new(),
+            AskOutcome::Refused(value) => {
+                self.refused = Some(YOU_REFUSED.to_owned());
+                vec![Effect::Refuse { id, value }]
+            }
+            AskOutcome::AnsweredForEdits(value) => {
+                let edits = Command::Permissions(Permitting::Next(Mode::AcceptEdits));
+                vec![Effect::Answer { id, value }, Effect::Command(edits)]
+            }
+            AskOutcome::Answered(value) => vec![Effect::Answer { id, value }],
+            AskOutcome::Later => {
+                self.is_asked_later = true;
+                Vec::new()
+            }
+            AskOutcome::Typed(text) => {
+                self.is_asked_later = true;
+                self.editor.insert(&text);
+                self.offer();
+                self.files_effect()
+            }
+            AskOutcome::NotMine => return None,
+        })
+    }
+
     /// Handles a paste, as one unit.
     pub(crate) fn paste(&mut self, text: &str) -> Vec<Effect> {
         self.hint = None;
+        let mut text = std::borrow::Cow::Borrowed(text);
         if !self.is_asked_later
             && let Some(ask) = self.asks.first_mut()
         {
-            ask.paste(text);
-            return Vec::new();
+            let Some(own) = ask.paste(&text) else { return Vec::new() };
+            self.is_asked_later = true;
+            text = own.into();
         }
         if self.picker.is_none() && self.viewer.is_none() {
             // Terminals paste the path of an image that is dropped on them.
@@ -103,7 +128,7 @@ impl Model {
                 let path = path.replace(' ', "\\ ");
                 self.editor.insert(&format!("@{path} "));
             } else {
-                self.editor.paste(text);
+                self.editor.paste(&text);
             }
             self.completion = None;
         }
@@ -435,7 +460,7 @@ impl Model {
 
     /// Whether work is in progress that an interrupt ends.
     fn works_on(&self) -> bool {
-        self.is_busy() || self.compacting.is_some() || self.working.is_some() || !self.pending.is_empty()
+        self.is_working() || !self.pending.is_empty()
     }
 
     /// Leaves the chat. If work is in progress, the user is asked what happens to it.

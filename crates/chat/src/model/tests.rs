@@ -10,6 +10,8 @@ use greenroom_kernel::usage::ContextUsage;
 use super::*;
 use crate::commands::Permitting;
 
+mod asked;
+mod shown;
 mod typed;
 
 const SIZE: Size = Size { columns: 61, rows: 24 };

@@ -301,7 +301,7 @@ Examples:
 
 Everything acknowledged before the command is in the backup. The directory is created, or replaced if it has a backup of \
 this store; unchanged segments are not copied again. A backup beside the store shares files with it: to survive a failed \
-disk, it must be on another one.";
+disk, it must be on another one. A damaged store is not backed up, and the last backup stays; the exit code is 3.";
 
 pub(super) const STORE_VERIFY_EXAMPLES: &str = "\
 Examples:

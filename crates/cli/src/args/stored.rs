@@ -256,7 +256,7 @@ pub(crate) enum StoreCommand {
     Check(JsonArgs),
     /// Back up the store to a directory, even while it is in use
     #[command(after_help = help::STORE_BACKUP_EXAMPLES)]
-    Backup(BackupArgs),
+    Backup(BackUpArgs),
     /// Verify every entry of a backup; exit code 3 if it is damaged
     #[command(after_help = help::STORE_VERIFY_EXAMPLES)]
     Verify(BackupArgs),
@@ -271,7 +271,17 @@ pub(crate) enum StoreCommand {
     AcceptLoss(AcceptLossArgs),
 }
 
-/// `store backup` and `store verify`.
+/// `store backup`.
+#[derive(Debug, Args)]
+pub(crate) struct BackUpArgs {
+    #[command(flatten)]
+    pub(crate) backup: BackupArgs,
+    /// Back up a damaged store, too: the last backup is replaced, even if it has what the store lost
+    #[arg(long)]
+    pub(crate) damaged: bool,
+}
+
+/// The arguments of `store verify`, and some of `store backup` and `store restore`.
 #[derive(Debug, Args)]
 pub(crate) struct BackupArgs {
     /// The backup's directory

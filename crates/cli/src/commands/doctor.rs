@@ -11,7 +11,6 @@ use anyhow::Result;
 use greenroom::provider::Provider as _;
 use greenroom_files::private;
 use greenroom_kernel::FailureClass;
-use greenroom_server::operations::StoreLosses;
 use greenroom_terminal::screen::one_line;
 use greenroom_terminal::{Look, Row, Screen, format};
 use greenroom_tools::builtin::bash::Helper;
@@ -21,6 +20,7 @@ use crate::agent::choice::{self, Choice};
 use crate::agent::server::Server;
 use crate::agent::{self, local};
 use crate::args::{DoctorArgs, Global, ModelArgs};
+use crate::commands::serve::tokens;
 use crate::config::surroundings::Surroundings;
 use crate::config::{Loaded, kept_keys};
 use crate::error;
@@ -34,6 +34,10 @@ const LISTED_WITHIN: Duration = Duration::from_secs(5);
 
 /// The size of the file that is written to check the store's disk, in bytes: about what a step of a run writes.
 const WRITTEN_BYTES: usize = 64 * 1024;
+
+/// What to do about a damaged store.
+pub(super) const DAMAGED_REMEDY: &str = "`greenroom store check` lists what is lost; restore a backup, or let sessions \
+    continue without it with `greenroom store accept-loss`";
 
 /// The result of one check.
 #[derive(Debug, Serialize)]
@@ -92,6 +96,7 @@ async fn of_machine(global: &Global, args: &DoctorArgs, here: &Surroundings) -> 
             }));
             checks.extend(server(global, args, &loaded, here).await?);
             checks.push(sandbox(global, &loaded, here).await?);
+            checks.extend(serve(global, &loaded, here).await?);
         }
         Err(error) => {
             checks.push(Check::bad("configuration", error::line(&error), "`greenroom config edit` opens it"))
@@ -209,28 +214,32 @@ async fn sandbox(global: &Global, loaded: &Loaded, here: &Surroundings) -> Resul
     })
 }
 
+/// Checks the tokens of `serve`, if there are any.
+async fn serve(global: &Global, loaded: &Loaded, here: &Surroundings) -> Result<Option<Check>> {
+    let path = agent::data_dir(global)?.join(agent::TOKEN_FILE);
+    Ok(match tokens::check(&path, &loaded.config.serve.tokens, here).await {
+        Ok(0) => None,
+        Ok(count) => Some(Check::ok("serve", format::count(count as u64, "token"))),
+        Err(error) => {
+            Some(Check::bad("serve", error::line(&error), "`greenroom serve` does not start until then"))
+        }
+    })
+}
+
 async fn store(global: &Global) -> Check {
     let dir = match agent::data_dir(global) {
         Ok(dir) => dir,
         Err(error) => return Check::bad("store", error::line(&error), "name another one with --data-dir"),
     };
-    let looked = source::look(global, async |source| source.losses().await).await;
+    let looked = source::look(global, async |source| source.damage().await).await;
     let shown = dir.display();
     match looked {
         Ok(None) => Check::ok("store", format!("{shown} does not exist yet; the first session creates it")),
-        Ok(Some(StoreLosses { notices, is_uncertain: false, .. })) if notices.is_empty() => {
-            match try_to_write(&dir) {
-                Ok(()) => Check::ok("store", shown.to_string()),
-                Err(error) => {
-                    Check::bad("store", format!("{shown} cannot be written: {error}"), remedy(&error))
-                }
-            }
-        }
-        Ok(Some(StoreLosses { notices, .. })) => Check::bad(
-            "store",
-            format!("{shown}: {}", notices.join("; ")),
-            "`greenroom store check` lists what is lost, `greenroom store accept-loss` lets its sessions continue",
-        ),
+        Ok(Some(damage)) if damage.is_empty() => match try_to_write(&dir) {
+            Ok(()) => Check::ok("store", shown.to_string()),
+            Err(error) => Check::bad("store", format!("{shown} cannot be written: {error}"), remedy(&error)),
+        },
+        Ok(Some(damage)) => Check::bad("store", format!("{shown}: {}", damage.join("; ")), DAMAGED_REMEDY),
         Err(error) => Check::bad("store", error::line(&error), "`greenroom store check` shows details"),
     }
 }

@@ -14,10 +14,11 @@ use anyhow::Result;
 use greenroom::{Agent, Runtime, SessionSummary};
 use greenroom_server::operations::AGENT;
 use greenroom_server::{HttpOptions, HttpServer};
-use greenroom_terminal::{Interrupts, Screen};
+use greenroom_terminal::{Interrupts, Screen, format};
 
 use crate::agent::{self, Stay, TOKEN_FILE, choice, warn};
 use crate::args::{Global, ServeArgs};
+use crate::commands::doctor::DAMAGED_REMEDY;
 use crate::config::check_host_name;
 use crate::config::surroundings::Surroundings;
 use crate::error::usage;
@@ -25,7 +26,7 @@ use crate::host::cluster::{self, ClusterNode};
 use crate::host::own::{Storage, end};
 use crate::host::{Answering, Setup, named_agents};
 
-mod tokens;
+pub(super) mod tokens;
 
 /// How often it is checked whether runs are in progress that wait for no person.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
@@ -48,10 +49,13 @@ pub(crate) async fn run(global: &Global, args: &ServeArgs) -> Result<u8> {
     let mut model = args.model.clone();
     choice::complete(global, &mut model).await?;
     let setup = Setup::on(global, &model, Stay::Unwatched, storage).await?;
+    warn_of_damage(global, &setup.runtime)?;
     let config = &setup.serve;
     let path = agent::data_dir(global)?.join(TOKEN_FILE);
-    let mut options = HttpOptions::new(listen, tokens::own(&path)?);
-    options.tokens.extend(tokens::further(&config.tokens, &surroundings).await?);
+    let own = tokens::own(&path)?;
+    let further = tokens::further(&config.tokens, &surroundings, &own).await?;
+    let mut options = HttpOptions::new(listen, own);
+    options.tokens.extend(further);
     options.host_names = [config.host_names.clone(), args.host_name.clone()].concat();
     options.host_names.extend(node.as_ref().map(ClusterNode::host_name));
     options.request_timeout = Duration::from_secs(config.request_timeout_s);
@@ -153,6 +157,15 @@ async fn drain(runtime: &Runtime, at_most: Duration) {
         _ = runtime.drain(at_most) => {}
         () = idle => {}
     }
+}
+
+/// Warns of sessions that are known to be damaged, at every start: the notices name only what was found just now.
+fn warn_of_damage(global: &Global, runtime: &Runtime) -> Result<()> {
+    let damaged = runtime.store().map(|store| store.quarantined()).unwrap_or_default();
+    let [first, ..] = &*damaged else { return Ok(()) };
+    let count = format::count(damaged.len() as u64, "session");
+    let which = if damaged.len() == 1 { format!(" ({first})") } else { String::new() };
+    warn(global, &format!("{count}{which} lost entries and accepts no prompts; {DAMAGED_REMEDY}"))
 }
 
 /// Explains the consequences if other machines can connect.

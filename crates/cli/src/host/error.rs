@@ -6,7 +6,6 @@ use std::fmt;
 use std::path::Path;
 
 use greenroom_server::{ClientError, ProblemKind};
-use greenroom_store::StoreError;
 
 use super::LOG_FILE;
 use crate::error::{self, CliError};
@@ -31,13 +30,7 @@ impl Unreached {
 
     /// Creates an error of the system about a path in the store. `action` is a verb.
     pub(super) fn unusable(action: &'static str, path: &Path, error: &std::io::Error) -> Self {
-        use std::io::ErrorKind::{PermissionDenied, ReadOnlyFilesystem};
-        let reason = if matches!(error.kind(), PermissionDenied | ReadOnlyFilesystem) {
-            StoreError::NotPermitted { action, path: path.to_owned() }.to_string()
-        } else {
-            format!("cannot {action} {}: {error}", path.display())
-        };
-        Self::refused(error::STORE, &reason)
+        Self { failure: error::of_store(action, path, error), is_silent: false }
     }
 
     /// Creates the error that the host of this store is connected but does not answer.

@@ -216,12 +216,15 @@ fn bind(path: PathBuf, link: Option<PathBuf>) -> Result<(UnixListener, HostSocke
         Ok(there) if !there.file_type().is_socket() && !there.is_symlink() => return Err(in_the_way(&path)),
         Ok(_) => match std::fs::remove_file(&path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                return Err(error).with_context(|| format!("replace {shown}"));
+                return Err(error::of_store("replace", &path, &error).into());
             }
             Ok(()) | Err(_) => {}
         },
     }
-    let listener = UnixListener::bind(&path).with_context(|| format!("listen on {shown}"))?;
+    // What is missing is a permission of the directory.
+    let folder = path.parent().unwrap_or(&path);
+    let refused = |error| error::of_store("create the host's socket in", folder, &error);
+    let listener = UnixListener::bind(&path).map_err(refused)?;
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(private::FILE_MODE))
         .with_context(|| format!("protect {shown}"))?;
     let file = Mutex::new(identity(&path).with_context(|| format!("look at {shown}"))?);

@@ -13,8 +13,10 @@ use greenroom_kernel::entry::{Entry, EntryId};
 use greenroom_server::ProblemKind;
 use greenroom_server::operations::{
     EntryPage, GetSession, ListLive, ListQuestions, ListSessions, LoggedEntry, ReadEntries, RecallEntries,
-    ReportUsage, SessionCounts, StoreLosses, status_of,
+    ReportUsage, SessionCounts, SessionPage, StoreLosses, status_of,
 };
+
+use greenroom_terminal::format;
 
 use super::connect::LOOKS;
 use super::connection::{self, Connection, not_found, resolve_known};
@@ -275,10 +277,17 @@ impl Source {
         Ok((found, code))
     }
 
-    /// Returns what is lost of the store.
-    pub(crate) async fn losses(&self) -> Result<StoreLosses> {
-        let none = ListSessions { limit: Some(0), ..ListSessions::default() };
-        Ok(self.client.call(none).await?.losses)
+    /// Returns what is known to be damaged of the store, each a fragment. All heads are read.
+    pub(crate) async fn damage(&self) -> Result<Vec<String>> {
+        let counted = ListSessions { limit: Some(0), counts: true, ..ListSessions::default() };
+        let SessionPage { losses, counts, .. } = self.client.call(counted).await?;
+        let damaged = counts.unwrap_or_default().damaged as u64;
+        let lost = (damaged > 0).then(|| format!("{} lost entries", format::count(damaged, "session")));
+        let unknown = losses.is_uncertain.then(|| {
+            "a part of the journal is lost, with entries of unknown sessions: sessions may be missing"
+                .to_owned()
+        });
+        Ok(lost.into_iter().chain(unknown).chain(losses.notices).collect())
     }
 
     /// Returns what was spent.

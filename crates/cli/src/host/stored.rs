@@ -88,19 +88,7 @@ pub(super) fn tell(global: &Global, notices: &[Notice]) -> Result<()> {
     tracing::debug!(dir = %data_dir(global)?.display(), "the store is open");
     warn_of_others(global)?;
     for notice in notices {
-        let more = match notice {
-            Notice::TailLost { .. } | Notice::Damaged { .. } => {
-                "; `greenroom store check` lists what is lost"
-            }
-            Notice::TailCut { .. }
-            | Notice::IndexRebuilt { .. }
-            | Notice::IndexInMemory { .. }
-            | Notice::ReadOnly { .. }
-            | Notice::InUse { .. }
-            | Notice::SetAside { .. }
-            | Notice::ManifestRebuilt { .. }
-            | _ => "",
-        };
+        let more = if notice.is_loss() { "; `greenroom store check` lists what is lost" } else { "" };
         warn(global, &format!("{notice}{more}"))?;
     }
     Ok(())

@@ -2,8 +2,9 @@
 
 use std::time::{Duration, Instant};
 
+use greenroom_kernel::StopReason;
 use greenroom_simulator::{
-    Answer, ByPurpose, CallInfo, Function, Pace, Script, SeenRequest, SimulatorOptions, Summariser,
+    Answer, ByPurpose, CallInfo, Fault, Function, Pace, Script, SeenRequest, SimulatorOptions, Summariser,
 };
 
 use serde_json::json;
@@ -227,6 +228,57 @@ fn it_compacts_and_undoes_it_and_says_so_in_a_line() {
 }
 
 #[test]
+fn failed_attempts_of_a_summary_are_seen_and_can_be_interrupted() {
+    if !is_there() {
+        return;
+    }
+    let heard = Function(|request: &SeenRequest, _: CallInfo| {
+        Answer::text(format!("heard {}", request.last_user_text().chars().take(5).collect::<String>()))
+    });
+    let broken = Function(|_: &SeenRequest, _: CallInfo| Answer::fault(Fault::ServerError(500)));
+    let (place, model) = (Place::new(), new_with(heard, broken));
+    let terminal = chat(&place, &model, SIZE, &[]);
+    for number in 1..4 {
+        terminal.pastes(&format!("note{number} {}", "lorem ipsum dolor ".repeat(400)));
+        terminal.press("Enter");
+        terminal.until("it is over", |screen| {
+            screen.contains(&format!("heard note{number}")) && !screen.contains("Esc interrupts")
+        });
+    }
+    terminal.says("/compact --keep 500");
+    let screen = terminal.until("an attempt has failed", |screen| screen.contains("attempt 1 failed"));
+    assert!(screen.contains("compacting") && screen.contains("Esc interrupts"), "{screen}");
+    terminal.press("Escape");
+    terminal.until("it is over", |screen| !screen.contains("attempt") && !screen.contains("compacting "));
+}
+
+#[test]
+fn a_warning_about_an_answer_is_below_it_and_calls_that_did_not_begin_are_named() {
+    if !is_there() {
+        return;
+    }
+    let script = Function(|request: &SeenRequest, _: CallInfo| {
+        if request.last_user_text().contains("call") {
+            let touch = |name: &str| json!({ "command": format!("touch {name}") });
+            return Answer::call("bash", &touch("first")).and_call("bash", &touch("second"));
+        }
+        Answer::text("a short answer").with_finish(StopReason::Length)
+    });
+    let (place, model) = (Place::new(), new(script));
+    let terminal = chat(&place, &model, SIZE, &[]);
+    terminal.says("call");
+    terminal.shows("1. Yes");
+    terminal.press("Escape");
+    terminal.press("Escape");
+    let screen = terminal.shows("Interrupted");
+    assert!(screen.contains("✗ bash touch second · not run"), "{screen}");
+    terminal.says("answer");
+    let screen = terminal.shows("the answer was cut off");
+    let (above, _) = screen.split_once("the answer was cut off").unwrap();
+    assert!(above.contains("a short answer"), "{screen}");
+}
+
+#[test]
 fn what_a_branch_leaves_is_summarised_where_that_is_asked_for_and_esc_ends_it() {
     if !is_there() {
         return;
@@ -352,6 +404,44 @@ fn no_row_of_an_answer_is_lost_when_an_idle_chat_is_resized() {
         let seen: Vec<&str> = all.split_whitespace().filter(|word| word.starts_with("word")).collect();
         assert_eq!(seen.join(" "), answer, "{sizes:?}: {all}");
         terminal.leaves();
+    }
+}
+
+#[test]
+fn no_row_of_the_editor_or_a_question_is_left_above_when_a_chat_is_made_low_and_high_again() {
+    if !is_there() {
+        return;
+    }
+    let script = Function(|_: &SeenRequest, _: CallInfo| {
+        Answer::call("write", &json!({ "path": "w.txt", "content": "one\ntwo\nthree\n" }))
+    });
+    let (place, model) = (Place::new(), new(script));
+    let terminal = chat(&place, &model, (100, 32), &[]);
+    let rules = |text: &str| text.lines().filter(|line| line.starts_with('─')).count();
+    for number in 0..30 {
+        terminal.types(&format!("typed line {number}"));
+        terminal.press("C-j");
+    }
+    terminal.shows("typed line 29");
+    let typed = |text: &str| text.lines().filter(|line| line.contains("typed line")).count();
+    for low in [8, 10, 12] {
+        terminal.resize(100, low);
+        terminal.until("the editor is low", |screen| typed(screen) + 1 == usize::from(low / 2));
+        terminal.resize(100, 32);
+        terminal.until("the editor is high", |screen| typed(screen) == 11);
+        let all = terminal.all();
+        assert_eq!((typed(&all), rules(&all)), (11, 1), "{low}: {all}");
+    }
+    terminal.press("C-c");
+    terminal.says("go");
+    terminal.shows("4. No, and tell");
+    for _ in 0..3 {
+        terminal.resize(100, 9);
+        terminal.until("the dialog is low", |screen| rules(screen) == 0);
+        terminal.resize(100, 32);
+        terminal.until("the dialog is high", |screen| rules(screen) == 1);
+        let all = terminal.all();
+        assert_eq!((all.matches("waiting for you").count(), rules(&all)), (1, 1), "{all}");
     }
 }
 

@@ -478,6 +478,7 @@ fn sessions_are_copied_between_files_and_a_database() {
         ran.stderr.contains("node-0, node-1, node-2") && ran.stderr.contains("stop them first"),
         "{ran:?}"
     );
+    assert!(!files.store().exists(), "a copy that is refused creates no store");
     for node in &mut cluster.nodes {
         let process = node.running.take().unwrap();
         process.signal(Signal::TERM);

@@ -438,6 +438,45 @@ fn the_doctor_names_what_is_broken_and_the_remedy() {
     );
 }
 
+/// What is lost is named by every call, not only by the one that finds it, and by a server that starts.
+#[test]
+fn known_damage_is_named_at_every_look_and_every_start() {
+    type Step = fn(&std::path::Path);
+    let lose_journal: Step = |store| std::fs::remove_dir_all(store.join("journal")).unwrap();
+    let lose_all_lists: Step = |store| {
+        for part in ["index", "journal"] {
+            std::fs::remove_dir_all(store.join(part)).unwrap();
+        }
+        std::fs::create_dir(store.join("journal")).unwrap();
+        // A segment of which nothing is known.
+        std::fs::write(store.join("journal/0000000001.seg"), [7; 100]).unwrap();
+    };
+    for (step, looked, served) in [
+        (lose_journal, "1 session lost entries", "1 session (mine) lost entries and accepts no prompts"),
+        (lose_all_lists, "entries of unknown sessions", "sessions that lost entries: not known"),
+    ] {
+        let place = Place::new();
+        let ran = place.run(&["run", "-p", "Hello.", "--simulate", "--session", "mine"]);
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+        step(&place.store());
+        for _ in 0..2 {
+            let ran = place.run(&["doctor"]);
+            let line = ran.stdout.lines().find(|line| line.contains(" store: ")).unwrap();
+            assert!(line.starts_with("✗ store: ") && line.contains(looked), "{ran:?}");
+            assert!(ran.stdout.contains("`greenroom store check` lists what is lost"), "{ran:?}");
+            assert_eq!(ran.code, Some(2), "{ran:?}");
+        }
+        for _ in 0..2 {
+            let mut running = place.start_alone(&["serve", "--listen", "127.0.0.1:0", "--simulate"]);
+            let warned = running.wait_for_word(served);
+            assert!(warned.contains("`greenroom store check` lists what is lost"), "{warned}");
+            running.wait_for_word("greenroom serves");
+            running.signal(rustix::process::Signal::TERM);
+            assert_eq!(running.end().code, Some(0));
+        }
+    }
+}
+
 /// A store that can be read and not written is not well; the check leaves nothing behind.
 #[test]
 fn the_doctor_tries_to_write_beside_the_store() {

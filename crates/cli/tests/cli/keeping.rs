@@ -1,6 +1,6 @@
 //! Backups of a store, with and without a host; damaged ones; restoring; the deletion of sessions that are not kept.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use greenroom_simulator::Echo;
 use serde_json::{Value, json};
@@ -80,11 +80,7 @@ fn a_damaged_backup_is_named_and_restored_only_on_request() {
     let place = Place::new();
     talk(&place, &["a", "b"]);
     assert_eq!(place.run(&["store", "backup", "backup"]).code, Some(0));
-    let segment = backup(&place).join("journal/0000000001.seg");
-    let mut bytes = std::fs::read(&segment).unwrap();
-    let at = bytes.windows(7).position(|found| found == b"About a").unwrap();
-    bytes[at] ^= 1;
-    std::fs::write(&segment, bytes).unwrap();
+    damage(&backup(&place), "About a");
     check(&place.run(&["store", "verify", "backup"]), 3, "segment 1 is damaged at byte", "is damaged");
     let found = place.run(&["store", "verify", "backup", "--json"]);
     let found: Value = serde_json::from_str(&found.stdout).unwrap();
@@ -95,6 +91,55 @@ fn a_damaged_backup_is_named_and_restored_only_on_request() {
     assert_eq!(place.run(&["store", "restore", "backup", "--damaged"]).code, Some(0));
     assert_eq!(place.run(&["show", "b"]).code, Some(0));
     check(&place.run(&["store", "check"]), 3, "a: entr", "");
+}
+
+/// Damages this text in the only segment of a store or backup.
+fn damage(dir: &Path, text: &str) {
+    let segment = dir.join("journal/0000000001.seg");
+    let mut bytes = std::fs::read(&segment).unwrap();
+    let at = bytes.windows(text.len()).position(|found| found == text.as_bytes()).unwrap();
+    bytes[at] ^= 1;
+    std::fs::write(&segment, bytes).unwrap();
+}
+
+#[test]
+fn a_damaged_store_replaces_the_last_backup_only_on_request() {
+    let place = Place::new();
+    talk(&place, &["a", "b"]);
+    assert_eq!(place.run(&["store", "backup", "backup"]).code, Some(0));
+    damage(&place.store(), "About a");
+    // When the damage is found, and when it is known.
+    for _ in 0..2 {
+        let refused = place.run(&["store", "backup", "backup"]);
+        check(&refused, 3, "", "the store is damaged (session a lost entries), so it was not backed up");
+        check(&refused, 3, "", "greenroom store accept-loss");
+        let refused = place.run(&["store", "backup", "backup", "--json"]);
+        let told: Value = serde_json::from_str(&refused.stdout).unwrap();
+        assert_eq!((&told["damaged_sessions"], &told["damaged_segments"]), (&json!(["a"]), &json!([])));
+        check(&place.run(&["store", "verify", "backup"]), 0, "The backup is complete: 2 sessions", "");
+    }
+    let made = place.run(&["store", "backup", "backup", "--damaged", "--json"]);
+    let told: Value = serde_json::from_str(&made.stdout).unwrap();
+    assert_eq!((&told["damaged_sessions"], &told["sessions"]), (&json!(["a"]), &json!(2)), "{made:?}");
+    check(&made, 0, "", "the store is damaged, and so is this backup: 1 session and 0 segments lost entries");
+    check(&place.run(&["store", "verify", "backup"]), 3, "a: entr", "contains losses");
+    assert_eq!(place.run(&["store", "accept-loss", "a"]).code, Some(0));
+    check(&place.run(&["store", "backup", "backup"]), 0, "Backed up 2 sessions", "");
+}
+
+/// A new store at the place of one that was lost does not overwrite its backup.
+#[test]
+fn a_backup_of_a_lost_store_is_kept_until_it_is_restored() {
+    let place = Place::new();
+    talk(&place, &["a", "b"]);
+    assert_eq!(place.run(&["store", "backup", "backup"]).code, Some(0));
+    std::fs::remove_dir_all(place.store()).unwrap();
+    talk(&place, &["c"]);
+    check(&place.run(&["store", "backup", "backup"]), 2, "", "restore it if that store was lost");
+    std::fs::remove_dir_all(place.store()).unwrap();
+    check(&place.run(&["store", "restore", "backup"]), 0, "Restored 2 sessions", "");
+    talk(&place, &["c"]);
+    check(&place.run(&["store", "backup", "backup"]), 0, "Backed up 3 sessions", "");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -113,6 +158,11 @@ async fn a_store_is_backed_up_while_a_host_has_it() {
     // The session is live in the host, so it is kept.
     check(&hosted.run(&["prune", "--keep", "0"]), 0, "Deleted 0 sessions.", "");
     assert_eq!(hosted.run(&["show", "a"]).code, Some(0));
+    // Damage that nobody has noticed yet.
+    damage(&hosted.place.store(), "one");
+    let refused = hosted.run(&["store", "backup", "backup", "--json"]);
+    check(&refused, 3, "\"damaged_segments\": [", "segment 1 of the journal is damaged");
+    check(&hosted.run(&["store", "verify", "backup"]), 0, "The backup is complete: 1 session with ", "");
 }
 
 #[test]

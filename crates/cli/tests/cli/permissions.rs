@@ -3,6 +3,7 @@
 use greenroom_simulator::{Answer, ByPurpose, CallInfo, Echo, Function, SeenRequest, Summariser};
 use serde_json::{Value, json};
 
+use super::host::Hosted;
 use super::screen::{Terminal, is_there};
 use super::support::{Model, Place};
 
@@ -200,6 +201,71 @@ fn a_chat_asks_before_it_changes_a_file_and_shows_the_change() {
     terminal.says("once more");
     terminal.until("it is not asked", |screen| screen.matches("it says: replaced").count() == 2);
     assert_eq!(read(), "one\nTWO\n");
+}
+
+#[test]
+fn a_text_that_is_typed_while_a_call_waits_approves_nothing_and_is_not_lost() {
+    if !is_there() {
+        return;
+    }
+    let model = calling("bash", json!({ "command": "touch oops" }));
+    let place = Place::new();
+    let terminal = chat(&place, &model, &[]);
+    terminal.says("go");
+    terminal.shows("1. Yes");
+    terminal.types("yes, try another");
+    terminal.shows("› yes, try another");
+    let screen = terminal.shows("Ctrl-Q returns to it");
+    assert!(!screen.contains("1. Yes") && !screen.contains("it says"), "{screen}");
+    assert!(!place.work().join("oops").exists());
+    terminal.press("C-q");
+    terminal.shows("1. Yes");
+    terminal.types("1");
+    terminal.shows("it says: (no output)");
+    assert!(place.work().join("oops").exists());
+    // The text is still there.
+    terminal.shows("› yes, try another");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_waits_in_all_terminals_and_who_had_half_an_answer_keeps_it() {
+    if !is_there() {
+        return;
+    }
+    let script = Function(|_: &SeenRequest, _: CallInfo| {
+        Answer::call("write", &json!({ "path": "w.txt", "content": "x" }))
+    });
+    let hosted = Hosted::of(ByPurpose::new(script, Summariser::Obedient)).await;
+    let open = || {
+        let arguments = ["chat", "--session", "mine", "--window", "100000"];
+        let terminal = Terminal::of(&hosted.place, SIZE, &hosted.command(&arguments));
+        terminal.shows("simulated");
+        terminal
+    };
+    const WAITS: &str = "? write w.txt waiting for you";
+    let one = open();
+    one.says("go");
+    one.shows("1. Yes");
+    one.shows(WAITS);
+    drop(one);
+    let (one, two) = (open(), open());
+    for terminal in [&one, &two] {
+        terminal.shows("1. Yes");
+        terminal.shows(WAITS);
+    }
+    // Another host goes on with it.
+    hosted.kill_host();
+    for terminal in [&one, &two] {
+        terminal.until("the call waits again", |screen| screen.matches(WAITS).count() == 1);
+        terminal.shows("1. Yes");
+    }
+    one.types("4half a reason");
+    one.shows("half a reason");
+    two.types("3");
+    two.shows("Stopped because you answered no; tell");
+    let screen = one.shows("Stopped because");
+    assert!(!screen.contains("/continue to resume"), "{screen}");
+    one.shows("\n› half a reason");
 }
 
 #[test]

@@ -155,7 +155,7 @@ fn check_copies(terminal: &Terminal, simulator: &Simulator, run: &dyn Fn(&[&str]
     terminal.says("/permissions read_only");
     terminal.until("the mode is another", |screen| status(screen).contains("read only"));
     let copies = [
-        ("/fork copied", "Resumed hello there", "in it"),
+        ("/fork copied", "This is a copy of hello there (mine); its own id is copied", "in it"),
         ("/continue-in do more", "continues copied", "in the next"),
     ];
     for (command, shown, said) in copies {

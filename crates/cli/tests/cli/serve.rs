@@ -8,9 +8,10 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use greenroom_simulator::{Answer, Pace};
-use rustix::process::Signal;
+use rustix::process::{Signal, geteuid};
 
-use super::support::{Model, Place, Running, Says};
+use super::commands::Circumstances;
+use super::support::{Model, Place, Running, Says, ran};
 
 /// How long it may take to end.
 pub(super) const END_MAX: Duration = Duration::from_secs(10);
@@ -308,6 +309,74 @@ fn further_tokens_come_from_the_environment_from_files_and_from_commands() {
             assert!(ran.stderr.contains(part), "{token}: {part:?}: {ran:?}");
         }
         assert!(!ran.stderr.contains("rrrr") && !ran.stderr.contains("short"), "{ran:?}");
+    }
+}
+
+/// The doctor finds it, too, and both say which token it is.
+#[test]
+fn a_token_that_cannot_be_used_is_named() {
+    const OTHER: &str = "fedcba9876543210fedcba9876543210";
+    let place = Place::new();
+    std::fs::create_dir_all(place.store()).unwrap();
+    let file = place.store().join("token");
+    std::fs::write(&file, TOKEN).unwrap();
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
+    let with = |arguments: &[&str]| {
+        let mut command = place.command(arguments);
+        ran(command.env("OWN", TOKEN).env("OTHER", OTHER).output().unwrap())
+    };
+    for (tokens, reason) in [
+        (
+            "prom: { right: observe, token_env: NO_SUCH }",
+            "serve.tokens.prom: the variable NO_SUCH is not set",
+        ),
+        (
+            "a: { right: read, token_env: OTHER }, b: { right: observe, token_env: OTHER }",
+            "serve.tokens.b: the token equals that of serve.tokens.a, so their rights are ambiguous",
+        ),
+        (
+            "a: { right: read, token_env: OWN }",
+            "serve.tokens.a: the token equals the server's own in the file token, so their rights are ambiguous",
+        ),
+    ] {
+        place.own_file(&format!("serve: {{ tokens: {{ {tokens} }} }}\n"));
+        let looked = with(&["doctor"]);
+        let is_named = looked.stdout.contains(&format!("✗ serve: {reason}"));
+        assert!(looked.code == Some(2) && is_named, "{looked:?}");
+        let served = with(&["serve", "--listen", "127.0.0.1:0", "--simulate"]);
+        assert!(served.code == Some(2) && served.stderr.contains(reason), "{served:?}");
+    }
+    place.own_file("serve: { tokens: { a: { right: read, token_env: OTHER } } }\n");
+    assert!(with(&["doctor"]).stdout.contains("✓ serve: 2 tokens"));
+}
+
+/// A store in which nothing can be made, or the token not be read, is unusable: that is no problem of the network.
+#[test]
+fn a_store_without_permission_is_unusable() {
+    // Nothing is closed to `root`.
+    let circumstances = Circumstances { is_nobody: geteuid().is_root(), has_namespaces: false };
+    for (part, mode, expected) in [
+        ("", 0o500, "not permitted to create the host's socket in "),
+        ("token", 0o000, "not permitted to read "),
+    ] {
+        let place = Place::new();
+        let run = |arguments: &[&str]| ran(circumstances.command(&place, arguments).output().unwrap());
+        let served = ["serve", "--listen", "127.0.0.1:0", "--simulate"];
+        let made = run(&["run", "-p", "Hello.", "--simulate"]);
+        assert_eq!(made.code, Some(0), "{made:?}");
+        let mut server = circumstances.start(&place, &served);
+        server.wait_for_word("greenroom serves");
+        server.signal(Signal::TERM);
+        assert_eq!(server.end_within(END_MAX).code, Some(0));
+        let path = if part.is_empty() { place.store() } else { place.store().join(part) };
+        let before = std::fs::metadata(&path).unwrap().permissions();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+        let refused = run(&served);
+        std::fs::set_permissions(&path, before).unwrap();
+        let shown = path.display().to_string();
+        assert_eq!(refused.code, Some(3), "{refused:?}");
+        assert!(refused.stderr.contains(expected) && refused.stderr.contains(&shown), "{refused:?}");
+        assert!(refused.stderr.contains("check who owns it"), "{refused:?}");
     }
 }
 

@@ -42,7 +42,9 @@ impl Runtime {
         };
         let (inputs, inputs_max) = deps.admission.counts();
         let (subscribers, gaps) = deps.bus.counts();
+        let damaged = deps.store.as_store().map_or(0, |store| store.quarantined().len());
         deps.metrics.text(&Census {
+            damaged,
             lanes: lanes.values().map(state_of).collect(),
             inputs,
             inputs_max,

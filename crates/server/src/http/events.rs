@@ -30,6 +30,8 @@ use crate::operations::{LABEL, Right, take_labels};
 
 /// The media type of a stream.
 pub(super) const MEDIA_TYPE: &str = "text/event-stream";
+/// How many characters of a position that cannot be read are repeated in the error.
+const POSITION_CHARS_SHOWN: usize = 200;
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 /// The query parameter in place of the header, for clients that cannot set one.
 pub(super) const AFTER: &str = "after";
@@ -124,7 +126,9 @@ fn last_event_id(received: &Received) -> Option<String> {
 fn position(named: Option<String>) -> Result<Option<Position>, Refusal> {
     let named = named.filter(|named| !named.is_empty());
     named.map(|text| Position::parse(&text).ok_or(text)).transpose().map_err(|text| {
-        let reason = format!("{text:?} is not a position of these events; use 0 for the beginning");
+        let shown: String = text.chars().take(POSITION_CHARS_SHOWN).collect();
+        let more = if shown.len() < text.len() { " …" } else { "" };
+        let reason = format!("{shown:?}{more} is not a position of these events; use 0 for the beginning");
         Refusal::new(StatusCode::BAD_REQUEST, reason)
     })
 }

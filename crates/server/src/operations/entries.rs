@@ -76,16 +76,8 @@ pub struct StoreLosses {
 impl StoreLosses {
     /// Those of a runtime's store.
     pub(super) fn of(scope: &CallScope) -> Self {
-        let still_holds = |notice: &&Notice| match notice {
-            Notice::TailLost { .. } | Notice::Damaged { .. } | Notice::IndexInMemory { .. } => true,
-            Notice::TailCut { .. }
-            | Notice::IndexRebuilt { .. }
-            | Notice::ReadOnly { .. }
-            | Notice::InUse { .. }
-            | Notice::ManifestRebuilt { .. }
-            | Notice::SetAside { .. }
-            | _ => false,
-        };
+        let still_holds =
+            |notice: &&Notice| notice.is_loss() || matches!(notice, Notice::IndexInMemory { .. });
         // They name sessions, and a confined client's are not told apart from others.
         let told = if scope.within.is_none() { scope.runtime.notices() } else { &[] };
         let notices = told.iter().filter(still_holds).map(ToString::to_string).collect();

@@ -7,24 +7,59 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use greenroom::{DeletionReason, DueSession, Retention, RetentionRule};
+use greenroom::{DeletionReason, DueSession, Progress, Retention, RetentionRule, Runtime};
+use greenroom_store::{StoreDamage, StoreError};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Access, Answer, CallScope, Nothing, Operation, Performed, Refused, Route, Verb};
 
 /// Backs up the store to a directory of the server's machine, while it is used. The answer comes when the backup is
-/// whole.
+/// whole, or refused because the store is damaged.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BackUpStore {
     /// The directory, as an absolute path. It is created, or replaced if it has a backup of this store.
     pub dir: PathBuf,
+    /// Whether a damaged store is backed up, too. The backup before may have what the store lost.
+    #[serde(default)]
+    pub damaged: bool,
+}
+
+/// What became of a backup.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "result", rename_all = "snake_case")]
+pub enum BackedUp {
+    /// It was made.
+    Made(StoreBackup),
+    /// The store is damaged, so it was not made. A backup that was there before is unchanged.
+    Refused {
+        /// What is damaged.
+        #[serde(flatten)]
+        damage: DamageOfStore,
+        /// The reason, for a person.
+        message: String,
+    },
+}
+
+/// What is damaged of a store, and was not accepted.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+pub struct DamageOfStore {
+    /// The sessions that lost entries.
+    pub damaged_sessions: Vec<String>,
+    /// The numbers of the segments that lost entries of unknown sessions, or whose damage was found by the backup.
+    pub damaged_segments: Vec<u64>,
+}
+
+impl From<StoreDamage> for DamageOfStore {
+    fn from(StoreDamage { sessions, segments, .. }: StoreDamage) -> Self {
+        Self { damaged_sessions: sessions, damaged_segments: segments }
+    }
 }
 
 /// A backup.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
-pub struct BackedUp {
+pub struct StoreBackup {
     /// The directory.
     pub dir: PathBuf,
     /// When it was made, in Unix milliseconds.
@@ -35,6 +70,45 @@ pub struct BackedUp {
     pub entries: u64,
     /// The size of the journal in bytes.
     pub bytes: u64,
+    /// What is damaged of the store.
+    #[serde(flatten)]
+    pub damage: DamageOfStore,
+}
+
+impl BackedUp {
+    /// Backs up the store of a runtime to a directory; a damaged one only if that is wanted.
+    ///
+    /// # Errors
+    /// Those of [`Runtime::backup`], except that the store is damaged.
+    pub async fn make(
+        runtime: &Runtime,
+        dir: PathBuf,
+        damaged: bool,
+        progress: &Arc<Progress>,
+    ) -> Result<Self, greenroom::Error> {
+        let made = match damaged {
+            true => runtime.backup_damaged(&dir, progress).await,
+            false => runtime.backup(&dir, progress).await,
+        };
+        match made {
+            Ok(info) => Ok(Self::Made(StoreBackup {
+                dir,
+                made_at_ms: info.made_at_ms,
+                sessions: info.sessions,
+                entries: info.entries,
+                bytes: info.bytes,
+                damage: info.damage.into(),
+            })),
+            Err(error) => refusal(&error).ok_or(error),
+        }
+    }
+}
+
+/// Returns the refusal to back up a damaged store, if the error is that.
+fn refusal(error: &greenroom::Error) -> Option<BackedUp> {
+    let greenroom::Error::Store(error) = error else { return None };
+    let StoreError::DamagedStore { damage } = &**error else { return None };
+    Some(BackedUp::Refused { message: error.to_string(), damage: StoreDamage::clone(damage).into() })
 }
 
 impl Operation for BackUpStore {
@@ -46,14 +120,12 @@ impl Operation for BackUpStore {
     type Outcome = Nothing;
 
     async fn perform(self, scope: CallScope) -> Performed<Self> {
-        let dir = self.dir;
+        let Self { dir, damaged } = self;
         if !dir.is_absolute() {
             return Err(Refused::Parameters(format!("`dir` is {dir:?}; it must be an absolute path")));
         }
         Ok(Answer::Later(Box::pin(async move {
-            let info = scope.runtime.backup(&dir, &Arc::default()).await?;
-            let (made_at_ms, sessions) = (info.made_at_ms, info.sessions);
-            Ok(BackedUp { dir, made_at_ms, sessions, entries: info.entries, bytes: info.bytes })
+            Ok(BackedUp::make(&scope.runtime, dir, damaged, &Arc::default()).await?)
         })))
     }
 }

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use crate::error::StoreError;
 use crate::files::{Files, OpenMode, read_all, replace};
 use crate::journal::manifest::Manifest;
+use crate::loss::StoreDamage;
 
 /// The file's name.
 pub(super) const FILE: &str = "backup.json";
@@ -21,8 +22,12 @@ const FORMAT: u64 = 1;
 pub struct BackupInfo {
     /// The version of Greenroom that made it.
     pub version: String,
+    /// The random id of the store; `None` if an earlier version made the backup.
+    pub store_id: Option<String>,
     /// The directory of the store, as an absolute path.
     pub store: String,
+    /// What was known to be damaged of the store when it was made.
+    pub damage: StoreDamage,
     /// When it was made, in Unix milliseconds.
     pub made_at_ms: u64,
     /// The number of sessions.
@@ -59,10 +64,19 @@ impl BackupInfo {
             let (found, supported) = (u32::try_from(found).unwrap_or(u32::MAX), 1);
             return Err(StoreError::Version { what: "the backup", found, supported });
         }
+        let items = |name: &str| value.get(name).and_then(Value::as_array).into_iter().flatten();
         let read = || {
             Some(Self {
                 version: text("greenroom")?,
+                store_id: text("store_id"),
                 store: text("store")?,
+                damage: StoreDamage {
+                    sessions: items("damaged_sessions")
+                        .filter_map(Value::as_str)
+                        .map(str::to_owned)
+                        .collect(),
+                    segments: items("damaged_segments").filter_map(Value::as_u64).collect(),
+                },
                 made_at_ms: number("made_at_ms")?,
                 sessions: number("sessions")?,
                 entries: number("entries")?,
@@ -81,7 +95,10 @@ impl BackupInfo {
         let value = json!({
             "format": FORMAT,
             "greenroom": self.version,
+            "store_id": self.store_id,
             "store": self.store,
+            "damaged_sessions": self.damage.sessions,
+            "damaged_segments": self.damage.segments,
             "made_at_ms": self.made_at_ms,
             "sessions": self.sessions,
             "entries": self.entries,

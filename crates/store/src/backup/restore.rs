@@ -11,17 +11,20 @@ use super::target::{is_empty, real_path};
 use super::{BackupInfo, Progress, verify};
 use crate::error::StoreError;
 use crate::files::{Files, OpenMode, RealFiles, create_own_dir, write_all_at};
+use crate::index::Index;
 use crate::journal::segments::journal_dir;
-use crate::lock::DirectoryLock;
+use crate::lock::{self, DirectoryLock};
 
 /// How many bytes are copied at once.
 const COPIED_BYTES: usize = 1 << 20;
+/// The journal until it is whole.
+const PARTIAL: &str = "journal.partial";
 
-/// Copies the backup in `from` to `to`, where a store is opened afterwards. The directory may exist, but has no store.
+/// Copies the backup in `from` to `to`, where a store is opened afterwards. The directory may exist, but is empty.
 /// This blocks on the disk. The backup is not verified: see [`verify_backup`](super::verify_backup).
 ///
 /// # Errors
-/// [`StoreError::Backup`] if `from` is not a whole backup, or `to` has a store; [`StoreError::InUse`];
+/// [`StoreError::Backup`] if `from` is not a whole backup, or `to` is not empty; [`StoreError::InUse`];
 /// [`StoreError::Full`], [`StoreError::NotPermitted`], [`StoreError::Io`] or [`StoreError::Cancelled`], after which `to`
 /// has no store.
 pub fn restore_backup(from: &Path, to: &Path, progress: &Progress) -> Result<BackupInfo, StoreError> {
@@ -30,25 +33,40 @@ pub fn restore_backup(from: &Path, to: &Path, progress: &Progress) -> Result<Bac
     if to.starts_with(&from) {
         return Err(StoreError::unusable(&to, "lies in the backup; name another directory"));
     }
-    for part in ["journal", "index"] {
-        if !is_empty(&to.join(part))? {
-            let reason = "has a store already; name another directory, or move that one away";
-            return Err(StoreError::unusable(&to, reason));
-        }
-    }
+    check_target(&to)?;
     create_own_dir(&to).map_err(|error| StoreError::io("create", &to, error))?;
     let _lock = DirectoryLock::take(&to)?;
     progress.begin();
-    let partial = to.join("journal.partial");
+    let partial = to.join(PARTIAL);
     let restored = copy(&journal_dir(&from), &partial, progress).and_then(|()| {
         let journal = journal_dir(&to);
         let renamed = fs::rename(&partial, &journal).and_then(|()| RealFiles.sync_dir(&to));
-        renamed.map_err(|error| StoreError::io("write", &journal, error))
+        renamed.map_err(|error| StoreError::io("write", &journal, error))?;
+        // A backup has no index, so nobody should miss it.
+        Index::begin(&to).map_err(|error| StoreError::io("create", &to, error))
     });
     if restored.is_err() {
         drop(fs::remove_dir_all(&partial));
     }
     restored.map(|()| info)
+}
+
+/// Checks that there is nothing in the target but what an interrupted restoration leaves there.
+fn check_target(to: &Path) -> Result<(), StoreError> {
+    for part in ["journal", "index"] {
+        if !is_empty(&to.join(part))? {
+            let reason = "has a store already; name another directory, or move that one away";
+            return Err(StoreError::unusable(to, reason));
+        }
+    }
+    if is_empty(to)? {
+        return Ok(());
+    }
+    let names = RealFiles.list(to).map_err(|error| StoreError::io("read", to, error))?;
+    if names.iter().all(|name| [lock::FILE, PARTIAL, "journal", "index"].contains(&name.as_str())) {
+        return Ok(());
+    }
+    Err(StoreError::unusable(to, "is not empty; name a new directory, or an empty one"))
 }
 
 /// Copies the files of a journal.

@@ -15,11 +15,16 @@ use std::sync::Arc;
 
 use super::info::{self, BackupInfo};
 use super::{Progress, length};
+use crate::bytes::to_usize;
 use crate::error::StoreError;
 use crate::files::{Files, OpenMode, read_at, write_all_at};
-use crate::journal::manifest::{Manifest, SegmentState};
+use crate::identity;
+use crate::journal::manifest::{Listed, Manifest, SegmentState};
 use crate::journal::segments::{Segments, journal_dir};
 use crate::journal::sessions::SegmentSessions;
+use crate::journal::stream::FrameStream;
+use crate::journal::{SEGMENT_HEADER_BYTES, SegmentHeader, first_chain};
+use crate::loss::StoreDamage;
 use crate::writer::{OpenedFile, OpenedSegment, Snapshot};
 
 /// The file that marks an unfinished backup.
@@ -41,6 +46,8 @@ pub(super) struct Target {
     partial: PathBuf,
     /// The store's directory.
     store: PathBuf,
+    /// The store's id.
+    id: String,
     /// The list of the segments in the backup before.
     before: Option<Manifest>,
     /// Locks the directory against another backup at the same time.
@@ -49,7 +56,12 @@ pub(super) struct Target {
 
 impl Target {
     /// Checks the directory, and creates the one beside it.
-    pub(super) fn prepare(dir: &Path, store: &Path, files: Arc<dyn Files>) -> Result<Self, StoreError> {
+    pub(super) fn prepare(
+        dir: &Path,
+        store: &Path,
+        id: String,
+        files: Arc<dyn Files>,
+    ) -> Result<Self, StoreError> {
         let store = fs::canonicalize(store).map_err(|error| StoreError::io("find", store, error))?;
         let dir = real_path(dir)?;
         if dir.starts_with(&store) || store.starts_with(&dir) {
@@ -57,10 +69,10 @@ impl Target {
                 format!("lies in the store {}, or the store in it; name another directory", store.display());
             return Err(StoreError::unusable(&dir, reason));
         }
-        let before = before(files.as_ref(), &dir, &store)?;
+        let before = before(files.as_ref(), &dir, &store, &id)?;
         let partial = beside(&dir, ".partial");
         let lock = make_partial(&partial)?;
-        let target = Self { files, dir, partial, store, before, _lock: lock };
+        let target = Self { files, dir, partial, store, id, before, _lock: lock };
         let journal = target.journal();
         let made = make_dir(&journal).map_err(|error| StoreError::io("create", &journal, error));
         if made.is_err() {
@@ -73,25 +85,57 @@ impl Target {
         journal_dir(&self.partial)
     }
 
-    /// Takes a segment with the files beside it.
-    pub(super) fn take(&self, segment: &OpenedSegment, progress: &Progress) -> Result<(), StoreError> {
+    /// Takes a segment with the files beside it. Returns whether it is whole as far as is known: one of the backup before
+    /// is not read again, because that backup has the same file.
+    pub(super) fn take(&self, segment: &OpenedSegment, progress: &Progress) -> Result<bool, StoreError> {
         let OpenedSegment { listed, files } = segment;
         let was_before = self.before.as_ref().is_some_and(|before| before.get(listed.id) == Some(listed));
+        let mut is_of_before = false;
         for file in files {
             progress.check()?;
             let name = file.path.file_name().unwrap_or_default();
             let to = self.journal().join(name);
             let is_fixed = !matches!(listed.state, SegmentState::Active { .. });
             let earlier = was_before.then(|| journal_dir(&self.dir).join(name));
-            let is_linked = is_fixed
-                && (earlier.is_some_and(|earlier| link(&earlier, &to, file.length))
-                    || link(&file.path, &to, file.length));
+            let is_earlier = is_fixed && earlier.is_some_and(|earlier| link(&earlier, &to, file.length));
+            if name == OsStr::new(&Segments::name(listed.id)) {
+                is_of_before = is_earlier;
+            }
+            let is_linked = is_earlier || is_fixed && link(&file.path, &to, file.length);
             if !is_linked {
                 self.copy(file, &to, progress)?;
             }
         }
+        let is_whole = is_of_before || self.is_whole(listed, progress)?;
         progress.add(length(listed.state));
-        Ok(())
+        Ok(is_whole)
+    }
+
+    /// Whether a segment that was taken has the frames that the list says. What the store knew to be damaged or lost is
+    /// not compared.
+    fn is_whole(&self, listed: &Listed, progress: &Progress) -> Result<bool, StoreError> {
+        let (end, sealed) = match listed.state {
+            SegmentState::Active { floor } => (floor, None),
+            SegmentState::Sealed { length, frames, digest } => (length, Some((frames, digest))),
+            SegmentState::Abandoned { .. } | SegmentState::Lost => return Ok(true),
+        };
+        let path = self.journal().join(Segments::name(listed.id));
+        let read = |error| StoreError::io("read", &path, error);
+        let file = self.files.open(&path, OpenMode::Read).map_err(read)?;
+        let header = read_at(file.as_ref(), 0, to_usize(SEGMENT_HEADER_BYTES)).map_err(read)?;
+        if SegmentHeader::decode(&header)? != Some(listed.header()) {
+            return Ok(false);
+        }
+        let mut stream = FrameStream::new(file.as_ref(), listed.seed, end);
+        let (mut chain, mut frames, mut at) = (first_chain(listed.id, listed.seed), 0, SEGMENT_HEADER_BYTES);
+        while let Some(parsed) = stream.next().map_err(read)? {
+            progress.check()?;
+            if parsed.chain != chain {
+                return Ok(false);
+            }
+            (chain, frames, at) = (parsed.next_chain, frames + 1, parsed.frame.end());
+        }
+        Ok(at == end && sealed.is_none_or(|sealed| sealed == (frames, chain)))
     }
 
     fn copy(&self, file: &OpenedFile, to: &Path, progress: &Progress) -> Result<(), StoreError> {
@@ -129,12 +173,20 @@ impl Target {
     }
 
     /// Writes the list of the segments, and returns what the backup holds.
-    pub(super) fn list(&self, snapshot: &Snapshot, made_at_ms: u64) -> Result<BackupInfo, StoreError> {
+    pub(super) fn list(
+        &self,
+        snapshot: &Snapshot,
+        made_at_ms: u64,
+        damage: StoreDamage,
+    ) -> Result<BackupInfo, StoreError> {
         let Snapshot { manifest, chain, sessions, entries, .. } = snapshot;
         manifest.store(self.files.as_ref(), &self.journal())?;
+        identity::store(self.files.as_ref(), &self.journal(), &self.id)?;
         Ok(BackupInfo {
             version: env!("CARGO_PKG_VERSION").to_owned(),
+            store_id: Some(self.id.clone()),
             store: self.store.display().to_string(),
+            damage,
             made_at_ms,
             sessions: *sessions,
             entries: *entries,
@@ -198,7 +250,7 @@ pub(super) fn real_path(dir: &Path) -> Result<PathBuf, StoreError> {
 }
 
 /// Returns the list of the segments of the backup that the directory holds; `None` if it does not exist or is empty.
-fn before(files: &dyn Files, dir: &Path, store: &Path) -> Result<Option<Manifest>, StoreError> {
+fn before(files: &dyn Files, dir: &Path, store: &Path, id: &str) -> Result<Option<Manifest>, StoreError> {
     if is_empty(dir)? {
         return Ok(None);
     }
@@ -207,8 +259,17 @@ fn before(files: &dyn Files, dir: &Path, store: &Path) -> Result<Option<Manifest
         Some(info) if !is_unfinished(dir) => info,
         Some(_) | None => return Err(StoreError::unusable(dir, foreign)),
     };
-    if info.store != store.display().to_string() {
-        let reason = format!("is a backup of the store in {}; name another directory", info.store);
+    let is_in_place = info.store == store.display().to_string();
+    // Earlier versions knew a store only by its path.
+    if !info.store_id.as_ref().map_or(is_in_place, |of| of == id) {
+        let reason = match is_in_place {
+            true => format!(
+                "is a backup of another store that was in {} before this one; restore it if that store was lost, \
+                 otherwise name another directory",
+                info.store
+            ),
+            false => format!("is a backup of the store in {}; name another directory", info.store),
+        };
         return Err(StoreError::unusable(dir, reason));
     }
     if dir.join("lock").exists() {

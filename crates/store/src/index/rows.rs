@@ -90,9 +90,17 @@ impl Row {
         Some(Self { head: record::decode_head(head).ok()?, place })
     }
 
-    /// Whether these are the bytes of a row in a supported version. Damage is not detected.
-    pub(crate) fn is_known(bytes: &[u8]) -> bool {
-        RowPlace::split(bytes).is_some_and(|(_, head)| record::is_known_version(head))
+    /// Returns whether the session of these bytes is quarantined; `None` if they are not those of a row in a supported
+    /// version. Damage is not detected, and the head is decoded only if a loss was ever recorded.
+    pub(crate) fn is_quarantined(bytes: &[u8]) -> Option<bool> {
+        let (place, head) = RowPlace::split(bytes)?;
+        if !record::is_known_version(head) {
+            return None;
+        }
+        match place.mark {
+            Some(_) => Some(record::decode_head(head).ok()?.lost_from.is_some()),
+            None => Some(false),
+        }
     }
 }
 

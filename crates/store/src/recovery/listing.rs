@@ -6,6 +6,7 @@
 //! sessions, tells which sessions lost entries.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 
 use super::{LostRange, Recovery};
 use crate::error::{Notice, StoreError};
@@ -22,6 +23,8 @@ use crate::journal::{
 pub(super) struct Ends {
     /// The header, if it is valid.
     header: Option<SegmentHeader>,
+    /// Whether the file is what a crash leaves of a segment that was being created.
+    is_begun: bool,
     /// The trailer, if there is a valid one.
     trailer: Option<Trailer>,
     /// The file's length in bytes.
@@ -102,7 +105,8 @@ impl Recovery<'_> {
         match read() {
             Ok((head, tail, length)) => {
                 let (header, trailer) = (SegmentHeader::decode(&head)?, Trailer::decode(&tail));
-                Ok(Some(Ends { header, trailer, length }))
+                let is_begun = length <= SEGMENT_HEADER_BYTES && SegmentHeader::is_begun(&head, id);
+                Ok(Some(Ends { header, is_begun, trailer, length }))
             }
             Err(error) if std::io::Error::kind(&error) == std::io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(StoreError::io("read", &path, error)),
@@ -115,21 +119,24 @@ impl Recovery<'_> {
         // is sealed.
         let mut by_order: BTreeMap<u64, (SegmentHeader, Option<Trailer>, u64)> = BTreeMap::new();
         for &id in found {
-            let Some(Ends { header, trailer, length }) = self.ends(id)? else { continue };
+            let Some(Ends { header, is_begun, trailer, length }) = self.ends(id)? else { continue };
             // The record of the segment's sessions repeats its header.
             let recorded =
                 || SegmentSessions::load(self.files(), &self.segments.dir, id).map(|record| record.header);
             let header = header.or_else(recorded).filter(|header| header.id == id);
             let Some(header) = header else {
-                let path = self.segments.path(id);
-                if length <= SEGMENT_HEADER_BYTES {
+                if is_begun {
                     // The very first start ended before it had written the header.
-                    drop(self.files().remove(&path));
+                    drop(self.files().remove(&self.segments.path(id)));
                     continue;
                 }
-                let moved = self.files().rename(&path, &path.with_extension("seg.damaged"));
-                moved.map_err(|error| StoreError::io("rename", &path, error))?;
-                self.lost.push(LostRange::new(id, 0, u64::MAX, Vec::new()));
+                let aside = self.set_aside(id)?;
+                if length <= SEGMENT_HEADER_BYTES {
+                    // It had no room for a frame.
+                    self.notices.push(Notice::SetAside { path: aside });
+                } else {
+                    self.lost.push(LostRange::new(id, 0, u64::MAX, Vec::new()));
+                }
                 continue;
             };
             let is_better =
@@ -195,7 +202,7 @@ impl Recovery<'_> {
     /// Removes a segment that is not listed: a crash during a rotation or a reclaim left it behind.
     fn remove_leftover(&mut self, id: u64) -> Result<(), StoreError> {
         let highest = self.manifest.segments.iter().map(|listed| listed.order).max();
-        let Some(Ends { header, length, .. }) = self.ends(id)? else { return Ok(()) };
+        let Some(Ends { header, is_begun, length, .. }) = self.ends(id)? else { return Ok(()) };
         if let Some(header) = header
             && highest.is_none_or(|highest| header.order > highest)
             && length > SEGMENT_HEADER_BYTES
@@ -213,18 +220,23 @@ impl Recovery<'_> {
             self.is_manifest_changed = true;
             return Ok(());
         }
-        let path = self.segments.path(id);
-        let is_ours = header.is_some_and(|header| header.id == id);
-        if is_ours || length <= SEGMENT_HEADER_BYTES {
+        if is_begun || header.is_some_and(|header| header.id == id) {
             // If it cannot be removed now, the next start tries again.
-            drop(self.files().remove(&path));
+            drop(self.files().remove(&self.segments.path(id)));
             return Ok(());
         }
         // No crash of our own leaves this behind.
-        let aside = path.with_extension("seg.damaged");
-        self.files().rename(&path, &aside).map_err(|error| StoreError::io("rename", &path, error))?;
+        let aside = self.set_aside(id)?;
         self.notices.push(Notice::SetAside { path: aside });
         Ok(())
+    }
+
+    /// Renames a file that is no segment of this store. Returns its new path.
+    fn set_aside(&self, id: u64) -> Result<PathBuf, StoreError> {
+        let path = self.segments.path(id);
+        let aside = path.with_extension("seg.damaged");
+        let moved = self.files().rename(&path, &aside);
+        moved.map(|()| aside).map_err(|error| StoreError::io("rename", &path, error))
     }
 
     /// Checks the ends of the segments that are no longer written to, and reads those that do not end as

@@ -1,14 +1,14 @@
 //! Decides whether sled's index can be used or has to be rebuilt.
 //!
 //! Invariants: an index is used only if it agrees with itself and with the list of segments. If it is not
-//! used, a notice says why, unless it was empty.
+//! used, a notice says why, unless it was never written.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::Recovery;
 use crate::error::{Notice, StoreError};
-use crate::index::{Checkpoint, Index, SegmentRow};
+use crate::index::{Checkpoint, Index, RowsSummary, SegmentRow};
 use crate::journal::SEGMENT_HEADER_BYTES;
 use crate::journal::manifest::SegmentState;
 
@@ -17,6 +17,8 @@ use crate::journal::manifest::SegmentState;
 pub(super) struct TrustedIndex {
     pub(super) checkpoint: Checkpoint,
     pub(super) segments: BTreeMap<u64, SegmentRow>,
+    /// The sessions that lost entries, which nobody has accepted.
+    pub(super) quarantined: BTreeSet<String>,
 }
 
 impl Recovery<'_> {
@@ -27,6 +29,7 @@ impl Recovery<'_> {
             self.notices.push(Notice::ReadOnly { dir: self.options.dir.clone() });
             return (Arc::new(Index::in_memory(&self.options.dir)), None);
         }
+        let was_there = Index::exists(&self.options.dir);
         let opened = if Index::is_suspect(&self.options.dir) {
             Err("it did not fit the journal".to_owned())
         } else {
@@ -36,10 +39,13 @@ impl Recovery<'_> {
             Err(reason) => (None, reason),
             Ok(index) => match self.trust(&index) {
                 Ok(trusted) => return (Arc::new(index), Some(trusted)),
-                // It is new, or nothing was ever written to it.
+                // It is new, or nothing was ever written to it: its store was never closed, or was just restored. Only
+                // one that somebody removed is missed.
                 Err(reason) if reason.is_empty() => {
-                    if self.holds_frames() {
+                    if !was_there && self.holds_frames() {
                         self.notices.push(Notice::IndexRebuilt { reason: "it was not there".to_owned() });
+                    } else {
+                        tracing::debug!("the index is empty; the whole journal is read");
                     }
                     return (Arc::new(index), None);
                 }
@@ -92,7 +98,7 @@ impl Recovery<'_> {
         let text = |error: StoreError| error.to_string();
         // The sum shows whether the rows are those that were written; their content is read when it is
         // needed.
-        let (rows, sum) = index.count_and_sum().map_err(text)?;
+        let RowsSummary { count: rows, sum, quarantined } = index.summary().map_err(text)?;
         let Some(checkpoint) = index.checkpoint().map_err(text)? else {
             return Err(if rows == 0 { String::new() } else { "it has no checkpoint".to_owned() });
         };
@@ -121,6 +127,6 @@ impl Recovery<'_> {
                 return Err(format!("it does not fit segment {}", listed.id));
             }
         }
-        Ok(TrustedIndex { checkpoint, segments })
+        Ok(TrustedIndex { checkpoint, segments, quarantined })
     }
 }

@@ -12,7 +12,10 @@ use parking_lot::{Condvar, Mutex};
 use super::world::{append, batch, copy_dir, keyed, texts, wait};
 use crate::faults::{EIO, ENOSPC, Fault, FaultyFiles, Random};
 use crate::files::RealFiles;
-use crate::{BackupInfo, Progress, Store, StoreError, StoreOptions, restore_backup, verify_backup};
+use crate::journal::segments::Segments;
+use crate::{
+    BackupInfo, Progress, Store, StoreDamage, StoreError, StoreOptions, restore_backup, verify_backup,
+};
 
 fn options(dir: &Path) -> StoreOptions {
     StoreOptions { segment_bytes: 2_000, reserve_bytes: 0, ..StoreOptions::new(dir) }
@@ -31,7 +34,8 @@ fn restored(backup: &Path) -> BTreeMap<String, Vec<String>> {
     let dir = tempfile::tempdir().unwrap();
     let to = dir.path().join("store");
     restore_backup(backup, &to, &Progress::default()).unwrap();
-    let store = open(&to);
+    let (store, notices) = Store::open(&options(&to)).unwrap();
+    assert_eq!(notices, [], "that the index is made anew is how a backup is restored");
     assert_eq!(store.check().unwrap(), []);
     let sessions = store.list().unwrap().into_iter().map(|(id, head)| {
         let texts = texts(&store, &id, 0).unwrap();
@@ -61,6 +65,18 @@ fn files(dir: &Path) -> BTreeMap<String, Vec<u8>> {
         }
     }
     found
+}
+
+/// Changes what a backup says of itself.
+fn change_info(backup: &Path, change: impl FnOnce(&mut serde_json::Value)) {
+    let path = backup.join("backup.json");
+    let mut info = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    change(&mut info);
+    std::fs::write(path, info.to_string()).unwrap();
+}
+
+fn real(dir: &Path) -> String {
+    dir.canonicalize().unwrap().display().to_string()
 }
 
 /// Appends `count` entries to each of these sessions, in turns.
@@ -104,6 +120,206 @@ fn a_backup_is_a_store_of_its_own() {
     drop(other);
     let used = back_up(&store, &backup).unwrap_err().to_string();
     assert!(used.contains("was used as a store"), "{used}");
+}
+
+/// A backup is known by the id of its store, and without one, as earlier versions made it, by the path.
+#[test]
+fn a_backup_is_replaced_only_by_one_of_the_same_store() {
+    // What happens to the store after its backup, and whether the next one replaces it.
+    type Step = fn(&Path, &Path);
+    let lose: Step = |home, _| std::fs::remove_dir_all(home).unwrap();
+    let restore: Step = |home, backup| {
+        std::fs::remove_dir_all(home).unwrap();
+        restore_backup(backup, home, &Progress::default()).unwrap();
+    };
+    let copy_by_hand: Step = |home, backup| {
+        std::fs::remove_dir_all(home).unwrap();
+        copy_dir(&backup.join("journal"), &home.join("journal"));
+    };
+    let move_away: Step = |home, backup| {
+        std::fs::rename(home, home.with_extension("moved")).unwrap();
+        std::os::unix::fs::symlink(home.with_extension("moved"), home).unwrap();
+        assert_ne!(real(home), home.display().to_string());
+        verified(backup);
+    };
+    let lose_index: Step = |home, _| std::fs::remove_dir_all(home.join("index")).unwrap();
+    // A store of an earlier version has no id.
+    let make_older: Step = |home, backup| {
+        std::fs::remove_file(home.join("journal/id")).unwrap();
+        change_info(backup, |info| drop(info.as_object_mut().unwrap().remove("store_id")));
+    };
+    let make_older_and_move: Step = |home, backup| {
+        std::fs::remove_file(home.join("journal/id")).unwrap();
+        let of = |info: &mut serde_json::Value| {
+            info["store"] = "/elsewhere".into();
+            info.as_object_mut().unwrap().remove("store_id");
+        };
+        change_info(backup, of);
+    };
+    for (name, step, is_replaced) in [
+        ("unchanged", (|_, _| {}) as Step, true),
+        ("lost", lose, false),
+        ("restored", restore, true),
+        ("copied by hand", copy_by_hand, true),
+        ("moved", move_away, true),
+        ("without its index", lose_index, true),
+        ("of an earlier version", make_older, true),
+        ("of an earlier version, moved", make_older_and_move, false),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let (home, backup) = (dir.path().join("store"), dir.path().join("backup"));
+        let store = open(&home);
+        fill(&store, &["a"], 20);
+        back_up(&store, &backup).unwrap();
+        wait(store.close()).unwrap();
+        step(&home, &backup);
+        let before = files(&backup);
+        let store = open(&home);
+        match back_up(&store, &backup) {
+            Ok(info) => {
+                assert!(is_replaced, "{name}");
+                assert_eq!(info.entries, 20, "{name}");
+                assert_eq!(verified(&backup), info, "{name}");
+            }
+            Err(error) => {
+                assert!(!is_replaced && matches!(error, StoreError::Backup { .. }), "{name}: {error}");
+                assert_eq!(files(&backup), before, "{name}");
+            }
+        }
+        // From now on both have the id.
+        if is_replaced {
+            back_up(&store, &backup).unwrap();
+        }
+    }
+}
+
+/// Returns the number of the segment that holds this text.
+fn holding(home: &Path, text: &str) -> u64 {
+    let found = files(&home.join("journal")).into_iter().find_map(|(name, bytes)| {
+        let id = Segments::id_of(&name)?;
+        bytes.windows(text.len()).any(|found| found == text.as_bytes()).then_some(id)
+    });
+    found.unwrap()
+}
+
+/// Damages this text of the store, and not of a backup that has the same file.
+fn damage_text(home: &Path, text: &str) {
+    let path = home.join("journal").join(Segments::name(holding(home, text)));
+    let mut bytes = std::fs::read(&path).unwrap();
+    let at = bytes.windows(text.len()).position(|found| found == text.as_bytes()).unwrap();
+    bytes[at] ^= 1;
+    std::fs::remove_file(&path).unwrap();
+    std::fs::write(path, bytes).unwrap();
+}
+
+/// The last backup of a store without damage stays until the losses are accepted, or the caller wants a damaged one.
+#[test]
+fn a_damaged_store_replaces_no_backup() {
+    type Step = fn(&Path);
+    let nothing: Step = |_| {};
+    let lose_segment: Step = |home| {
+        let segment = home.join("journal").join(Segments::name(holding(home, "a 5 ")));
+        std::fs::remove_dir_all(home.join("index")).unwrap();
+        std::fs::remove_file(segment.with_extension("sessions")).unwrap();
+        std::fs::remove_file(segment).unwrap();
+    };
+    let [old, sealed, newest]: [Step; 3] = [
+        |home| damage_text(home, "a 5 "),
+        |home| damage_text(home, "before"),
+        |home| damage_text(home, "newest"),
+    ];
+    // What is damaged since the first backup, while the store is open or closed; the sessions that are then known to be
+    // damaged, and a text in the damaged segment.
+    for (name, is_open, step, sessions, segment) in [
+        ("nothing", false, nothing, &[][..], None),
+        ("what the backup before has whole", false, old, &[], None),
+        ("the newest entry", false, newest, &["b"], None),
+        ("a segment, and the index", false, lose_segment, &["a", "b"], Some("a 5 ")),
+        ("the newest entry, found by the backup", true, newest, &[], Some("newest")),
+        ("a sealed entry, found by the backup", true, sealed, &[], Some("before")),
+        ("a sealed entry, after a start", false, sealed, &[], Some("before")),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let (home, backup) = (dir.path().join("store"), dir.path().join("backup"));
+        let mut store = open(&home);
+        fill(&store, &["a", "b"], 20);
+        back_up(&store, &backup).unwrap();
+        let before = files(&backup);
+        append(&store, "b", batch(20, &["before"])).unwrap();
+        fill(&store, &["a"], 20);
+        append(&store, "b", batch(21, &["newest"])).unwrap();
+        let expected = StoreDamage {
+            sessions: own(sessions),
+            segments: segment.map(|text| holding(&home, text)).into_iter().collect(),
+        };
+        if is_open {
+            step(&home);
+        } else {
+            wait(store.close()).unwrap();
+            step(&home);
+            drop(open(&home));
+            // Not only the first opening knows of it.
+            store = open(&home);
+        }
+        assert_eq!(store.quarantined(), expected.sessions, "{name}");
+        for _ in 0..2 {
+            match back_up(&store, &backup) {
+                Ok(_) => assert!(expected.is_none() && verified(&backup).damage.is_none(), "{name}"),
+                Err(StoreError::DamagedStore { damage }) => {
+                    assert_eq!(*damage, expected, "{name}");
+                    assert_eq!(files(&backup), before, "{name}");
+                    assert!(!backup.with_extension("partial").exists(), "{name}");
+                }
+                Err(error) => panic!("{name}: {error}"),
+            }
+        }
+        let info = wait(store.backup_damaged(&backup, 2_000, &Arc::default())).unwrap();
+        assert_eq!((info.made_at_ms, info.damage), (2_000, expected.clone()), "{name}");
+        let found = verify_backup(&backup, &Progress::default()).unwrap();
+        let is_whole = found.is_undamaged() && found.losses.is_empty() && found.unknown_losses.is_empty();
+        assert_eq!((is_whole, found.info.damage), (expected.is_none(), expected), "{name}");
+    }
+}
+
+/// A loss that was accepted is no reason to refuse a backup, also after a start.
+#[test]
+fn a_store_whose_losses_are_accepted_is_backed_up() {
+    let dir = tempfile::tempdir().unwrap();
+    let (home, backup) = (dir.path().join("store"), dir.path().join("backup"));
+    let store = open(&home);
+    fill(&store, &["a", "b", "c"], 20);
+    wait(store.close()).unwrap();
+    damage_text(&home, "a 19 ");
+    damage_text(&home, "b 19 ");
+    let store = open(&home);
+    assert_eq!(store.quarantined(), ["a", "b"]);
+    wait(store.accept_loss("a")).unwrap();
+    assert_eq!(store.quarantined(), ["b"]);
+    wait(store.delete("b")).unwrap();
+    assert_eq!(store.quarantined(), [""; 0]);
+    wait(store.close()).unwrap();
+    let store = open(&home);
+    assert_eq!(store.quarantined(), [""; 0]);
+    let info = back_up(&store, &backup).unwrap();
+    assert!(info.damage.is_none());
+    assert_eq!(verify_backup(&backup, &Progress::default()).unwrap().damage, [""; 0]);
+}
+
+#[test]
+fn what_is_damaged_is_named_in_a_few_words() {
+    for (sessions, segments, expected) in [
+        (&["a"][..], &[][..], "session a lost entries"),
+        (&["a", "b"], &[7], "2 sessions lost entries: a, b; segment 7 of the journal is damaged"),
+        (&[], &[7, 9], "segments 7, 9 of the journal are damaged"),
+        (&["1", "2", "3", "4", "5", "6", "7"], &[], "7 sessions lost entries: 1, 2, 3, 4, 5 and 2 more"),
+    ] {
+        let damage = StoreDamage { sessions: own(sessions), segments: segments.to_vec() };
+        assert_eq!(damage.to_string(), expected);
+    }
+}
+
+fn own(names: &[&str]) -> Vec<String> {
+    names.iter().map(|name| (*name).to_owned()).collect()
 }
 
 /// The number of entries is counted with each change, and found again if an earlier version wrote the index.
@@ -171,6 +387,8 @@ fn directories_that_cannot_be_used_are_refused() {
     let other = open(&at("other"));
     fill(&store, &["a"], 9);
     back_up(&other, &at("of_other")).unwrap();
+    back_up(&other, &at("of_earlier")).unwrap();
+    change_info(&at("of_earlier"), |info| info["store"] = real(&at("store")).into());
     std::fs::create_dir(at("folder")).unwrap();
     std::fs::write(at("folder/note"), "mine").unwrap();
     std::fs::write(at("file"), "mine").unwrap();
@@ -187,6 +405,7 @@ fn directories_that_cannot_be_used_are_refused() {
         ("file", "is not a directory; name another one"),
         ("none/backup", "does not exist; create that first"),
         ("of_other", "is a backup of the store in"),
+        ("of_earlier", "is a backup of another store that was in"),
         ("blocked", "exists and is no unfinished backup"),
     ] {
         let error = back_up(&store, &at(name)).unwrap_err();
@@ -215,14 +434,23 @@ fn directories_that_cannot_be_used_are_refused() {
         ("other", "has a store already"),
         ("empty/inside", "lies in the backup"),
         ("file", "is not a directory"),
+        ("folder", "is not empty; name a new directory"),
     ] {
         let error = restore_backup(&backup, &at(to), &progress).unwrap_err().to_string();
         assert!(error.contains(expected), "{to}: {error}");
     }
     assert!(!at("new").exists());
-    // A directory with other files gets the store.
-    restore_backup(&backup, &at("folder"), &progress).unwrap();
-    assert_eq!(texts(&open(&at("folder")), "a", 0).unwrap().len(), 9);
+    assert_eq!(files(&at("folder")), before);
+    // An empty directory gets the store, and one in which a restoration was interrupted.
+    std::fs::create_dir(at("vacant")).unwrap();
+    std::fs::create_dir_all(at("begun/journal.partial")).unwrap();
+    std::fs::write(at("begun/journal.partial/0000000001.seg"), "a part").unwrap();
+    std::fs::write(at("begun/lock"), "").unwrap();
+    for name in ["vacant", "begun"] {
+        restore_backup(&backup, &at(name), &progress).unwrap();
+        assert_eq!(texts(&open(&at(name)), "a", 0).unwrap().len(), 9);
+        assert!(!at(name).join("journal.partial").exists());
+    }
 }
 
 #[test]

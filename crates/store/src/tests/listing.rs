@@ -162,9 +162,10 @@ fn what_a_crash_left_behind_is_removed() {
 /// Until the header is written, a segment of a store without a list holds nothing. A longer one is kept.
 #[test]
 fn a_segment_without_a_header_is_kept_if_it_may_hold_frames() {
-    for length in [0, 10, 40_usize] {
+    let header = SegmentHeader { id: 1, order: 1, seed: 7 }.encode();
+    for length in [0, 10, 39_usize] {
         let world = World::new();
-        put(&world, &world.segment(1), &vec![7; length]);
+        put(&world, &world.segment(1), &header[..length]);
         let store = world.open_quiet();
         add(&store, 0..1);
         assert_eq!(segments(&world), [2], "{length} bytes");
@@ -337,7 +338,11 @@ fn a_damaged_header_costs_nothing_while_the_record_of_its_sessions_is_there() {
 fn a_segment_of_another_store_is_set_aside_and_not_removed() {
     let world = filled();
     let bytes = bytes_of(&world, &world.segment(1));
-    for (id, bytes) in [(9, bytes), (8, vec![7; 300])] {
+    let header = SegmentHeader { id: 7, order: 9, seed: 1 }.encode();
+    let mut wrong_crc = header.clone();
+    wrong_crc[39] ^= 1;
+    let small = [(7, b"hello\n".to_vec()), (6, b"GRS1 is not all".to_vec()), (5, header), (4, wrong_crc)];
+    for (id, bytes) in [(9, bytes), (8, vec![7; 300])].into_iter().chain(small) {
         put(&world, &world.segment(id), &bytes);
         let (store, notices) = world.open();
         check(&store, 5);
@@ -347,5 +352,39 @@ fn a_segment_of_another_store_is_set_aside_and_not_removed() {
         drop(store);
         let (_, notices) = world.open();
         assert_eq!(notices, [], "it is said once");
+    }
+}
+
+/// What a crash leaves of a segment that was being created holds nothing.
+#[test]
+fn a_segment_that_was_only_begun_is_removed_and_a_foreign_one_kept() {
+    let whole = SegmentHeader { id: 9, order: 9, seed: 0x0102_0304 }.encode();
+    let torn = |until: usize, length: usize| {
+        let mut bytes = whole[..until].to_vec();
+        bytes.resize(length, 0);
+        bytes
+    };
+    let begun = (0..=whole.len()).map(|length| (torn(length, length), true));
+    let zeros = [(vec![0; 40], true), (torn(17, 40), true), (torn(3, 9), true)];
+    let foreign = [(b"hello\n".to_vec(), false), (vec![0, 0, 1], false), (vec![b'G'; 40], false)];
+    for (bytes, is_ours) in begun.chain(zeros).chain(foreign) {
+        for loses_list in [false, true] {
+            let world = filled();
+            put(&world, &world.segment(9), &bytes);
+            if loses_list {
+                world.memory.lose(&manifest_path(&world));
+            }
+            let (store, notices) = world.open();
+            check(&store, 5);
+            let aside = world.segment(9).with_extension("seg.damaged");
+            let is_kept = world.memory.paths().contains(&aside);
+            let is_said = notices.contains(&Notice::SetAside { path: aside.clone() });
+            let context = format!("{bytes:?}, list lost: {loses_list}: {notices:?}");
+            assert_eq!((is_kept, is_said), (!is_ours, !is_ours), "{context}");
+            if is_kept {
+                assert_eq!(bytes_of(&world, &aside), bytes, "{context}");
+            }
+            assert!(store.unknown_losses().is_empty(), "{context}");
+        }
     }
 }

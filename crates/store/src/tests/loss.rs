@@ -357,7 +357,7 @@ fn a_lost_tail_names_those_that_lost_entries_before_and_those_that_lost_their_ne
         drop(store);
         world.memory.damage(&world.segment(segment), |bytes| bytes.truncate(40)).unwrap();
         let (_store, notices) = world.open();
-        let sessions = vec!["one".to_owned()];
+        let sessions = ["one", "two"].into_iter().take(1 + usize::from(adds)).map(str::to_owned).collect();
         let mut expected = vec![Notice::Damaged { segment, offset: 40, sessions, others_possible: false }];
         if adds {
             expected.insert(0, Notice::TailLost { session: "two".to_owned(), from: EntryId(4) });

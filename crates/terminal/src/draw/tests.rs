@@ -20,6 +20,28 @@ impl Terminal {
         Self { size, scrolled: Vec::new(), screen, row: 0, column: 0 }
     }
 
+    /// Gets another height, as terminals do: one that gets lower removes the rows below the cursor, and then scrolls the
+    /// highest ones out; one that gets higher takes these back, if it `pulls`.
+    fn resize(&mut self, rows: usize, pulls: bool) {
+        while self.screen.len() > rows {
+            if self.row + 1 < self.screen.len() {
+                self.screen.pop();
+            } else {
+                self.scrolled.push(self.screen.remove(0).into_iter().collect());
+                self.row -= 1;
+            }
+        }
+        while self.screen.len() < rows {
+            if let Some(row) = pulls.then(|| self.scrolled.pop()).flatten() {
+                self.screen.insert(0, row.chars().collect());
+                self.row += 1;
+            } else {
+                self.screen.push(Vec::new());
+            }
+        }
+        self.size.rows = rows;
+    }
+
     fn take(&mut self, text: &str) {
         let mut rest = text;
         while let Some(c) = rest.chars().next() {
@@ -179,4 +201,61 @@ fn a_terminal_that_cuts_rows_off_keeps_the_finished_ones_when_it_gets_narrower()
     terminal.screen.iter_mut().for_each(|row| row.truncate(10));
     terminal.take(&painter.paint(&frame(&[], &["a tail", "> x", "s"], (1, 3)), narrow));
     assert_eq!(terminal.all(), ["one", "two", "a tail", "> x", "s"]);
+}
+
+/// Draws a region at these heights. Checks that the terminal has the finished rows once, and then the region.
+fn check_heights(region: &[&str], cursor: (usize, usize), heights: &[usize]) {
+    let size = |rows| Size { columns: 20, rows };
+    let first = size(heights[0]);
+    let (mut terminal, mut painter) = (Terminal::new(first), Painter::new(false, first));
+    let above = ["one", "two", "three"];
+    terminal.take(&painter.paint(&frame(&above, region, cursor), first));
+    for rows in heights {
+        terminal.resize(*rows, true);
+        terminal.take(&painter.paint(&frame(&[], region, cursor), size(*rows)));
+    }
+    assert_eq!(terminal.all(), [&above, region].concat(), "{heights:?}, the cursor in {}", cursor.0);
+}
+
+#[test]
+fn a_terminal_that_got_lower_and_higher_again_has_no_row_of_the_region_twice() {
+    let region = ["r0", "r1", "r2", "r3", "r4", "r5", "r6", "r7", "r8", "status"];
+    let mut checked = 0;
+    for at in [0, 4, 8, 9] {
+        for heights in [
+            &[30, 8, 30][..],
+            &[30, 4, 30],
+            &[12, 4, 30],
+            &[30, 9, 5, 30],
+            &[30, 4, 6, 8, 30],
+            &[30, 4, 6, 3, 2, 40],
+            &[30, 1, 30, 4, 30, 9, 30],
+            &[30, 20, 12, 30],
+        ] {
+            check_heights(&region, (at, 1), heights);
+            checked += 1;
+        }
+    }
+    assert_eq!(checked, 32);
+}
+
+#[test]
+fn finished_rows_stay_where_a_terminal_takes_no_row_back_or_something_was_written_while_it_was_low() {
+    let region = ["r0", "r1", "r2", "r3", "r4", "r5", "status"];
+    let (high, low) = (Size { columns: 20, rows: 12 }, Size { columns: 20, rows: 4 });
+    for (pulls, news) in [(false, &[][..]), (true, &["four"]), (false, &["four"])] {
+        let (mut terminal, mut painter) = (Terminal::new(high), Painter::new(false, high));
+        terminal.take(&painter.paint(&frame(&["one", "two"], &region, (5, 0)), high));
+        terminal.resize(4, pulls);
+        terminal.take(&painter.paint(&frame(&[], &region, (5, 0)), low));
+        let before = terminal.scrolled.clone();
+        terminal.take(&painter.paint(&frame(news, &region, (5, 0)), low));
+        assert!(terminal.scrolled.starts_with(&before));
+        terminal.resize(12, pulls);
+        terminal.take(&painter.paint(&frame(&[], &region, (5, 0)), high));
+        let all = terminal.all();
+        assert!(all.ends_with(&region.map(str::to_owned)), "{all:?}");
+        let lost: Vec<_> = news.iter().filter(|row| !all.iter().any(|there| there == *row)).collect();
+        assert!(lost.is_empty(), "{lost:?} in {all:?}");
+    }
 }

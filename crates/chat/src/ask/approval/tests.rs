@@ -103,8 +103,12 @@ fn cases() -> Vec<Case> {
     cases
 }
 
+/// Presses a key, and nothing for a moment.
 fn press(form: &mut Form, code: KeyCode) -> Result<AskOutcome, String> {
-    form.key(KeyEvent::from(code), false)
+    let outcome = form.key(KeyEvent::from(code), 0, false);
+    let due = form.due(MOMENT_MS);
+    form.held = None;
+    due.unwrap_or(outcome)
 }
 
 /// Tries to approve, as a hasty user would.

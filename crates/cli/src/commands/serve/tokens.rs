@@ -11,14 +11,15 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use greenroom_files::access::{self, Exposed, Need};
-use greenroom_files::{self as files, private};
+use greenroom_files::{self as files, FileError, private};
 use greenroom_server::{TOKEN_CHARS_MIN, Token, check_token};
 use greenroom_tools::printed;
 
+use crate::agent::TOKEN_FILE;
 use crate::config::layers::expanded;
 use crate::config::surroundings::Surroundings;
 use crate::config::{TokenConfig, digest};
-use crate::error::{secrets, usage};
+use crate::error::{of_store, secrets, usage};
 
 /// The longest token, in bytes.
 const TOKEN_BYTES_MAX: u64 = 4 * 1024;
@@ -28,42 +29,75 @@ const COMMAND_TIMEOUT: Duration = Duration::from_secs(60);
 /// Reads the token in this file, or creates one of 256 bits.
 pub(super) fn own(path: &Path) -> Result<String> {
     let context = || format!("keep the token in {}", path.display());
-    match files::open(path, true) {
-        Ok((file, metadata)) => {
-            let bytes = files::read_all(file, TOKEN_BYTES_MAX).with_context(context)?;
-            let text = String::from_utf8_lossy(&bytes);
-            // Editors and `echo` end a file with a line break.
-            match text.trim_end_matches(['\n', '\r']) {
-                "" => std::fs::remove_file(path).with_context(context)?,
-                token => {
-                    check_token_file(path, &metadata, token)?;
-                    return Ok(token.to_owned());
-                }
-            }
+    match known(path)? {
+        Some(token) if token.is_empty() => {
+            std::fs::remove_file(path).map_err(|error| of_store("remove", path, &error))?;
         }
-        Err(error) if error.is_not_found() => {}
-        Err(error) => return Err(error).with_context(context),
+        Some(token) => return Ok(token),
+        None => {}
     }
     let mut bytes = [0u8; 32];
     let mut random = std::fs::File::open("/dev/urandom").context("open the system's random numbers")?;
     random.read_exact(&mut bytes).context("read the system's random numbers")?;
     let token = digest::hex(&bytes);
-    let mut file = private::create_new(path).with_context(context)?;
+    let mut file = private::create_new(path).map_err(|error| of_store("create", path, &error))?;
     file.write_all(token.as_bytes()).with_context(context)?;
     secrets::note("serve_token", &token);
     Ok(token)
 }
 
-/// Reads the tokens of the configuration.
+/// Reads the token in this file; `None` if it does not exist, and empty if it is.
+fn known(path: &Path) -> Result<Option<String>> {
+    let read = files::open(path, true).and_then(|(file, metadata)| {
+        let bytes = files::read_all(file, TOKEN_BYTES_MAX)?;
+        Ok((String::from_utf8_lossy(&bytes).into_owned(), metadata))
+    });
+    let (text, metadata) = match read {
+        Ok(read) => read,
+        Err(error) if error.is_not_found() => return Ok(None),
+        Err(FileError::Io(error)) => return Err(of_store("read", path, &error).into()),
+        Err(error) => return Err(error).with_context(|| format!("keep the token in {}", path.display())),
+    };
+    // Editors and `echo` end a file with a line break.
+    let token = text.trim_end_matches(['\n', '\r']);
+    if !token.is_empty() {
+        check_token_file(path, &metadata, token)?;
+    }
+    Ok(Some(token.to_owned()))
+}
+
+/// Checks the tokens that a server would have, without creating one. Commands that print a token are not run. Returns how
+/// many tokens there are.
+pub(crate) async fn check(
+    path: &Path,
+    tokens: &BTreeMap<String, TokenConfig>,
+    surroundings: &Surroundings,
+) -> Result<usize> {
+    let own = known(path)?.filter(|token| !token.is_empty());
+    let is_read = |token: &TokenConfig| token.token_command.is_none();
+    let read = tokens.iter().filter(|(_, token)| is_read(token));
+    let read = read.map(|(name, token)| (name.clone(), token.clone())).collect();
+    further(&read, surroundings, own.as_deref().unwrap_or_default()).await?;
+    Ok(tokens.len() + usize::from(own.is_some()))
+}
+
+/// Reads the tokens of the configuration. `own` is the server's own.
 pub(super) async fn further(
     tokens: &BTreeMap<String, TokenConfig>,
     surroundings: &Surroundings,
+    own: &str,
 ) -> Result<Vec<Token>> {
     let mut read = Vec::new();
+    let mut named = vec![(own.to_owned(), format!("the server's own in the file {TOKEN_FILE}"))];
     for (name, token) in tokens {
         let secret = secret(token, surroundings)
             .await
             .map_err(|reason| usage(format!("serve.tokens.{name}: {reason}")))?;
+        if let Some((_, other)) = named.iter().find(|(known, _)| *known == secret) {
+            let reason = "so their rights are ambiguous; change one of them";
+            return Err(usage(format!("serve.tokens.{name}: the token equals {other}, {reason}")));
+        }
+        named.push((secret.clone(), format!("that of serve.tokens.{name}")));
         read.push(Token { secret, right: token.right, within: token.label.clone() });
     }
     Ok(read)

@@ -7,15 +7,16 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::Result;
-use greenroom::{BackupInfo, Progress, VerifiedBackup, restore_backup, verify_backup};
-use greenroom_server::operations::{BackUpStore, BackedUp};
+use greenroom::{Progress, VerifiedBackup, restore_backup, verify_backup};
+use greenroom_server::operations::{BackUpStore, BackedUp, DamageOfStore, StoreBackup};
 use greenroom_store::StoreError;
 use greenroom_terminal::progress::Progress as Line;
 use greenroom_terminal::{Interrupts, Look, Row, Screen, format, time};
 use serde_json::json;
 
-use crate::args::{BackupArgs, Global, RestoreArgs};
+use crate::args::{BackUpArgs, BackupArgs, Global, RestoreArgs};
 use crate::commands::store::{as_value, say};
+use crate::error::CliError;
 use crate::host::Changes;
 use crate::{agent, error};
 
@@ -23,7 +24,8 @@ use crate::{agent, error};
 const KEPT_FILES: &str = "files";
 
 /// Backs up the store: through the host that has it, or in this process.
-pub(crate) async fn back_up(global: &Global, args: &BackupArgs) -> Result<u8> {
+pub(crate) async fn back_up(global: &Global, args: &BackUpArgs) -> Result<u8> {
+    let BackUpArgs { backup: args, damaged } = args;
     let store = agent::data_dir(global)?;
     if !store.exists() {
         return Err(error::usage(format!("there is no store in {} to back up", store.display())));
@@ -36,17 +38,30 @@ pub(crate) async fn back_up(global: &Global, args: &BackupArgs) -> Result<u8> {
         false => line(global, "backing up", &progress),
     };
     let interrupts = Interrupts::new()?;
-    let made = make(&changes, &dir, &progress, &interrupts).await;
+    let made = make(&changes, &dir, *damaged, &progress, &interrupts).await;
     line.end().await;
     changes.end().await?;
     let Some(made) = made else { return Ok(error::INTERRUPTED) };
-    let BackedUp { dir, made_at_ms, sessions, entries, bytes } = made?;
+    let made = match made? {
+        BackedUp::Made(made) => made,
+        BackedUp::Refused { damage, message } => {
+            if args.json {
+                Screen::stdout(global.color).pretty_json(&json!({
+                    "dir": dir, "refused": message,
+                    "damaged_sessions": damage.damaged_sessions, "damaged_segments": damage.damaged_segments,
+                }))?;
+            }
+            return Err(CliError::new(error::STORE, format!("{message}; {}", error::DAMAGED)).into());
+        }
+    };
+    let StoreBackup { dir, made_at_ms, sessions, entries, bytes, damage } = made;
+    let DamageOfStore { damaged_sessions, damaged_segments } = damage;
     let left_out: Vec<&str> = store.join(KEPT_FILES).exists().then_some(KEPT_FILES).into_iter().collect();
     let mut screen = Screen::stdout(global.color);
     if args.json {
         screen.pretty_json(&json!({
             "dir": dir, "made_at_ms": made_at_ms, "sessions": sessions, "entries": entries, "bytes": bytes,
-            "left_out": left_out,
+            "left_out": left_out, "damaged_sessions": damaged_sessions, "damaged_segments": damaged_segments,
         }))?;
     } else {
         screen.line(format!("Backed up {} to {}.", held(sessions, entries, bytes), dir.display()))?;
@@ -56,6 +71,14 @@ pub(crate) async fn back_up(global: &Global, args: &BackupArgs) -> Result<u8> {
             )?;
         }
     }
+    let lost = (damaged_sessions.len() as u64, damaged_segments.len() as u64);
+    if lost != (0, 0) {
+        let (sessions, segments) = (format::count(lost.0, "session"), format::count(lost.1, "segment"));
+        agent::warn(
+            global,
+            &format!("the store is damaged, and so is this backup: {sessions} and {segments} lost entries"),
+        )?;
+    }
     Ok(0)
 }
 
@@ -63,16 +86,16 @@ pub(crate) async fn back_up(global: &Global, args: &BackupArgs) -> Result<u8> {
 async fn make(
     changes: &Changes,
     dir: &Path,
+    damaged: bool,
     progress: &Arc<Progress>,
     interrupts: &Interrupts,
 ) -> Option<Result<BackedUp>> {
     let mut making = Box::pin(async {
         let dir = dir.to_owned();
         let Some(runtime) = changes.runtime() else {
-            return Ok(changes.client.call(BackUpStore { dir }).await?);
+            return Ok(changes.client.call(BackUpStore { dir, damaged }).await?);
         };
-        let BackupInfo { made_at_ms, sessions, entries, bytes, .. } = runtime.backup(&dir, progress).await?;
-        Ok(BackedUp { dir, made_at_ms, sessions, entries, bytes })
+        Ok(BackedUp::make(runtime, dir, damaged, progress).await?)
     });
     tokio::select! {
         biased;

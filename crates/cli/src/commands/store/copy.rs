@@ -3,6 +3,7 @@
 //! Invariants: nothing in the target is overwritten, and nothing is changed in the source; what was copied is read back and
 //! compared. A copy that was interrupted is continued by the same command.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -29,11 +30,8 @@ pub(crate) async fn run(global: &Global, args: &CopyArgs) -> Result<u8> {
     if is_from {
         database.check_filled().await?;
     }
-    // The files first: whether they are in use is said at once.
-    let files: Arc<dyn Engine> = Arc::new(stored::store(global).await?);
-    let copied = between(global, &files, &database, is_from).await;
-    files.close().await?;
-    let Some(copied) = copied? else {
+    let interrupts = Interrupts::new()?;
+    let Some(copied) = copied(global, &dir, &database, is_from, &interrupts).await? else {
         Screen::stderr(global.color).line(
             "Interrupted. Run the same command again to continue; until it has ended, use neither store.",
         )?;
@@ -61,19 +59,54 @@ pub(crate) async fn run(global: &Global, args: &CopyArgs) -> Result<u8> {
     Ok(0)
 }
 
+/// Opens both and copies; `None` if it was interrupted. A copy that is refused creates no store.
+async fn copied(
+    global: &Global,
+    dir: &Path,
+    database: &cluster::Database,
+    is_from: bool,
+    interrupts: &Interrupts,
+) -> Result<Option<Copied>> {
+    // The files first, if they exist: whether they are in use is said at once.
+    let opened = if dir.exists() { Some(stored::store(global).await?) } else { None };
+    let connected = tokio::select! {
+        biased;
+        connected = database.connect(global) => connected.map(Some),
+        () = interrupts.next() => Ok(None),
+    };
+    let database = match connected {
+        Ok(Some(database)) => database,
+        other => {
+            if let Some(files) = opened {
+                files.close().await?;
+            }
+            return other.map(|_| None);
+        }
+    };
+    let files = match opened {
+        Some(files) => files,
+        None => match stored::store(global).await {
+            Ok(files) => files,
+            Err(error) => {
+                database.close().await?;
+                return Err(error);
+            }
+        },
+    };
+    let files: Arc<dyn Engine> = Arc::new(files);
+    let copied = between(global, &files, database, is_from, interrupts).await;
+    files.close().await?;
+    copied
+}
+
 /// Copies; `None` if it was interrupted.
 async fn between(
     global: &Global,
     files: &Arc<dyn Engine>,
-    database: &cluster::Database,
+    database: Arc<impl Engine>,
     is_from: bool,
+    interrupts: &Interrupts,
 ) -> Result<Option<Copied>> {
-    let interrupts = Interrupts::new()?;
-    let database = tokio::select! {
-        biased;
-        connected = database.connect(global) => connected?,
-        () = interrupts.next() => return Ok(None),
-    };
     let (done, written) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     let (shown, shown_entries) = (Arc::clone(&done), Arc::clone(&written));
     let line = Progress::start(global.color, move || {

@@ -1,8 +1,8 @@
 //! Going back: the files first, then the conversation.
 //!
-//! Invariants: one that aborts the work in progress waits for its end, and goes before queued input. It happens while the session is idle, and nothing starts before it is over. If the process
-//! ends in between, the files are back and the conversation is not: the same request does the rest. What is
-//! refused changes nothing.
+//! Invariants: one that aborts the work in progress waits for its end, and goes before queued input. It happens while the
+//! session is idle, and nothing starts before it is over. If the process ends in between, the files are back and the
+//! conversation is not: the same request does the rest. What is refused changes nothing.
 
 use greenroom_kernel::EntryId;
 use greenroom_kernel::entry::EntryKind;

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use greenroom_kernel::question::{Approval, Approved, Question};
 use greenroom_policy::{Call, Verdict};
-use greenroom_tools::{AskError, Questions, Tool};
+use greenroom_tools::{AskError, Questions, Tool, ValueSchema};
 use serde_json::Value;
 
 use crate::agent::permissions::Permissions;
@@ -62,6 +62,12 @@ pub(super) async fn permit(
         Verdict::Deny(reason) => return Permitted::No(reason),
         Verdict::Ask(asked) => asked,
     };
+    // Nobody is asked about a call that cannot run.
+    if let Ok(schema) = ValueSchema::new(&tool.spec().parameters)
+        && let Err(problem) = schema.check(arguments)
+    {
+        return Permitted::No(format!("its arguments do not fit the parameters of `{name}`: {problem}"));
+    }
     if !permissions.is_attended() {
         return Permitted::No(nobody(permissions, &asked));
     }

@@ -464,9 +464,6 @@ impl RuntimeBuilder {
             #[cfg(feature = "disk")]
             Some(StoreChoice::Options(options)) => open_store(*options, self.wait_for_store).await?,
         };
-        for notice in &notices {
-            tracing::warn!("{notice}");
-        }
         deletion::finish(&*store).await?;
         let default_provider = self.providers[0].0.name().to_owned();
         let silence_max = self.silence_max.unwrap_or(SILENCE_MAX);

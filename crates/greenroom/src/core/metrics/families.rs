@@ -61,6 +61,8 @@ pub(crate) struct Census {
     pub(crate) asleep: usize,
     /// The sessions that crashed too often.
     pub(crate) failed: usize,
+    /// The stored sessions that lost entries, which nobody has accepted.
+    pub(crate) damaged: usize,
     pub(crate) lanes: Vec<LaneState>,
     /// The accepted inputs that are not done, and their limit.
     pub(crate) inputs: usize,
@@ -191,6 +193,7 @@ pub(super) struct Families {
 #[derive(Default)]
 struct CurrentState {
     sessions: Family<OfState, Gauge>,
+    damaged: Gauge,
     lane_slots: Family<OfProvider, Gauge>,
     lane_in_flight: Family<OfProvider, Gauge>,
     lane_queued: Family<OfProvider, Gauge>,
@@ -206,6 +209,12 @@ impl Default for Families {
         let r = &mut registry;
         let state = CurrentState {
             sessions: add(r, "sessions", "Sessions in memory, by what they do", Family::default()),
+            damaged: add(
+                r,
+                "sessions_damaged",
+                "Stored sessions that lost entries, until the loss is accepted",
+                Gauge::default(),
+            ),
             lane_slots: add(
                 r,
                 "lane_slots",
@@ -509,7 +518,7 @@ impl Families {
 
 impl CurrentState {
     fn set(&self, census: &Census, providers: &Names) {
-        let Census { live, asleep, failed, lanes, inputs, inputs_max, subscribers, gaps } = census;
+        let Census { live, asleep, failed, damaged, lanes, inputs, inputs_max, subscribers, gaps } = census;
         let live = |status: Status| live.iter().filter(|other| **other == status).count();
         let states = [
             ("idle", live(Status::Idle)),
@@ -522,6 +531,7 @@ impl CurrentState {
         for (state, sessions) in states {
             self.sessions.get_or_create(&OfState { state }).set(as_i64(sessions));
         }
+        self.damaged.set(as_i64(*damaged));
         let gauges = [&self.lane_slots, &self.lane_in_flight, &self.lane_queued];
         gauges.iter().for_each(|gauge| gauge.clear());
         for lane in lanes {

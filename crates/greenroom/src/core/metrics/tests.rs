@@ -179,6 +179,7 @@ fn census() -> Census {
         live: vec![Status::Working, Status::Idle, Status::Working, Status::Waiting],
         asleep: 2,
         failed: 1,
+        damaged: 7,
         // An agent's own provider may have the name of another one.
         lanes: vec![lane("a", 16, 3, 1), lane("b", 4, 0, 0), lane("a", 2, 2, 5)],
         inputs: 5,
@@ -202,6 +203,7 @@ fn the_state_is_as_of_the_reading() {
         ("greenroom_lane_slots{provider=\"a\"}", 18.0),
         ("greenroom_lane_in_flight{provider=\"a\"}", 5.0),
         ("greenroom_lane_queued{provider=\"a\"}", 6.0),
+        ("greenroom_sessions_damaged", 7.0),
         ("greenroom_inputs", 5.0),
         ("greenroom_inputs_max", 9.0),
         ("greenroom_subscribers", 3.0),

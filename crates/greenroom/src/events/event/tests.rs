@@ -146,6 +146,7 @@ pub(crate) fn all() -> Vec<EventKind> {
         },
         EventKind::QuestionEnded { question: entry_id, end: QuestionEnd::Expired },
         EventKind::QuestionEnded { question: entry_id, end: QuestionEnd::Withdrawn },
+        EventKind::ModeChanged { mode: "ask".to_owned() },
         EventKind::OverflowDetected,
         EventKind::Warning { message: "w".into() },
         EventKind::SessionRestarted { reason: "r".into() },
