@@ -280,6 +280,28 @@ async fn a_validator_of_a_name_is_asked_of_the_agent_that_resumes() {
     assert_eq!(cases, 4);
 }
 
+/// Input behind a run that cannot go on would leave the run behind: both wait for an agent with the validator.
+#[tokio::test(start_paused = true)]
+async fn input_behind_a_run_that_lacks_its_validator_is_held_back() {
+    let store = store();
+    leave(&store, End::Crash, async |session: &SessionHandle| {
+        session.set_agent(&checks(agent(WINDOW))).await.unwrap();
+        left(session.prompt("weather?").validated_by("has_rain").start().await).await;
+        left(session.prompt("and then?").start().await).await;
+    })
+    .await;
+    let model = says(&["It rains.", "Nothing."]);
+    let runtime = start(&model, &store).await;
+    let session = runtime.open("s", &agent(WINDOW)).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    let state = session.state().await.unwrap();
+    assert_eq!((model.calls(), state.held_back, state.is_unanswered), (0, 1, true), "{state:?}");
+    let mut resumed = runtime.resume_all(|_| Some(checks(agent(WINDOW)))).await.unwrap();
+    assert_eq!(resumed.pop().unwrap().result.unwrap().text, "Nothing.");
+    assert_eq!(model.calls(), 2);
+    model.assert_clean();
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_validator_without_a_name_is_asked_of_who_resumes() {
     let has_rain = |answer: greenroom::ProposedAnswer| async move {

@@ -174,6 +174,7 @@ impl<F: Fn(A, ToolContext) -> Fut, A, Fut> ToolFunction<fn(A, ToolContext) -> Fu
 }
 
 type Handler = dyn Fn(Value, ToolContext) -> BoxFuture<'static, ToolOutput> + Send + Sync;
+type Check = dyn Fn(&Value) -> Result<(), String> + Send + Sync;
 type Preview = dyn Fn(&Value) -> BoxFuture<'static, Option<String>> + Send + Sync;
 
 /// A tool made from a function by [`tool`].
@@ -181,6 +182,7 @@ type Preview = dyn Fn(&Value) -> BoxFuture<'static, Option<String>> + Send + Syn
 pub struct FunctionTool {
     spec: ToolSpec,
     handler: Arc<Handler>,
+    check: Arc<Check>,
     preview: Option<Arc<Preview>>,
     read_only: bool,
     shows_own_files: bool,
@@ -233,6 +235,8 @@ where
 {
     let spec = spec::<F::Arguments>(name);
     let parameters = spec.parameters.clone();
+    let checked = parameters.clone();
+    let check = move |arguments: &Value| read::<F::Arguments>(arguments, &checked).map(drop);
     let handler =
         move |arguments: Value, context: ToolContext| match read::<F::Arguments>(&arguments, &parameters) {
             Err(wrong) => std::future::ready(ToolOutput::error(wrong)).boxed(),
@@ -250,6 +254,7 @@ where
     FunctionTool {
         spec,
         handler: Arc::new(handler),
+        check: Arc::new(check),
         preview: None,
         read_only: false,
         shows_own_files: false,
@@ -317,7 +322,8 @@ impl FunctionTool {
         self
     }
 
-    /// Sets what a person who is asked to approve a call sees of its effect: see [`Tool::preview`].
+    /// Sets what a person who is asked to approve a call sees of its effect: see [`Tool::preview`]. It must say the same
+    /// as long as the effect is the same, because a call whose preview has changed does not run.
     #[must_use]
     pub fn preview(
         mut self,
@@ -399,6 +405,10 @@ impl Tool for FunctionTool {
 
     fn call(&self, arguments: Value, context: ToolContext) -> BoxFuture<'static, ToolOutput> {
         (self.handler)(arguments, context)
+    }
+
+    fn check(&self, arguments: &Value) -> Result<(), String> {
+        (self.check)(arguments)
     }
 
     fn preview(&self, arguments: &Value) -> BoxFuture<'static, Option<String>> {

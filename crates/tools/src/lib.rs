@@ -107,6 +107,15 @@ pub trait Tool: Send + Sync + 'static {
         None
     }
 
+    /// Checks the arguments of a call before a person is asked to approve it. The error, a clause for the model, says what
+    /// is wrong with them.
+    ///
+    /// # Errors
+    /// The tool cannot read the arguments.
+    fn check(&self, _arguments: &serde_json::Value) -> Result<(), String> {
+        Ok(())
+    }
+
     /// Returns what a call would change, for a person who is asked to approve it: lines that begin with `+`, `-` or
     /// a blank. It changes nothing itself. It is read again once the call was approved: a call whose text is another one by
     /// then does not run. `None`: there is nothing to show but the arguments.

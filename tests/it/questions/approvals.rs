@@ -319,6 +319,8 @@ async fn what_is_too_large_to_be_read_is_not_asked() {
 async fn a_call_that_cannot_run_is_not_asked_about() {
     for (arguments, told) in [
         (json!({ "euros": 120 }), None),
+        // The tool's own reader decides, which is more lenient than its schema.
+        (json!({ "euros": 120, "why": "late" }), None),
         (json!({ "euros": "all" }), Some("euros")),
         (json!({}), Some("euros")),
     ] {
@@ -339,7 +341,7 @@ async fn a_call_that_cannot_run_is_not_asked_about() {
             continue;
         };
         let said = world.until_idle().await;
-        assert!(said.contains("do not fit the parameters of `refund`") && said.contains(told), "{said}");
+        assert!(said.contains("invalid arguments") && said.contains(told), "{said}");
         assert!(ends(&world.runtime, "s").await.is_empty() && effects.seen().is_empty(), "{arguments}");
     }
 }

@@ -107,6 +107,10 @@ impl ToolHooks<'_> {
             Permitted::Yes => return None,
             Permitted::Approved { warning } => (None, warning),
             Permitted::No(reason) => (Some(reason), None),
+            Permitted::Outdated => {
+                let warning = format!("{} did not run: {}", call.name, permission::CHANGED);
+                (Some(permission::CHANGED.to_owned()), Some(warning))
+            }
         };
         let told = refused.clone().map(|reason| Told { action: HookAction::Refused, detail: Some(reason) });
         self.say(HookPoint::Permissions, call, told, warning);

@@ -281,11 +281,11 @@ impl SessionHandle {
     /// another mode than before. Does nothing where [`Self::permissions`] returns `None`.
     #[cfg(feature = "permissions")]
     pub fn set_mode(&self, mode: Option<greenroom_policy::Mode>) {
-        let changed = self.permissions().and_then(|permissions| permissions.set_mode(self.id(), mode));
-        if let Some(mode) = changed {
-            let kind = EventKind::ModeChanged { mode: mode.as_str().to_owned() };
-            self.door.shared.publish(&self.door.deps.bus, kind);
-        }
+        let Some(permissions) = self.permissions() else { return };
+        self.door.shared.publish_change(&self.door.deps.bus, || {
+            let mode = permissions.set_mode(self.id(), mode)?;
+            Some(EventKind::ModeChanged { mode: mode.as_str().to_owned() })
+        });
     }
 
     /// Hands the conversation to another agent of the session's [`Team`](crate::Team), which answers from the

@@ -592,7 +592,14 @@ impl SessionShared {
 
     /// Publishes a transient event of the run in progress, or of none.
     pub(crate) fn publish(&self, bus: &Bus, kind: EventKind) {
+        self.publish_change(bus, || Some(kind));
+    }
+
+    /// Makes a change and publishes its transient event, if it has one, in one step: the newest event is that of the
+    /// newest change.
+    pub(crate) fn publish_change(&self, bus: &Bus, change: impl FnOnce() -> Option<EventKind>) {
         let mut broadcast = self.broadcast.lock();
+        let Some(kind) = change() else { return };
         let run = broadcast.run();
         self.publish_transient(bus, &mut broadcast, run, kind);
     }

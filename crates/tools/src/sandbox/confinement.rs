@@ -218,7 +218,7 @@ mod linux {
             }
             Mount::Blank(path) => match blank(path, sources) {
                 // The socket of a program that has ended, possibly since the mounts were planned.
-                Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+                Err(error) if error.kind() == ErrorKind::NotFound && !path.exists() => Ok(()),
                 made => made,
             },
             Mount::Empty(path) => {

@@ -209,14 +209,9 @@ impl SessionState {
     }
 
     /// Returns the previous model of the session, and its window in tokens, if that is larger than the
-    /// current one and the new model has not answered yet: it can still read the whole context. The model of an imported
-    /// conversation, which has not answered here, may be reached nowhere.
+    /// current one and the new model has not answered yet: it can still read the whole context.
     fn left_model(&self, window: u64) -> Option<(Summariser, u64)> {
         let left = self.definition.left()?;
-        let newest = self.log.path().iter().rev().find_map(|entry| entry.kind.as_answer())?;
-        if newest.provider != left.provider {
-            return None;
-        }
         let own = &self.definition.lane;
         let lane =
             if left.provider == own.provider.name() { own } else { self.deps.lanes.get(&left.provider)? };

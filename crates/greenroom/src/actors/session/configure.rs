@@ -139,7 +139,7 @@ impl SessionState {
     }
 
     pub(super) fn take_definition(&mut self, new: Definition) {
-        let taken = self.definition.take(new, self.log.is_empty());
+        let taken = self.definition.take(new, &self.log);
         self.log.set_cost(self.deps.call_cost(Some(&self.definition.agent)));
         if taken.may_compact {
             // A compaction that failed three times may work with the new definition.

@@ -83,18 +83,21 @@ impl InUse {
         (self.now, self.next) = (kept.now, kept.next);
     }
 
-    /// Adopts a definition; the session `is_new` if nothing is recorded yet.
-    pub(super) fn take(&mut self, new: Definition, is_new: bool) -> TakenOver {
+    /// Adopts a definition for the session with this log.
+    pub(super) fn take(&mut self, new: Definition, log: &Log) -> TakenOver {
         let old = std::mem::replace(&mut self.now, new);
         let is_switch = !self.now.is_same_model(&old);
-        if is_switch && !is_new {
+        if is_switch && !log.is_empty() {
             // The model that answered last, however many were configured since.
-            let left = self.left.take().unwrap_or_else(|| LeftModel {
-                provider: old.provider().to_owned(),
-                model: old.model().to_owned(),
-                window: old.window.tokens,
+            let left = self.left.take().or_else(|| {
+                let left = LeftModel {
+                    provider: old.provider().to_owned(),
+                    model: old.model().to_owned(),
+                    window: old.window.tokens,
+                };
+                Some(left).filter(|left| !has_only_imported_answers(log, &left.provider))
             });
-            self.left = Some(left).filter(|left| !left.is(self.now.provider(), self.now.model()));
+            self.left = left.filter(|left| !left.is(self.now.provider(), self.now.model()));
         }
         TakenOver { is_switch, may_compact: is_switch || *self.now.settings != *old.settings }
     }
@@ -174,6 +177,13 @@ impl InUse {
     }
 }
 
+/// Whether there are answers, and none is by this provider: the one with which a session was imported has answered
+/// nothing in it, and may be reached nowhere.
+fn has_only_imported_answers(log: &Log, provider: &str) -> bool {
+    let mut answers = log.path().iter().rev().filter_map(|entry| entry.kind.as_answer()).peekable();
+    answers.peek().is_some() && !answers.any(|answer| answer.provider == provider)
+}
+
 impl LeftModel {
     /// Returns the previous model of a session with this log that continues with another one.
     fn of(log: &Log, provider: &str, model: &str) -> Option<Self> {
@@ -184,9 +194,7 @@ impl LeftModel {
         let path = log.path();
         if !head.is_model(provider, model) {
             let (provider, model) = (head.provider.clone(), head.model.clone());
-            // The provider with which a session was imported has answered nothing in it.
-            let mut answers = path.iter().rev().filter_map(|entry| entry.kind.as_answer()).peekable();
-            let is_imported = answers.peek().is_some() && !answers.any(|answer| answer.provider == provider);
+            let is_imported = has_only_imported_answers(log, &provider);
             return Some(Self { provider, model, window: head.window }).filter(|_| !is_imported);
         }
         // The switch was recorded, and nothing was answered since.

@@ -21,7 +21,7 @@ pub(super) struct Life {
     is_watched: bool,
     /// Interrupted work must be finished before queued input.
     finishes: bool,
-    /// No earlier actor of this process has worked on the session.
+    /// No earlier actor of the session is remembered in this process.
     is_first: bool,
     /// The reply of the work that was finished as the session was opened, for the caller that asks for it
     /// afterwards.
@@ -30,12 +30,12 @@ pub(super) struct Life {
 
 impl Life {
     /// Creates the stage of a new actor; `finishes` says whether interrupted work must be finished before
-    /// queued input, and `is_first` whether no earlier actor of this process has worked on the session.
+    /// queued input, and `is_first` whether no earlier actor of the session is remembered in this process.
     pub(super) fn new(finishes: bool, is_first: bool) -> Self {
         Self { finishes, is_first, ..Self::default() }
     }
 
-    /// Whether no earlier actor of this process has worked on the session.
+    /// Whether no earlier actor of the session is remembered in this process.
     pub(super) fn is_first(&self) -> bool {
         self.is_first
     }

@@ -395,18 +395,28 @@ impl SessionState {
     /// Continues the run that an earlier process left, if input that waited behind it is about to start: input is
     /// processed in its order. A sub-agent's run continues with that of its caller.
     pub(super) async fn finish_before_queue(&mut self) {
-        if self.shared.parent.is_none() && self.inbox.next(&self.log).is_some() {
+        let is_child = self.shared.parent.is_some() || self.log.head().parent_session.is_some();
+        if !is_child && self.inbox.next(&self.log).is_some() && self.hold_back_behind_run().is_none() {
             self.finish_interrupted().await;
         }
     }
 
+    /// Holds back the input behind an interrupted run whose validators are missing: it would leave the run behind.
+    /// Returns the error for that.
+    fn hold_back_behind_run(&mut self) -> Option<Error> {
+        let is_interrupted = self.log.head().interrupted.is_some() && !self.runs.is_open();
+        let terms = self.log.run_terms().map(|(_, terms)| terms);
+        if !is_interrupted || self.lacking(terms, None, 0).is_none() {
+            return None;
+        }
+        let error = self.held_back_error(0);
+        self.hold_back_left(&error);
+        Some(error)
+    }
+
     /// Finishes interrupted work and queued input. The reply is that of the last of these runs.
     pub(super) async fn finish(&mut self, reply: ReplyTo<Reply>) {
-        let is_interrupted = self.log.head().interrupted.is_some() && !self.runs.is_open();
-        if is_interrupted && self.lacking(self.log.run_terms().map(|(_, terms)| terms), None, 0).is_some() {
-            // Input behind it would leave it behind.
-            let error = self.held_back_error(0);
-            self.hold_back_left(&error);
+        if let Some(error) = self.hold_back_behind_run() {
             let _ = reply.send(Err(error));
             return;
         }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use greenroom_kernel::question::{Approval, Approved, Question};
 use greenroom_policy::{Call, Verdict};
-use greenroom_tools::{AskError, Questions, Tool, ValueSchema};
+use greenroom_tools::{AskError, Questions, Tool};
 use serde_json::Value;
 
 use crate::agent::permissions::Permissions;
@@ -20,7 +20,7 @@ const PARTS_SHOWN: usize = 3;
 const PART_CHARS_MAX: usize = 200;
 
 /// Why a call does not run whose effect is not the one that was shown.
-const CHANGED: &str =
+pub(super) const CHANGED: &str =
     "what was to be approved has changed since the question was asked; look at it and call again";
 
 /// What the permissions decided.
@@ -32,6 +32,8 @@ pub(super) enum Permitted {
     Approved { warning: Option<String> },
     /// It does not run. The reason is a clause for the model.
     No(String),
+    /// A person approved it, but what it would change has changed meanwhile: it does not run.
+    Outdated,
 }
 
 /// A call to decide about.
@@ -63,10 +65,8 @@ pub(super) async fn permit(
         Verdict::Ask(asked) => asked,
     };
     // Nobody is asked about a call that cannot run.
-    if let Ok(schema) = ValueSchema::new(&tool.spec().parameters)
-        && let Err(problem) = schema.check(arguments)
-    {
-        return Permitted::No(format!("its arguments do not fit the parameters of `{name}`: {problem}"));
+    if let Err(problem) = tool.check(arguments) {
+        return Permitted::No(problem);
     }
     if !permissions.is_attended() {
         return Permitted::No(nobody(permissions, &asked));
@@ -107,12 +107,12 @@ pub(super) async fn permit(
             let mut now = Approval::new(name, arguments.clone());
             now.set_preview(tool.preview(arguments).await);
             if now.preview != shown {
-                return Permitted::No(CHANGED.to_owned());
+                return Permitted::Outdated;
             }
             let warning = if is_always { permissions.allow_always(session, &rules) } else { None };
             Permitted::Approved { warning }
         }
-        Err(AskError::Changed { .. }) => Permitted::No(CHANGED.to_owned()),
+        Err(AskError::Changed { .. }) => Permitted::Outdated,
         Err(error) => Permitted::No(format!("it needs an approval, and none was given: {error}")),
     }
 }
