@@ -15,7 +15,6 @@ use crate::values::state::Status;
 #[derive(Clone, Default)]
 pub(crate) struct Published {
     /// What the session does; `None` before its first actor.
-    #[cfg_attr(not(feature = "metrics"), expect(dead_code, reason = "only the metrics read it"))]
     pub(crate) status: Option<Status>,
     /// Whether a run, a caller or input waits for the session's work.
     pub(crate) is_awaited: bool,
