@@ -190,10 +190,12 @@ impl Ask {
         let is_new = now_ms.saturating_sub(self.since_ms) < MOMENT_MS;
         self.problem = None;
         if key.code == KeyCode::Esc {
+            self.leave();
             return AskOutcome::Later;
         }
         if key.modifiers.contains(KeyModifiers::CONTROL) && matches!(key.code, KeyCode::Char('c' | 'd' | 'z'))
         {
+            self.leave();
             return AskOutcome::NotMine;
         }
         match &mut self.form {
@@ -251,6 +253,13 @@ impl Ask {
             self.problem = Some(problem);
             AskOutcome::Waits
         })
+    }
+
+    /// Notes that the user leaves the question: an answer that was typed a moment ago does not count.
+    pub(crate) fn leave(&mut self) {
+        if let Form::Approval(form) = &mut self.form {
+            form.leave();
+        }
     }
 
     /// Whether a typed answer waits until it is certain that nothing follows.

@@ -235,6 +235,13 @@ impl Form {
         shown.first = shown.first.saturating_add_signed(by).min(shown.last_first().max(shown.first));
     }
 
+    /// Forgets what was typed a moment ago, because the user leaves the question.
+    pub(super) fn leave(&mut self) {
+        if self.held.take().is_some() {
+            self.unmark();
+        }
+    }
+
     /// Whether a typed answer waits for its moment.
     pub(super) fn is_held(&self) -> bool {
         self.held.as_ref().is_some_and(|held| held.answers)

@@ -72,8 +72,8 @@ impl Model {
 
     /// Returns the effects of an answer that was typed a moment ago, once nothing more was typed.
     pub(crate) fn due(&mut self) -> Vec<Effect> {
-        let is_shown = !self.is_asked_later && self.picker.is_none() && self.viewer.is_none();
-        let Some(ask) = self.asks.first_mut().filter(|_| is_shown) else { return Vec::new() };
+        let is_asking = self.is_asking();
+        let Some(ask) = self.asks.first_mut().filter(|_| is_asking) else { return Vec::new() };
         let outcome = ask.due(self.now_ms);
         self.asked(outcome).unwrap_or_default()
     }

@@ -128,6 +128,45 @@ fn an_answer_counts_a_moment_after_its_key_and_at_once_with_enter() {
     assert_eq!(chat.press(KeyCode::Enter), [Effect::Answer { id: EntryId(4), value: json!("always") }]);
 }
 
+/// Presses an answer, and in the same moment what leaves the question. Checks that the answer does not count when the
+/// user looks again.
+fn check_left(answer: char, name: &str, leave: impl FnOnce(&mut Chat)) {
+    let mut chat = asking();
+    chat.model.set_now(5_000);
+    assert_eq!(chat.press(KeyCode::Char(answer)), [], "{name}");
+    chat.model.set_now(5_200);
+    leave(&mut chat);
+    // The run itself does not move the frame.
+    let busy_since = chat.model.busy_since.take();
+    assert!(!chat.model.is_moving(), "{name}: the chat draws without end");
+    chat.model.busy_since = busy_since;
+    chat.model.set_now(65_000);
+    assert_eq!(chat.model.due(), [], "{name}");
+    chat.press(KeyCode::Esc);
+    assert_eq!(chat.model.due(), [], "{name}");
+    chat.control('q');
+    assert_eq!(chat.model.due(), [], "{name}: a minute later");
+    chat.region();
+    // The mark is where it was at first.
+    assert_eq!(
+        chat.press(KeyCode::Enter),
+        [Effect::Answer { id: EntryId(4), value: json!("yes") }],
+        "{name}"
+    );
+}
+
+#[test]
+fn an_answer_does_not_count_after_the_user_has_left_its_question() {
+    let picker = || Picker::new(Purpose::Theme, "Theme", Vec::new());
+    for answer in ['y', '2', 'n'] {
+        check_left(answer, "Esc", |chat| drop(chat.press(KeyCode::Esc)));
+        check_left(answer, "Ctrl-Z", |chat| assert_eq!(chat.control('z'), [Effect::Suspend]));
+        check_left(answer, "Ctrl-C", |chat| assert_eq!(chat.control('c'), [Effect::Interrupt]));
+        check_left(answer, "Ctrl-D", |chat| drop(chat.control('d')));
+        check_left(answer, "a list", |chat| chat.model.pick(picker()));
+    }
+}
+
 #[test]
 fn a_paste_is_no_answer() {
     let mut chat = asking();
