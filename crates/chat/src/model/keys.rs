@@ -80,7 +80,11 @@ impl Model {
 
     /// Handles what a key means to the first question; returns `None` if nothing.
     fn asked(&mut self, outcome: AskOutcome) -> Option<Vec<Effect>> {
-        let id = self.asks.first()?.id;
+        let ask = self.asks.first_mut()?;
+        let id = ask.id;
+        if outcome.is_answer() {
+            ask.sends();
+        }
         Some(match outcome {
             AskOutcome::Waits => Vec::new(),
             AskOutcome::Refused(value) => {

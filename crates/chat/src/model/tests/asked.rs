@@ -206,6 +206,34 @@ fn what_was_typed_for_an_answer_is_not_lost_when_the_question_ends_otherwise() {
     assert_eq!(chat.model.editor.text(), "use git");
 }
 
+/// Sends words for an answer; then the question ends, or its host does (`None`). Checks what stands in the editor.
+fn check_sent(is_refused: bool, end: Option<(Value, Option<&str>)>, draft: &str) {
+    let mut chat = asking();
+    chat.model.set_user(Some("ada".to_owned()));
+    chat.types("4the key is k-123");
+    assert_eq!(chat.press(KeyCode::Enter).len(), 1);
+    if is_refused {
+        chat.model.answer_refused(EntryId(4), "it has ended");
+    }
+    match &end {
+        Some((value, by)) => ends(&mut chat, value.clone(), *by),
+        None => chat.model.past_ends(),
+    }
+    assert_eq!(chat.model.editor.text(), draft, "refused: {is_refused}, {end:?}");
+}
+
+#[test]
+fn an_answer_that_was_sent_does_not_return_even_if_the_log_has_it_without_its_secret() {
+    let (typed, redacted) = ("the key is k-123", json!({ "no": "the key is [redacted]" }));
+    check_sent(false, Some((redacted.clone(), Some("ada"))), "");
+    check_sent(false, None, "");
+    // Somebody else was faster.
+    check_sent(false, Some((json!("no"), Some("bob"))), typed);
+    check_sent(true, Some((json!("no"), Some("bob"))), typed);
+    check_sent(true, Some((json!("no"), Some("ada"))), typed);
+    check_sent(true, None, typed);
+}
+
 #[test]
 fn a_run_that_a_no_ends_says_so_wherever_it_was_answered() {
     for (by, said) in [
