@@ -142,7 +142,9 @@ impl Form {
     /// # Errors
     /// Why the key does nothing, for the user.
     pub(super) fn key(&mut self, key: KeyEvent, now_ms: u64, is_new: bool) -> Result<AskOutcome, String> {
-        let held = self.held.take().filter(|held| now_ms.saturating_sub(held.at_ms) < MOMENT_MS);
+        // An answer is held until it counts, however late the next key is handled.
+        let is_recent = |held: &Held| held.answers || now_ms.saturating_sub(held.at_ms) < MOMENT_MS;
+        let held = self.held.take().filter(is_recent);
         match typed(key) {
             Some(c) if self.marked() != Some(Choice::Words) => self.typed(c, held, now_ms, is_new),
             Some(_) | None => self.pressed(key, is_new),

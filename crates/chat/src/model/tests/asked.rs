@@ -81,6 +81,23 @@ fn check(typed: &[(u64, &str)], answer: Option<&str>, draft: &str) {
     }
 }
 
+/// Types the text with long pauses, in which nothing was drawn and no answer counted.
+fn check_late(text: &str, answer: Option<&str>, draft: &str) {
+    let mut chat = asking();
+    let mut effects = Vec::new();
+    for (place, c) in (0..).zip(text.chars()) {
+        chat.model.set_now(5_000 + place * 510);
+        effects.extend(chat.press(if c == '\n' { KeyCode::Enter } else { KeyCode::Char(c) }));
+    }
+    chat.model.set_now(60_000);
+    effects.extend(chat.model.due());
+    let given = effects.iter().find_map(|effect| match effect {
+        Effect::Answer { value, .. } | Effect::Refuse { value, .. } => value.as_str(),
+        _ => None,
+    });
+    assert_eq!((given, &*chat.model.editor.text()), (answer, draft), "{text:?}");
+}
+
 #[test]
 fn a_letter_inside_of_a_text_answers_nothing_and_no_text_is_lost() {
     let (yes, no) = (Some("yes"), Some("no"));
@@ -101,6 +118,11 @@ fn a_letter_inside_of_a_text_answers_nothing_and_no_text_is_lost() {
     check(&[(100, "1")], yes, "");
     check(&[(2_000, " "), (2_300, "3")], no, "");
     check(&[(2_000, "4no y\n")], Some("no y"), "");
+    // A key that comes before it was noticed that the answer counts: the terminal was blocked.
+    check_late("no wait", None, "no wait");
+    check_late("y is it", None, "y is it");
+    check_late("n\n", no, "");
+    check_late("yy", yes, "");
 }
 
 #[test]
