@@ -113,6 +113,10 @@ impl Model {
     /// Handles a paste, as one unit.
     pub(crate) fn paste(&mut self, text: &str) -> Vec<Effect> {
         self.hint = None;
+        if self.picker.is_some() || self.viewer.is_some() {
+            // Neither accepts a paste, and the question below is not meant.
+            return Vec::new();
+        }
         let mut text = std::borrow::Cow::Borrowed(text);
         if !self.is_asked_later
             && let Some(ask) = self.asks.first_mut()
@@ -121,21 +125,19 @@ impl Model {
             self.is_asked_later = true;
             text = own.into();
         }
-        if self.picker.is_none() && self.viewer.is_none() {
-            // Terminals paste the path of an image that is dropped on them.
-            let path = text.trim().trim_matches(['\'', '"']).replace("\\ ", " ");
-            let ending = path.rsplit('.').next().unwrap_or_default().to_ascii_lowercase();
-            let is_picture = !path.contains('\n')
-                && path.starts_with('/')
-                && matches!(ending.as_str(), "png" | "jpg" | "jpeg" | "gif" | "webp");
-            if is_picture {
-                let path = path.replace(' ', "\\ ");
-                self.editor.insert(&format!("@{path} "));
-            } else {
-                self.editor.paste(&text);
-            }
-            self.completion = None;
+        // Terminals paste the path of an image that is dropped on them.
+        let path = text.trim().trim_matches(['\'', '"']).replace("\\ ", " ");
+        let ending = path.rsplit('.').next().unwrap_or_default().to_ascii_lowercase();
+        let is_picture = !path.contains('\n')
+            && path.starts_with('/')
+            && matches!(ending.as_str(), "png" | "jpg" | "jpeg" | "gif" | "webp");
+        if is_picture {
+            let path = path.replace(' ', "\\ ");
+            self.editor.insert(&format!("@{path} "));
+        } else {
+            self.editor.paste(&text);
         }
+        self.completion = None;
         Vec::new()
     }
 

@@ -228,6 +228,22 @@ fn what_was_typed_for_an_answer_is_not_lost_when_the_question_ends_otherwise() {
     assert_eq!(chat.model.editor.text(), "use git");
 }
 
+#[test]
+fn a_paste_into_a_list_or_the_viewer_does_not_reach_the_question_below() {
+    for is_list in [true, false] {
+        let mut chat = asking();
+        chat.model.calls.thought("a thought", "text");
+        match is_list {
+            true => chat.model.pick(Picker::new(Purpose::Theme, "Theme", Vec::new())),
+            false => chat.model.viewer = crate::viewer::Viewer::new(&chat.model.calls),
+        }
+        assert_eq!(chat.model.viewer.is_none(), is_list);
+        chat.model.paste("some text");
+        assert!(!chat.model.is_asked_later, "list: {is_list}");
+        assert_eq!(chat.model.editor.text(), "");
+    }
+}
+
 /// Sends words for an answer; then the question ends, or its host does (`None`). Checks what stands in the editor.
 fn check_sent(is_refused: bool, end: Option<(Value, Option<&str>)>, draft: &str) {
     let mut chat = asking();
