@@ -451,6 +451,8 @@ impl Model {
                 self.quit();
             }
             self.is_interrupting = self.is_busy();
+            // From now on, this is the reason.
+            self.refused.take_if(|who| who != YOU_REFUSED);
             return vec![Effect::Interrupt];
         }
         let (first, effect) = match is_ctrl_c {

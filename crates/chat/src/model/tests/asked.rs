@@ -295,12 +295,23 @@ fn a_run_that_a_no_ends_says_so_wherever_it_was_answered() {
     chat.ends(RunOutcome::Aborted);
     assert!(chat.above().join("\n").contains("Stopped because you answered no; tell"));
     // A run that went on after a no is interrupted as any other.
+    let message = said(Role::Assistant, "Then not.");
+    check_went_on("an answer", |chat| {
+        chat.hears(EventKind::MessageEnd { entry_id: EntryId(9), message, queued: None });
+    });
+    check_went_on("the beginning of an answer", |chat| chat.hears(EventKind::MessageStart));
+    check_went_on("Esc", |chat| assert_eq!(chat.press(KeyCode::Esc), [Effect::Interrupt]));
+    check_went_on("Ctrl-C", |chat| assert_eq!(chat.control('c'), [Effect::Interrupt]));
+}
+
+/// Checks that a run which went on after somebody's no is interrupted as any other.
+fn check_went_on(name: &str, goes_on: impl FnOnce(&mut Chat)) {
     let mut chat = asking();
     ends(&mut chat, json!("no"), Some("bob"));
-    let message = said(Role::Assistant, "Then not.");
-    chat.hears(EventKind::MessageEnd { entry_id: EntryId(9), message, queued: None });
+    goes_on(&mut chat);
     chat.ends(RunOutcome::Aborted);
-    assert!(chat.above().join("\n").contains("Interrupted"));
+    let above = chat.above().join("\n");
+    assert!(above.contains("Interrupted") && !above.contains("because bob"), "{name}: {above}");
 }
 
 #[test]
