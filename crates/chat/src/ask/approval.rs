@@ -1,10 +1,10 @@
 //! An approval, answered in place: yes, always, no, or no with words for the model.
 //!
-//! Invariants: one key answers, but no letter and no Enter in the first moment, because the user may be typing something
-//! else. A typed answer waits for a moment: if more is typed, all of it was text, which belongs to the editor. An answer
-//! that the user leaves is forgotten. The call is shown whole: what does not fit is scrolled, what was not shown is
-//! counted, and nothing is approved before the end was on the screen. The dialog is never taller than the room that it
-//! is given, so no row of it is off the screen.
+//! Invariants: one key answers, but no letter and no Enter in the first moment, because the user may be typing
+//! something else. A typed answer waits for a moment: if more is typed, all of it was text, which belongs to the
+//! editor; if the user leaves the question, the answer is forgotten. The call is shown whole: what does not fit is
+//! scrolled, what was not shown is counted, and nothing is approved before the end was on the screen. The dialog is
+//! never taller than the room that it is given, so no row of it is off the screen.
 
 use greenroom::Approval;
 use greenroom_terminal::approvals;

@@ -1,8 +1,8 @@
 //! The mode of the session: what this chat and others set, and what is shown.
 //!
-//! Invariants: the newest event is shown, or the reply to a request if no event has come since; an event is this chat's
-//! own only if a request of this chat for the same mode waits for it; a choice of this chat ends when another one changes
-//! the mode after it.
+//! Invariants: the newest event is shown, or the reply to a request if no event has come since; an event is this
+//! chat's own only if a request of this chat for the same mode waits for it; a choice of this chat ends when another
+//! one changes the mode after it.
 
 use greenroom::permissions::Mode;
 
@@ -77,8 +77,8 @@ impl Modes {
         self.last
     }
 
-    /// Handles the reply that accepts a request; `now` is the session's mode. Returns the mode if it is the user's choice
-    /// from now on.
+    /// Handles the reply that accepts a request; `now` is the session's mode. Returns the mode if it is the user's
+    /// choice from now on.
     pub(super) fn accepted(&mut self, ticket: u64, now: Option<Mode>) -> Option<Mode> {
         // After a switch to another session, the reply means nothing.
         let place = self.requests.iter().position(|request| request.ticket == ticket)?;
