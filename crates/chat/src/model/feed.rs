@@ -29,8 +29,6 @@ impl Model {
             }
             EventKind::StepStart { model, .. } => self.status.model.clone_from(model),
             EventKind::MessageStart => {
-                // The run went on after an answer of somebody else.
-                self.refused.take_if(|who| who != YOU_REFUSED);
                 self.answer = Some((Markdown::new(self.size.width()), String::new()));
                 self.busy_since.get_or_insert(self.now_ms);
             }
@@ -323,7 +321,8 @@ impl Model {
                 }
                 self.answer_ends();
                 self.calls.announce(&message.tool_calls);
-                // A chat that joined the run late has missed the start.
+                // The run went on after an answer of somebody else. An answer that has only begun does not tell: another
+                // terminal's no comes a moment before its interrupt.
                 self.refused.take_if(|who| who != YOU_REFUSED);
             }
             Role::Tool => {
