@@ -2,6 +2,10 @@
 //!
 //! Invariants: no key waits for the runtime, and no reply waits for a key; the terminal is restored however
 //! the chat ends.
+//!
+//! Reading order: `welcome` (a session is opened), `orders` (inputs), `does` (the slash commands, with `models`,
+//! `copies` and `going_back`), `modes` (the session's mode), `reconnect`, `local` (the user's files), `outside`
+//! (external programs).
 
 use std::path::PathBuf;
 use std::sync::Arc;
