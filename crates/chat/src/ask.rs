@@ -44,6 +44,16 @@ pub(crate) enum AskOutcome {
     NotMine,
 }
 
+impl AskOutcome {
+    /// Whether it is an answer, which is sent.
+    pub(crate) fn is_answer(&self) -> bool {
+        match self {
+            Self::Answered(_) | Self::Refused(_) | Self::AnsweredForEdits(_) => true,
+            Self::Waits | Self::Later | Self::Typed(_) | Self::NotMine => false,
+        }
+    }
+}
+
 /// One field of a form.
 #[derive(Debug, Clone)]
 struct Field {
@@ -86,6 +96,8 @@ pub(crate) struct Ask {
     details: Vec<String>,
     form: Form,
     problem: Option<String>,
+    /// What was typed for the answer that this chat has sent.
+    sent: Option<String>,
     /// When it appeared, in Unix milliseconds.
     since_ms: u64,
     /// When a character was typed last that chooses nothing, in Unix milliseconds.
@@ -125,6 +137,7 @@ impl Ask {
             details: details.map(|details| details.lines().map(str::to_owned).collect()).unwrap_or_default(),
             form,
             problem: None,
+            sent: None,
             since_ms: 0,
             stray_ms: None,
         }
@@ -141,9 +154,14 @@ impl Ask {
         matches!(self.form, Form::Approval(_))
     }
 
-    /// Returns the text that was typed for an answer, if the question did not end with it.
-    pub(crate) fn draft(&self, end: Option<&QuestionEnd>) -> String {
-        let text = match &self.form {
+    /// Notes that this chat sends what was typed.
+    pub(crate) fn sends(&mut self) {
+        self.sent = Some(self.typed());
+    }
+
+    /// Returns the text that was typed for an answer.
+    fn typed(&self) -> String {
+        match &self.form {
             Form::Text(editor) | Form::Json(editor) => editor.text(),
             Form::Approval(form) => form.words(),
             Form::Fields { fields, .. } => {
@@ -151,8 +169,17 @@ impl Ask {
                 texts.collect::<Vec<_>>().join("\n")
             }
             Form::Choice { .. } => String::new(),
-        };
+        }
+    }
+
+    /// Returns the text that was typed for an answer, if the question did not end with it. `user` is the name of this
+    /// user.
+    pub(crate) fn draft(&self, end: Option<&QuestionEnd>, user: Option<&str>) -> String {
+        let text = self.typed();
+        // The log may have the sent answer without its secrets, so the two are not compared.
+        let is_sent = self.sent.as_deref() == Some(&*text);
         let is_answer = match end {
+            Some(QuestionEnd::Answered(answer)) if is_sent && answer.by.as_deref() == user => true,
             Some(QuestionEnd::Answered(answer)) => {
                 let words = answer.value.get("no").unwrap_or(&answer.value);
                 let is_json =
@@ -165,7 +192,8 @@ impl Ask {
                     }
                 }
             }
-            Some(QuestionEnd::Expired | QuestionEnd::Withdrawn | _) | None => false,
+            Some(QuestionEnd::Expired | QuestionEnd::Withdrawn | _) => false,
+            None => is_sent,
         };
         if is_answer { String::new() } else { text }
     }
@@ -182,7 +210,7 @@ impl Ask {
 
     /// Shows why the answer was refused.
     pub(crate) fn refuse(&mut self, problem: &str) {
-        self.problem = Some(problem.to_owned());
+        (self.problem, self.sent) = (Some(problem.to_owned()), None);
     }
 
     /// Handles a key.
@@ -190,10 +218,12 @@ impl Ask {
         let is_new = now_ms.saturating_sub(self.since_ms) < MOMENT_MS;
         self.problem = None;
         if key.code == KeyCode::Esc {
+            self.leave();
             return AskOutcome::Later;
         }
         if key.modifiers.contains(KeyModifiers::CONTROL) && matches!(key.code, KeyCode::Char('c' | 'd' | 'z'))
         {
+            self.leave();
             return AskOutcome::NotMine;
         }
         match &mut self.form {
@@ -251,6 +281,13 @@ impl Ask {
             self.problem = Some(problem);
             AskOutcome::Waits
         })
+    }
+
+    /// Notes that the user leaves the question: an answer that was typed a moment ago does not count.
+    pub(crate) fn leave(&mut self) {
+        if let Form::Approval(form) = &mut self.form {
+            form.leave();
+        }
     }
 
     /// Whether a typed answer waits until it is certain that nothing follows.

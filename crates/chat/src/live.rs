@@ -2,6 +2,10 @@
 //!
 //! Invariants: no key waits for the runtime, and no reply waits for a key; the terminal is restored however
 //! the chat ends.
+//!
+//! Reading order: `welcome` (a session is opened), `orders` (inputs), `does` (the slash commands, with `models`,
+//! `copies` and `going_back`), `modes` (the session's mode), `reconnect`, `local` (the user's files), `outside`
+//! (external programs).
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -40,6 +44,7 @@ mod does;
 mod going_back;
 mod local;
 mod models;
+mod modes;
 mod orders;
 mod outside;
 mod reconnect;
@@ -102,8 +107,10 @@ enum Done {
     CameBack,
     /// The command that was to move the conversation did not.
     StaysThere,
-    /// The session's permissions are these now; the user chose the mode, if there is one.
-    Permitted(Box<SessionPermissions>, Option<Mode>),
+    /// The request with this ticket has set the mode, which is this one now.
+    ModeSet(u64, Option<Mode>),
+    /// The request to set the mode was refused.
+    ModeRefused(u64),
 }
 
 /// An open session.
@@ -152,10 +159,8 @@ struct TerminalChat {
     program: Arc<dyn Program>,
     /// The model that the user chose in this chat.
     chosen: Option<String>,
-    /// The mode that the user chose for this session in this chat.
-    mode: Option<Mode>,
-    /// The modes that this chat has set, and whose events have not arrived.
-    set_here: Vec<Mode>,
+    /// The mode of this session, and which one the user chose in this chat.
+    modes: modes::Modes,
     /// The user's model settings for each prompt.
     prompt_settings: ModelSettings,
     history: History,
@@ -233,8 +238,7 @@ pub async fn talk(
         is_silent: false,
         program,
         chosen: None,
-        mode: None,
-        set_here: Vec::new(),
+        modes: modes::Modes::default(),
         prompt_settings: ModelSettings { reasoning_effort: environment.effort, ..ModelSettings::default() },
         history,
         local,
@@ -527,6 +531,7 @@ impl TerminalChat {
             }
             Received::Warning(warning) => self.model.note(Look::WARN, &warning),
             Received::Gap { .. } => {
+                self.modes.missed();
                 let Some(from_seq) = self.follow.gap() else { return };
                 let (backend, done) = (self.backend.clone(), self.done.clone());
                 tokio::spawn(async move {
@@ -585,17 +590,8 @@ impl TerminalChat {
                 self.may(&permissions);
                 self.model.note(Look::DIM, &format!("Model from the next prompt on: {text}"));
             }
-            Done::Permitted(permissions, chosen) => {
-                if let Some(mode) = chosen {
-                    self.program.keep(self.backend.id(), Chosen::Mode(mode));
-                    // Its event has arrived, or there is none because it was the session's mode before.
-                    if self.model.status.mode == Some(mode) {
-                        self.set_here.retain(|set| *set != mode);
-                    }
-                }
-                self.mode = chosen.or(self.mode);
-                self.model.status.mode = permissions.mode;
-            }
+            Done::ModeSet(ticket, mode) => self.mode_set(ticket, mode),
+            Done::ModeRefused(ticket) => self.mode_refused(ticket),
             Done::Hint(text) => self.model.hint(&text),
             Done::WentBack(from, scope) => self.undone.push((from, scope)),
             Done::CameBack => drop(self.undone.pop()),
@@ -614,7 +610,8 @@ impl TerminalChat {
                     self.is_not_sent(told);
                 }
                 self.undone.clear();
-                (self.mode, self.chosen) = (None, None);
+                self.chosen = None;
+                self.modes.leaves();
                 if opened.state.entries == 0 {
                     self.model.note(Look::NOTE, "New session");
                 }

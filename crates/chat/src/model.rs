@@ -303,7 +303,12 @@ impl Model {
 
     /// Whether the frame changes with time alone.
     pub(crate) fn is_moving(&self) -> bool {
-        self.is_working() || self.asks.first().is_some_and(Ask::is_held)
+        self.is_working() || self.asks.first().is_some_and(|ask| self.is_asking() && ask.is_held())
+    }
+
+    /// Whether the first question is shown, so that its answer counts.
+    fn is_asking(&self) -> bool {
+        !self.asks.is_empty() && !self.is_asked_later && self.picker.is_none() && self.viewer.is_none()
     }
 
     /// Whether a run, a compaction or a user command is in progress.
@@ -378,6 +383,9 @@ impl Model {
 
     /// Opens a list to choose from.
     pub(crate) fn pick(&mut self, picker: Picker) {
+        if let Some(ask) = self.asks.first_mut() {
+            ask.leave();
+        }
         self.picker = Some(picker);
     }
 

@@ -1,9 +1,10 @@
 //! An approval, answered in place: yes, always, no, or no with words for the model.
 //!
-//! Invariants: one key answers, but no letter and no Enter in the first moment, because the user may be typing something
-//! else. A typed answer waits for a moment: if more is typed, all of it was text, which belongs to the editor. The call is shown whole: what does not fit is scrolled, what was not shown is counted, and nothing is
-//! approved before the end was on the screen. The dialog is never taller than the room that it is given, so no row of
-//! it is off the screen.
+//! Invariants: one key answers, but no letter and no Enter in the first moment, because the user may be typing
+//! something else. A typed answer waits for a moment: if more is typed, all of it was text, which belongs to the
+//! editor; if the user leaves the question, the answer is forgotten. The call is shown whole: what does not fit is
+//! scrolled, what was not shown is counted, and nothing is approved before the end was on the screen. The dialog is
+//! never taller than the room that it is given, so no row of it is off the screen.
 
 use greenroom::Approval;
 use greenroom_terminal::approvals;
@@ -142,7 +143,9 @@ impl Form {
     /// # Errors
     /// Why the key does nothing, for the user.
     pub(super) fn key(&mut self, key: KeyEvent, now_ms: u64, is_new: bool) -> Result<AskOutcome, String> {
-        let held = self.held.take().filter(|held| now_ms.saturating_sub(held.at_ms) < MOMENT_MS);
+        // An answer is held until it counts, however late the next key is handled.
+        let is_recent = |held: &Held| held.answers || now_ms.saturating_sub(held.at_ms) < MOMENT_MS;
+        let held = self.held.take().filter(is_recent);
         match typed(key) {
             Some(c) if self.marked() != Some(Choice::Words) => self.typed(c, held, now_ms, is_new),
             Some(_) | None => self.pressed(key, is_new),
@@ -233,6 +236,13 @@ impl Form {
         let page = shown.room.saturating_sub(1).max(1);
         let by = isize::try_from(page).unwrap_or(isize::MAX).saturating_mul(pages);
         shown.first = shown.first.saturating_add_signed(by).min(shown.last_first().max(shown.first));
+    }
+
+    /// Forgets what was typed a moment ago, because the user leaves the question.
+    pub(super) fn leave(&mut self) {
+        if self.held.take().is_some() {
+            self.unmark();
+        }
     }
 
     /// Whether a typed answer waits for its moment.

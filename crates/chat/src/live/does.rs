@@ -178,11 +178,21 @@ impl TerminalChat {
             }
             Command::Copy => self.copy(),
             Command::Tools => self.spawn(async move { tools(&backend, width).await }),
-            Command::Permissions(change) => {
-                if let Permitting::Mode(mode) | Permitting::Next(mode) = &change {
-                    self.set_here.push(*mode);
-                }
-                self.spawn(async move { permissions(&backend, change, width).await })
+            Command::Permissions(Permitting::Mode(mode)) => {
+                let ticket = self.modes.sets(mode);
+                let look = if mode == Mode::Everything { Look::BAD } else { Look::DIM };
+                self.spawn(set_mode(backend, ticket, mode, move |text| Done::Note(look, text)));
+            }
+            Command::Permissions(Permitting::Next(mode)) => {
+                let ticket = self.modes.sets(mode);
+                self.spawn(set_mode(backend, ticket, mode, Done::Hint));
+            }
+            Command::Permissions(Permitting::Show) => self.spawn(async move {
+                let permissions = backend.permissions().await?;
+                rows(permission_rows(&permissions, width))
+            }),
+            Command::Permissions(Permitting::Add(effect, rule)) => {
+                self.spawn(async move { add_rule(&backend, effect, rule).await });
             }
             Command::Skills => {
                 let rows = self.skills(width);
@@ -512,32 +522,33 @@ async fn tools(backend: &Backend, width: usize) -> Outcome {
     rows(tools.iter().flat_map(rows_of).collect())
 }
 
-async fn permissions(backend: &Backend, change: Permitting, width: usize) -> Outcome {
-    match change {
-        Permitting::Show => {
-            let permissions = backend.permissions().await?;
-            rows(permission_rows(&permissions, width))
-        }
-        Permitting::Mode(mode) | Permitting::Next(mode) => {
-            let is_next = matches!(change, Permitting::Next(_));
-            let change = SetPermissions { mode: Some(mode), ..SetPermissions::default() };
-            let permissions = backend.set_permissions(change).await?;
-            let look = if mode == Mode::Everything { Look::BAD } else { Look::DIM };
+/// Sets the mode, and tells what it means.
+async fn set_mode(
+    backend: Backend,
+    ticket: u64,
+    mode: Mode,
+    told: impl FnOnce(String) -> Done + Send,
+) -> Outcome {
+    let change = SetPermissions { mode: Some(mode), ..SetPermissions::default() };
+    Ok(match backend.set_permissions(change).await {
+        Ok(permissions) => {
             let text = format!("{}: {}", mode.as_str().replace('_', " "), mode.meaning());
-            let told = if is_next { Done::Hint(text) } else { Done::Note(look, text) };
-            Ok(vec![Done::Permitted(Box::new(permissions), Some(mode)), told])
+            vec![Done::ModeSet(ticket, permissions.mode), told(text)]
         }
-        Permitting::Add(effect, rule) => {
-            let mut change = SetPermissions::default();
-            match effect {
-                Effect::Allow => change.allow.push(rule.clone()),
-                Effect::Ask => change.ask.push(rule.clone()),
-                Effect::Deny => change.deny.push(rule.clone()),
-            }
-            backend.set_permissions(change).await?;
-            note(Look::DIM, format!("for this session: {} {rule}", effect.as_str()))
-        }
+        Err(error) => vec![Done::ModeRefused(ticket), Done::Note(Look::BAD, Problem::from(error).0)],
+    })
+}
+
+/// Adds a rule for this session.
+async fn add_rule(backend: &Backend, effect: Effect, rule: String) -> Outcome {
+    let mut change = SetPermissions::default();
+    match effect {
+        Effect::Allow => change.allow.push(rule.clone()),
+        Effect::Ask => change.ask.push(rule.clone()),
+        Effect::Deny => change.deny.push(rule.clone()),
     }
+    backend.set_permissions(change).await?;
+    note(Look::DIM, format!("for this session: {} {rule}", effect.as_str()))
 }
 
 fn permission_rows(permissions: &SessionPermissions, width: usize) -> Vec<Row> {

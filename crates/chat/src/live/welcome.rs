@@ -14,6 +14,7 @@ use super::{Done, Opened, PAST_ENTRIES, TerminalChat};
 use crate::ask::Ask;
 use crate::commands::{Command, Permitting};
 use crate::follow::Follow;
+use crate::program::Chosen;
 use crate::{HELD_COLUMNS, figures};
 
 /// The maximum number of rows of the past that are shown.
@@ -173,27 +174,45 @@ impl TerminalChat {
 
     /// Shows the session's mode. If its agent is another one than before, the user's choice is repeated.
     pub(super) fn may(&mut self, permissions: &SessionPermissions) {
-        self.model.status.mode = permissions.mode;
+        self.modes.opened(permissions.mode);
+        self.shows_mode(None);
         if let Some(problem) = &permissions.problem {
             self.model.note(Look::BAD, &format!("Every call is denied: {problem}"));
         }
-        if permissions.mode == Some(Mode::Everything) && self.mode.is_none() {
+        if permissions.mode == Some(Mode::Everything) && self.modes.chosen().is_none() {
             self.model.note(Look::WARN, &capital(Mode::Everything.meaning()));
         }
-        if let Some(mode) = self.mode.filter(|mode| permissions.mode.is_some_and(|now| now != *mode)) {
+        let is_other = |mode: &Mode| permissions.mode.is_some_and(|now| now != *mode);
+        if let Some(mode) = self.modes.chosen().filter(is_other) {
             self.command(Command::Permissions(Permitting::Mode(mode)));
         }
     }
 
-    /// Shows the mode that the session has now. What was chosen here does not hold any more if somebody else changed it.
+    /// Handles the event of a mode.
     pub(super) fn mode_changed(&mut self, mode: &str) {
         let Ok(mode) = mode.parse::<Mode>() else { return };
-        self.model.status.mode = Some(mode);
-        let own = self.set_here.iter().position(|set| *set == mode);
-        if let Some(own) = own {
-            self.set_here.drain(..=own);
-        } else {
-            self.mode = None;
+        let elsewhere = self.modes.changed(mode);
+        self.shows_mode(elsewhere);
+    }
+
+    /// Handles the reply that the mode was set.
+    pub(super) fn mode_set(&mut self, ticket: u64, now: Option<Mode>) {
+        if let Some(mode) = self.modes.accepted(ticket, now) {
+            self.program.keep(self.backend.id(), Chosen::Mode(mode));
+        }
+        self.shows_mode(None);
+    }
+
+    /// Handles the reply that the mode was not set.
+    pub(super) fn mode_refused(&mut self, ticket: u64) {
+        let elsewhere = self.modes.refused(ticket);
+        self.shows_mode(elsewhere);
+    }
+
+    /// Shows the session's mode, and says if another terminal has changed it.
+    fn shows_mode(&mut self, elsewhere: Option<Mode>) {
+        self.model.status.mode = self.modes.shown();
+        if let Some(mode) = elsewhere {
             let look = if mode == Mode::Everything { Look::BAD } else { Look::WARN };
             let name = mode.as_str().replace('_', " ");
             self.model.note(look, &format!("Mode changed elsewhere to {name}: {}", mode.meaning()));

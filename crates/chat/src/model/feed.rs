@@ -94,7 +94,7 @@ impl Model {
                         next.appears(self.now_ms);
                     }
                     self.calls.go_on(&ask.call_id, self.now_ms);
-                    self.editor.give_back(&ask.draft(Some(end)));
+                    self.editor.give_back(&ask.draft(Some(end), self.user.as_deref()));
                     if self.refused.is_none() {
                         self.refused = refusal(&ask, end, self.user.as_deref());
                     }
@@ -184,7 +184,7 @@ impl Model {
         self.end_calls();
         self.answer_ends();
         for ask in std::mem::take(&mut self.asks) {
-            self.editor.give_back(&ask.draft(None));
+            self.editor.give_back(&ask.draft(None, self.user.as_deref()));
         }
         (self.busy_since, self.starts) = (None, None);
         self.compacting = None;
@@ -321,7 +321,8 @@ impl Model {
                 }
                 self.answer_ends();
                 self.calls.announce(&message.tool_calls);
-                // The run went on after an answer of somebody else.
+                // The run went on after an answer of somebody else. An answer that has only begun does not tell: another
+                // terminal's no comes a moment before its interrupt.
                 self.refused.take_if(|who| who != YOU_REFUSED);
             }
             Role::Tool => {

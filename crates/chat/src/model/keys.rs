@@ -72,15 +72,19 @@ impl Model {
 
     /// Returns the effects of an answer that was typed a moment ago, once nothing more was typed.
     pub(crate) fn due(&mut self) -> Vec<Effect> {
-        let is_shown = !self.is_asked_later && self.picker.is_none() && self.viewer.is_none();
-        let Some(ask) = self.asks.first_mut().filter(|_| is_shown) else { return Vec::new() };
+        let is_asking = self.is_asking();
+        let Some(ask) = self.asks.first_mut().filter(|_| is_asking) else { return Vec::new() };
         let outcome = ask.due(self.now_ms);
         self.asked(outcome).unwrap_or_default()
     }
 
     /// Handles what a key means to the first question; returns `None` if nothing.
     fn asked(&mut self, outcome: AskOutcome) -> Option<Vec<Effect>> {
-        let id = self.asks.first()?.id;
+        let ask = self.asks.first_mut()?;
+        let id = ask.id;
+        if outcome.is_answer() {
+            ask.sends();
+        }
         Some(match outcome {
             AskOutcome::Waits => Vec::new(),
             AskOutcome::Refused(value) => {
@@ -109,6 +113,10 @@ impl Model {
     /// Handles a paste, as one unit.
     pub(crate) fn paste(&mut self, text: &str) -> Vec<Effect> {
         self.hint = None;
+        if self.picker.is_some() || self.viewer.is_some() {
+            // Neither accepts a paste, and the question below is not meant.
+            return Vec::new();
+        }
         let mut text = std::borrow::Cow::Borrowed(text);
         if !self.is_asked_later
             && let Some(ask) = self.asks.first_mut()
@@ -117,21 +125,19 @@ impl Model {
             self.is_asked_later = true;
             text = own.into();
         }
-        if self.picker.is_none() && self.viewer.is_none() {
-            // Terminals paste the path of an image that is dropped on them.
-            let path = text.trim().trim_matches(['\'', '"']).replace("\\ ", " ");
-            let ending = path.rsplit('.').next().unwrap_or_default().to_ascii_lowercase();
-            let is_picture = !path.contains('\n')
-                && path.starts_with('/')
-                && matches!(ending.as_str(), "png" | "jpg" | "jpeg" | "gif" | "webp");
-            if is_picture {
-                let path = path.replace(' ', "\\ ");
-                self.editor.insert(&format!("@{path} "));
-            } else {
-                self.editor.paste(&text);
-            }
-            self.completion = None;
+        // Terminals paste the path of an image that is dropped on them.
+        let path = text.trim().trim_matches(['\'', '"']).replace("\\ ", " ");
+        let ending = path.rsplit('.').next().unwrap_or_default().to_ascii_lowercase();
+        let is_picture = !path.contains('\n')
+            && path.starts_with('/')
+            && matches!(ending.as_str(), "png" | "jpg" | "jpeg" | "gif" | "webp");
+        if is_picture {
+            let path = path.replace(' ', "\\ ");
+            self.editor.insert(&format!("@{path} "));
+        } else {
+            self.editor.paste(&text);
         }
+        self.completion = None;
         Vec::new()
     }
 
@@ -445,6 +451,8 @@ impl Model {
                 self.quit();
             }
             self.is_interrupting = self.is_busy();
+            // From now on, this is the reason.
+            self.refused.take_if(|who| who != YOU_REFUSED);
             return vec![Effect::Interrupt];
         }
         let (first, effect) = match is_ctrl_c {

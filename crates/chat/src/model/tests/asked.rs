@@ -45,8 +45,17 @@ fn ends(chat: &mut Chat, value: Value, by: Option<&str>) {
     chat.hears(EventKind::QuestionEnded { question: EntryId(4), end: QuestionEnd::Answered(answer) });
 }
 
-/// Types each text at its time, in milliseconds after the question appeared. Checks what is answered, and what stands in
-/// the editor then.
+/// Returns the answer that was given.
+fn given(effects: &[Effect]) -> Option<&str> {
+    let value = effects.iter().find_map(|effect| {
+        let (Effect::Answer { value, .. } | Effect::Refuse { value, .. }) = effect else { return None };
+        Some(value.get("no").unwrap_or(value))
+    });
+    value.and_then(Value::as_str)
+}
+
+/// Types each text at its time, in milliseconds after the question appeared. Checks what is answered, and what stands
+/// in the editor then.
 fn check(typed: &[(u64, &str)], answer: Option<&str>, draft: &str) {
     let mut chat = asking();
     let (mut effects, mut now_ms) = (Vec::new(), 0);
@@ -64,11 +73,7 @@ fn check(typed: &[(u64, &str)], answer: Option<&str>, draft: &str) {
         chat.model.set_now(now_ms + 800);
         effects.extend(chat.model.due());
     }
-    let given = effects.iter().find_map(|effect| {
-        let (Effect::Answer { value, .. } | Effect::Refuse { value, .. }) = effect else { return None };
-        Some(value.get("no").unwrap_or(value))
-    });
-    assert_eq!(given.and_then(Value::as_str), answer, "{typed:?}");
+    assert_eq!(given(&effects), answer, "{typed:?}");
     assert_eq!(chat.model.editor.text(), draft, "{typed:?}");
     if !draft.is_empty() {
         // The question is still there, and an answer is one.
@@ -79,6 +84,19 @@ fn check(typed: &[(u64, &str)], answer: Option<&str>, draft: &str) {
         chat.model.set_now(now_ms + 10_000);
         assert_eq!(chat.model.due(), [Effect::Refuse { id: EntryId(4), value: json!("no") }], "{typed:?}");
     }
+}
+
+/// Types the text with long pauses, in which nothing was drawn and no answer counted.
+fn check_late(text: &str, answer: Option<&str>, draft: &str) {
+    let mut chat = asking();
+    let mut effects = Vec::new();
+    for (place, c) in (0..).zip(text.chars()) {
+        chat.model.set_now(5_000 + place * 510);
+        effects.extend(chat.press(if c == '\n' { KeyCode::Enter } else { KeyCode::Char(c) }));
+    }
+    chat.model.set_now(60_000);
+    effects.extend(chat.model.due());
+    assert_eq!((given(&effects), &*chat.model.editor.text()), (answer, draft), "{text:?}");
 }
 
 #[test]
@@ -101,6 +119,11 @@ fn a_letter_inside_of_a_text_answers_nothing_and_no_text_is_lost() {
     check(&[(100, "1")], yes, "");
     check(&[(2_000, " "), (2_300, "3")], no, "");
     check(&[(2_000, "4no y\n")], Some("no y"), "");
+    // A key that comes before it was noticed that the answer counts: the terminal was blocked.
+    check_late("no wait", None, "no wait");
+    check_late("y is it", None, "y is it");
+    check_late("n\n", no, "");
+    check_late("yy", yes, "");
 }
 
 #[test]
@@ -126,6 +149,45 @@ fn an_answer_counts_a_moment_after_its_key_and_at_once_with_enter() {
     chat.types("2");
     assert!(chat.model.is_moving(), "the frame is drawn when it counts");
     assert_eq!(chat.press(KeyCode::Enter), [Effect::Answer { id: EntryId(4), value: json!("always") }]);
+}
+
+/// Presses an answer, and in the same moment what leaves the question. Checks that the answer does not count when the
+/// user looks again.
+fn check_left(answer: char, name: &str, leave: impl FnOnce(&mut Chat)) {
+    let mut chat = asking();
+    chat.model.set_now(5_000);
+    assert_eq!(chat.press(KeyCode::Char(answer)), [], "{name}");
+    chat.model.set_now(5_200);
+    leave(&mut chat);
+    // The run itself does not move the frame.
+    let busy_since = chat.model.busy_since.take();
+    assert!(!chat.model.is_moving(), "{name}: the chat draws without end");
+    chat.model.busy_since = busy_since;
+    chat.model.set_now(65_000);
+    assert_eq!(chat.model.due(), [], "{name}");
+    chat.press(KeyCode::Esc);
+    assert_eq!(chat.model.due(), [], "{name}");
+    chat.control('q');
+    assert_eq!(chat.model.due(), [], "{name}: a minute later");
+    chat.region();
+    // The mark is where it was at first.
+    assert_eq!(
+        chat.press(KeyCode::Enter),
+        [Effect::Answer { id: EntryId(4), value: json!("yes") }],
+        "{name}"
+    );
+}
+
+#[test]
+fn an_answer_does_not_count_after_the_user_has_left_its_question() {
+    let picker = || Picker::new(Purpose::Theme, "Theme", Vec::new());
+    for answer in ['y', '2', 'n'] {
+        check_left(answer, "Esc", |chat| drop(chat.press(KeyCode::Esc)));
+        check_left(answer, "Ctrl-Z", |chat| assert_eq!(chat.control('z'), [Effect::Suspend]));
+        check_left(answer, "Ctrl-C", |chat| assert_eq!(chat.control('c'), [Effect::Interrupt]));
+        check_left(answer, "Ctrl-D", |chat| drop(chat.control('d')));
+        check_left(answer, "a list", |chat| chat.model.pick(picker()));
+    }
 }
 
 #[test]
@@ -168,6 +230,50 @@ fn what_was_typed_for_an_answer_is_not_lost_when_the_question_ends_otherwise() {
 }
 
 #[test]
+fn a_paste_into_a_list_or_the_viewer_does_not_reach_the_question_below() {
+    for is_list in [true, false] {
+        let mut chat = asking();
+        chat.model.calls.thought("a thought", "text");
+        match is_list {
+            true => chat.model.pick(Picker::new(Purpose::Theme, "Theme", Vec::new())),
+            false => chat.model.viewer = crate::viewer::Viewer::new(&chat.model.calls),
+        }
+        assert_eq!(chat.model.viewer.is_none(), is_list);
+        chat.model.paste("some text");
+        assert!(!chat.model.is_asked_later, "list: {is_list}");
+        assert_eq!(chat.model.editor.text(), "");
+    }
+}
+
+/// Sends words for an answer; then the question ends, or its host does (`None`). Checks what stands in the editor.
+fn check_sent(is_refused: bool, end: Option<(&Value, Option<&str>)>, draft: &str) {
+    let mut chat = asking();
+    chat.model.set_user(Some("ada".to_owned()));
+    chat.types("4the key is k-123");
+    assert_eq!(chat.press(KeyCode::Enter).len(), 1);
+    if is_refused {
+        chat.model.answer_refused(EntryId(4), "it has ended");
+    }
+    match end {
+        Some((value, by)) => ends(&mut chat, value.clone(), by),
+        None => chat.model.past_ends(),
+    }
+    assert_eq!(chat.model.editor.text(), draft, "refused: {is_refused}, {end:?}");
+}
+
+#[test]
+fn an_answer_that_was_sent_does_not_return_even_if_the_log_has_it_without_its_secret() {
+    let (typed, redacted) = ("the key is k-123", json!({ "no": "the key is [redacted]" }));
+    check_sent(false, Some((&redacted, Some("ada"))), "");
+    check_sent(false, None, "");
+    // Somebody else was faster.
+    check_sent(false, Some((&json!("no"), Some("bob"))), typed);
+    check_sent(true, Some((&json!("no"), Some("bob"))), typed);
+    check_sent(true, Some((&json!("no"), Some("ada"))), typed);
+    check_sent(true, None, typed);
+}
+
+#[test]
 fn a_run_that_a_no_ends_says_so_wherever_it_was_answered() {
     for (by, said) in [
         (Some("ada"), "Stopped because you answered no in another terminal"),
@@ -177,6 +283,8 @@ fn a_run_that_a_no_ends_says_so_wherever_it_was_answered() {
         let mut chat = asking();
         chat.model.set_user(Some("ada".to_owned()));
         ends(&mut chat, json!("no"), by);
+        // The interrupt comes a moment after the answer.
+        chat.hears(EventKind::MessageStart);
         chat.ends(RunOutcome::Aborted);
         let above = chat.above().join("\n");
         assert!(above.contains(said) && !above.contains("Interrupted"), "{by:?}: {above}");
@@ -190,12 +298,22 @@ fn a_run_that_a_no_ends_says_so_wherever_it_was_answered() {
     chat.ends(RunOutcome::Aborted);
     assert!(chat.above().join("\n").contains("Stopped because you answered no; tell"));
     // A run that went on after a no is interrupted as any other.
+    let message = said(Role::Assistant, "Then not.");
+    check_went_on("an answer", |chat| {
+        chat.hears(EventKind::MessageEnd { entry_id: EntryId(9), message, queued: None });
+    });
+    check_went_on("Esc", |chat| assert_eq!(chat.press(KeyCode::Esc), [Effect::Interrupt]));
+    check_went_on("Ctrl-C", |chat| assert_eq!(chat.control('c'), [Effect::Interrupt]));
+}
+
+/// Checks that a run which went on after somebody's no is interrupted as any other.
+fn check_went_on(name: &str, goes_on: impl FnOnce(&mut Chat)) {
     let mut chat = asking();
     ends(&mut chat, json!("no"), Some("bob"));
-    let message = said(Role::Assistant, "Then not.");
-    chat.hears(EventKind::MessageEnd { entry_id: EntryId(9), message, queued: None });
+    goes_on(&mut chat);
     chat.ends(RunOutcome::Aborted);
-    assert!(chat.above().join("\n").contains("Interrupted"));
+    let above = chat.above().join("\n");
+    assert!(above.contains("Interrupted") && !above.contains("because bob"), "{name}: {above}");
 }
 
 #[test]
