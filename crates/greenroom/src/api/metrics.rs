@@ -42,7 +42,10 @@ impl Runtime {
         };
         let (inputs, inputs_max) = deps.admission.counts();
         let (subscribers, gaps) = deps.bus.counts();
+        #[cfg(feature = "disk")]
         let damaged = deps.store.as_store().map_or(0, |store| store.quarantined().len());
+        #[cfg(not(feature = "disk"))]
+        let damaged = 0;
         deps.metrics.text(&Census {
             damaged,
             lanes: lanes.values().map(state_of).collect(),
