@@ -48,7 +48,7 @@ pub(super) struct Target {
     store: PathBuf,
     /// The store's id.
     id: String,
-    /// The list of the segments in the backup before.
+    /// The list of the segments in the backup before, without those that were damaged then.
     before: Option<Manifest>,
     /// Locks the directory against another backup at the same time.
     _lock: Option<fs::File>,
@@ -249,7 +249,8 @@ pub(super) fn real_path(dir: &Path) -> Result<PathBuf, StoreError> {
     }
 }
 
-/// Returns the list of the segments of the backup that the directory holds; `None` if it does not exist or is empty.
+/// Returns the list of the segments of the backup that the directory holds, without those that were damaged when it was
+/// made; `None` if it does not exist or is empty.
 fn before(files: &dyn Files, dir: &Path, store: &Path, id: &str) -> Result<Option<Manifest>, StoreError> {
     if is_empty(dir)? {
         return Ok(None);
@@ -276,7 +277,11 @@ fn before(files: &dyn Files, dir: &Path, store: &Path, id: &str) -> Result<Optio
         let reason = "is a backup that was used as a store, and may have newer data; name another directory";
         return Err(StoreError::unusable(dir, reason));
     }
-    Manifest::load(files, &journal_dir(dir))
+    let mut manifest = Manifest::load(files, &journal_dir(dir))?;
+    if let Some(manifest) = manifest.as_mut() {
+        manifest.segments.retain(|listed| !info.damage.segments.contains(&listed.id));
+    }
+    Ok(manifest)
 }
 
 /// Whether a directory does not exist, or is empty.
