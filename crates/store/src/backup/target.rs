@@ -37,6 +37,13 @@ pub(crate) fn is_unfinished(dir: &Path) -> bool {
     dir.join(MARK).exists()
 }
 
+/// How a segment is that was taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Condition {
+    Whole,
+    Damaged,
+}
+
 /// The target of a backup.
 pub(super) struct Target {
     files: Arc<dyn Files>,
@@ -85,9 +92,9 @@ impl Target {
         journal_dir(&self.partial)
     }
 
-    /// Takes a segment with the files beside it. Returns whether it is whole as far as is known: one of the backup before
-    /// is not read again, because that backup has the same file.
-    pub(super) fn take(&self, segment: &OpenedSegment, progress: &Progress) -> Result<bool, StoreError> {
+    /// Takes a segment with the files beside it. Returns how it is as far as is known: one of the backup before is not read
+    /// again, because that backup has the same file.
+    pub(super) fn take(&self, segment: &OpenedSegment, progress: &Progress) -> Result<Condition, StoreError> {
         let OpenedSegment { listed, files } = segment;
         let was_before = self.before.as_ref().is_some_and(|before| before.get(listed.id) == Some(listed));
         let mut is_of_before = false;
@@ -106,36 +113,40 @@ impl Target {
                 self.copy(file, &to, progress)?;
             }
         }
-        let is_whole = is_of_before || self.is_whole(listed, progress)?;
+        let condition = match is_of_before {
+            true => Condition::Whole,
+            false => self.condition(listed, progress)?,
+        };
         progress.add(length(listed.state));
-        Ok(is_whole)
+        Ok(condition)
     }
 
-    /// Whether a segment that was taken has the frames that the list says. What the store knew to be damaged or lost is
-    /// not compared.
-    fn is_whole(&self, listed: &Listed, progress: &Progress) -> Result<bool, StoreError> {
+    /// Compares the frames of a segment that was taken with what the list says. What the store knew to be damaged or lost
+    /// is not compared.
+    fn condition(&self, listed: &Listed, progress: &Progress) -> Result<Condition, StoreError> {
         let (end, sealed) = match listed.state {
             SegmentState::Active { floor } => (floor, None),
             SegmentState::Sealed { length, frames, digest } => (length, Some((frames, digest))),
-            SegmentState::Abandoned { .. } | SegmentState::Lost => return Ok(true),
+            SegmentState::Abandoned { .. } | SegmentState::Lost => return Ok(Condition::Whole),
         };
         let path = self.journal().join(Segments::name(listed.id));
         let read = |error| StoreError::io("read", &path, error);
         let file = self.files.open(&path, OpenMode::Read).map_err(read)?;
         let header = read_at(file.as_ref(), 0, to_usize(SEGMENT_HEADER_BYTES)).map_err(read)?;
         if SegmentHeader::decode(&header)? != Some(listed.header()) {
-            return Ok(false);
+            return Ok(Condition::Damaged);
         }
         let mut stream = FrameStream::new(file.as_ref(), listed.seed, end);
         let (mut chain, mut frames, mut at) = (first_chain(listed.id, listed.seed), 0, SEGMENT_HEADER_BYTES);
         while let Some(parsed) = stream.next().map_err(read)? {
             progress.check()?;
             if parsed.chain != chain {
-                return Ok(false);
+                return Ok(Condition::Damaged);
             }
             (chain, frames, at) = (parsed.next_chain, frames + 1, parsed.frame.end());
         }
-        Ok(at == end && sealed.is_none_or(|sealed| sealed == (frames, chain)))
+        let is_whole = at == end && sealed.is_none_or(|sealed| sealed == (frames, chain));
+        Ok(if is_whole { Condition::Whole } else { Condition::Damaged })
     }
 
     fn copy(&self, file: &OpenedFile, to: &Path, progress: &Progress) -> Result<(), StoreError> {
