@@ -41,7 +41,10 @@ pub(crate) fn is_unfinished(dir: &Path) -> bool {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Condition {
     Whole,
+    /// It has not the frames that it should have.
     Damaged,
+    /// The disk cannot read it.
+    Unreadable,
 }
 
 /// The target of a backup.
@@ -130,16 +133,28 @@ impl Target {
             SegmentState::Abandoned { .. } | SegmentState::Lost => return Ok(Condition::Whole),
         };
         let path = self.journal().join(Segments::name(listed.id));
-        let read = |error| StoreError::io("read", &path, error);
-        let file = self.files.open(&path, OpenMode::Read).map_err(read)?;
-        let header = read_at(file.as_ref(), 0, to_usize(SEGMENT_HEADER_BYTES)).map_err(read)?;
+        let file = self.files.open(&path, OpenMode::Read);
+        let file = file.map_err(|error| StoreError::io("read", &path, error))?;
+        let unreadable = |error| {
+            tracing::warn!(%error, segment = listed.id, "a segment cannot be read");
+            Ok(Condition::Unreadable)
+        };
+        let header = match read_at(file.as_ref(), 0, to_usize(SEGMENT_HEADER_BYTES)) {
+            Ok(header) => header,
+            Err(error) => return unreadable(error),
+        };
         if SegmentHeader::decode(&header)? != Some(listed.header()) {
             return Ok(Condition::Damaged);
         }
         let mut stream = FrameStream::new(file.as_ref(), listed.seed, end);
         let (mut chain, mut frames, mut at) = (first_chain(listed.id, listed.seed), 0, SEGMENT_HEADER_BYTES);
-        while let Some(parsed) = stream.next().map_err(read)? {
+        loop {
             progress.check()?;
+            let parsed = match stream.next() {
+                Ok(Some(parsed)) => parsed,
+                Ok(None) => break,
+                Err(error) => return unreadable(error),
+            };
             if parsed.chain != chain {
                 return Ok(Condition::Damaged);
             }

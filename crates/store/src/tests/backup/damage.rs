@@ -1,7 +1,11 @@
 //! Damage that a backup meets: it is found, told and remembered, and there is a way out.
 
+use std::io;
+use std::path::PathBuf;
+
 use super::*;
 use crate::Notice;
+use crate::files::{File, Files, OpenMode};
 
 fn back_up_damaged(store: &Store, dir: &Path) -> Result<BackupInfo, StoreError> {
     wait(store.backup_damaged(dir, 2_000, &Arc::default()))
@@ -111,4 +115,93 @@ fn a_damaged_header_refuses_no_backup_after_a_start() {
     assert_eq!(restored(&backup)["a"].len(), 20);
     wait(store.close()).unwrap();
     assert_eq!(Store::open(&options(&home)).unwrap().1, [], "it is said once");
+}
+
+/// Files of which one can be opened, but has a bad sector in the middle: in the store, or as the backup has it.
+#[derive(Debug, Default, Clone)]
+struct BadSector(Arc<Mutex<Option<(PathBuf, u64)>>>);
+
+impl Files for BadSector {
+    fn create_dir(&self, dir: &Path) -> io::Result<()> {
+        RealFiles.create_dir(dir)
+    }
+
+    fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
+        RealFiles.list(dir)
+    }
+
+    fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn File>> {
+        let file = RealFiles.open(path, mode)?;
+        let bad = self.0.lock();
+        let at = bad.as_ref().filter(|(bad, _)| path.file_name() == bad.file_name()).map(|(_, at)| *at);
+        Ok(at.map_or(Arc::clone(&file), |at| Arc::new(BadFile(file, at))))
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        RealFiles.rename(from, to)
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        RealFiles.remove(path)
+    }
+
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        RealFiles.sync_dir(dir)
+    }
+}
+
+/// A file of which one byte cannot be read.
+#[derive(Debug)]
+struct BadFile(Arc<dyn File>, u64);
+
+impl File for BadFile {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        match (offset..offset + buffer.len() as u64).contains(&self.1) {
+            true => Err(io::Error::from_raw_os_error(EIO)),
+            false => self.0.read_at(buffer, offset),
+        }
+    }
+
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
+        self.0.write_at(bytes, offset)
+    }
+
+    fn truncate(&self, length: u64) -> io::Result<()> {
+        self.0.truncate(length)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.0.sync()
+    }
+
+    fn length(&self) -> io::Result<u64> {
+        self.0.length()
+    }
+}
+
+/// A segment that the disk cannot read is damaged. The store can still be opened, and backed up all the same.
+#[test]
+fn an_unreadable_sector_is_damage() {
+    for at in [0, 500] {
+        let dir = tempfile::tempdir().unwrap();
+        let (home, backup) = (dir.path().join("store"), dir.path().join("backup"));
+        let files = BadSector::default();
+        let options = StoreOptions { files: Arc::new(files.clone()), ..options(&home) };
+        let (store, _) = Store::open(&options).unwrap();
+        fill(&store, &["a"], 20);
+        let bad = holding(&home, "a 5 ");
+        *files.0.lock() = Some((PathBuf::from(Segments::name(bad)), at));
+        let refused = back_up(&store, &backup);
+        assert!(matches!(refused, Err(StoreError::DamagedStore { .. })), "{at}: {refused:?}");
+        assert!(!backup.exists());
+        assert_eq!(damaged(refused), [bad]);
+        assert_eq!(damaged(back_up_damaged(&store, &backup)), [bad]);
+        assert_eq!(verify_backup(&backup, &Progress::default()).unwrap().info.damage.segments, [bad]);
+        wait(store.close()).unwrap();
+        // Reading the whole journal at the next start would fail.
+        assert!(!home.join("index.suspect").exists());
+        if at > 0 {
+            assert_eq!(Store::open(&options).unwrap().1, []);
+        }
+    }
 }
