@@ -6,6 +6,8 @@
 
 use std::path::Path;
 
+use parking_lot::Mutex;
+
 use crate::error::StoreError;
 use crate::files::{Files, OpenMode, read_all, replace};
 use crate::journal::segments::random_number;
@@ -14,8 +16,11 @@ use crate::journal::segments::random_number;
 const FILE: &str = "id";
 /// The number of hexadecimal digits.
 const DIGITS: usize = 32;
+/// Held while a store's first id is made. Only one process uses a store, but two first backups may begin at once.
+static MAKING: Mutex<()> = Mutex::new(());
 
-/// Returns the id of the store with this journal; `None` if it has none, or an unreadable one.
+/// Returns the id of the store with this journal; `None` if it has none. A damaged one is an error: with another id the
+/// store would not know its backups.
 fn read(files: &dyn Files, journal: &Path) -> Result<Option<String>, StoreError> {
     let path = journal.join(FILE);
     let bytes = match files.open(&path, OpenMode::Read) {
@@ -26,14 +31,20 @@ fn read(files: &dyn Files, journal: &Path) -> Result<Option<String>, StoreError>
     let text = String::from_utf8(bytes).unwrap_or_default();
     let id = text.trim_end();
     let is_id = id.len() == DIGITS && id.bytes().all(|digit| digit.is_ascii_hexdigit());
-    Ok(is_id.then(|| id.to_owned()))
+    if is_id {
+        return Ok(Some(id.to_owned()));
+    }
+    let reason = "is damaged; write the `store_id` of this store's backup.json to it, or remove it: then the store gets a \
+                  new id, and needs a new directory for its backups";
+    Err(StoreError::unusable(&path, reason))
 }
 
 /// Returns the id of the store with this journal. A store without one gets one.
 ///
 /// # Errors
-/// The id cannot be read or written.
+/// The id is damaged, or cannot be read or written.
 pub(crate) fn ensure(files: &dyn Files, journal: &Path) -> Result<String, StoreError> {
+    let _making = MAKING.lock();
     if let Some(id) = read(files, journal)? {
         return Ok(id);
     }

@@ -1,6 +1,7 @@
 //! Backups: what they hold, under load and with failing disks; how they are verified and restored; what is refused.
 
 mod damage;
+mod identity;
 mod restoring;
 
 use std::collections::BTreeMap;
