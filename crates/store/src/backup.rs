@@ -6,8 +6,8 @@
 //! Invariants: everything acknowledged before the call is in the backup, and no session whose deletion was acknowledged
 //! before it. A directory with the name of a backup is a whole one at any moment, the old or the new: a backup is
 //! written beside it, synced, and renamed. An unfinished backup is marked, and is never opened as a store, verified or
-//! restored. A backup is replaced only by one of the same store, and not by that of a damaged store unless the caller wants
-//! it. Memory does not grow with the store, apart from the list of its segments.
+//! restored. A backup is replaced only by one of the same store, and not by that of a damaged store unless the caller
+//! wants it. Memory does not grow with the store, apart from the list of its segments.
 
 pub(crate) mod info;
 mod restore;
@@ -114,8 +114,8 @@ impl Store {
         self.back_up(dir, made_at_ms, OnDamage::Refuse, progress).await
     }
 
-    /// Like [`Self::backup`], also if the store is damaged: the result says what is ([`BackupInfo::damage`]). The backup
-    /// before is replaced, even if it has what the store lost.
+    /// Like [`Self::backup`], also if the store is damaged: the result says what is ([`BackupInfo::damage`]). The
+    /// backup before is replaced, even if it has what the store lost.
     ///
     /// # Errors
     /// Those of [`Self::backup`] except [`StoreError::DamagedStore`].
@@ -223,8 +223,8 @@ impl Job {
                 let id = segment.listed.id;
                 let condition = target.take(segment, &self.progress)?;
                 if condition == Condition::Damaged {
-                    // A start reads only the ends of most segments. With this one it reads all of them, and says who lost
-                    // entries here; then the loss can be accepted.
+                    // A start reads only the ends of most segments. With this one it reads all of them, and says who
+                    // lost entries here; then the loss can be accepted.
                     self.index.mark_suspect(&format!("segment {id} is damaged, as a backup found"));
                 }
                 if condition != Condition::Whole && !damage.segments.contains(&id) {

@@ -1,7 +1,7 @@
 //! A store in a directory: the writer's thread, and what is read beside it.
 //!
-//! Invariants: all writes are commands to the writer, and a command is answered once it is durable. A store that is only
-//! read refuses every command but the one to close it.
+//! Invariants: all writes are commands to the writer, and a command is answered once it is durable. A store that is
+//! only read refuses every command but the one to close it.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

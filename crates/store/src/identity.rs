@@ -1,5 +1,5 @@
-//! The identity of a store: a random id, by which a backup knows of which store it is. A path does not tell that: another
-//! store may be there now, in another container too, and a store may be moved.
+//! The identity of a store: a random id, by which a backup knows of which store it is. A path does not tell that:
+//! another store may be there now, in another container too, and a store may be moved.
 //!
 //! Invariants: an id that a store has is never changed. It lies beside the segments, so that it is copied with them: a
 //! restored store has the id of the one that was backed up.
@@ -34,8 +34,8 @@ fn read(files: &dyn Files, journal: &Path) -> Result<Option<String>, StoreError>
     if is_id {
         return Ok(Some(id.to_owned()));
     }
-    let reason = "is damaged; write the `store_id` of this store's backup.json to it, or remove it: then the store gets a \
-                  new id, and needs a new directory for its backups";
+    let reason = "is damaged; write the `store_id` of this store's backup.json to it, or remove it: then the store \
+                  gets a new id, and needs a new directory for its backups";
     Err(StoreError::unusable(&path, reason))
 }
 

@@ -19,8 +19,8 @@ use crate::lock::{self, DirectoryLock};
 const COPIED_BYTES: usize = 1 << 20;
 /// The journal until it is whole.
 const PARTIAL: &str = "journal.partial";
-/// What may be in the target: what an interrupted restoration leaves, what is left of a store whose journal and index were
-/// moved away (see "Files" in docs/operations.md), and what a new volume has.
+/// What may be in the target: what an interrupted restoration leaves, what is left of a store whose journal and index
+/// were moved away (see "Files" in docs/operations.md), and what a new volume has.
 const HARMLESS: [&str; 15] = [
     lock::FILE,
     PARTIAL,
@@ -39,14 +39,14 @@ const HARMLESS: [&str; 15] = [
     "lost+found",
 ];
 
-/// Copies the backup in `from` to `to`, where a store is opened afterwards. The directory may exist, but is empty, apart
-/// from the `lost+found` of a volume and what lies beside the journal and the index of a store.
-/// This blocks on the disk. The backup is not verified: see [`verify_backup`](super::verify_backup).
+/// Copies the backup in `from` to `to`, where a store is opened afterwards. The directory may exist, but is empty,
+/// apart from the `lost+found` of a volume and what lies beside the journal and the index of a store. This blocks on
+/// the disk. The backup is not verified: see [`verify_backup`](super::verify_backup).
 ///
 /// # Errors
 /// [`StoreError::Backup`] if `from` is not a whole backup, or `to` is not empty; [`StoreError::InUse`];
-/// [`StoreError::Full`], [`StoreError::NotPermitted`], [`StoreError::Io`] or [`StoreError::Cancelled`], after which `to`
-/// has no store.
+/// [`StoreError::Full`], [`StoreError::NotPermitted`], [`StoreError::Io`] or [`StoreError::Cancelled`], after which
+/// `to` has no store.
 pub fn restore_backup(from: &Path, to: &Path, progress: &Progress) -> Result<BackupInfo, StoreError> {
     let info = verify::open(from)?;
     let (from, to) = (real_path(from)?, real_path(to)?);

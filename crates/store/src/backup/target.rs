@@ -95,8 +95,8 @@ impl Target {
         journal_dir(&self.partial)
     }
 
-    /// Takes a segment with the files beside it. Returns how it is as far as is known: one of the backup before is not read
-    /// again, because that backup has the same file.
+    /// Takes a segment with the files beside it. Returns how it is as far as is known: one of the backup before is not
+    /// read again, because that backup has the same file.
     pub(super) fn take(&self, segment: &OpenedSegment, progress: &Progress) -> Result<Condition, StoreError> {
         let OpenedSegment { listed, files } = segment;
         let was_before = self.before.as_ref().is_some_and(|before| before.get(listed.id) == Some(listed));
@@ -124,8 +124,8 @@ impl Target {
         Ok(condition)
     }
 
-    /// Compares the frames of a segment that was taken with what the list says. What the store knew to be damaged or lost
-    /// is not compared.
+    /// Compares the frames of a segment that was taken with what the list says. What the store knew to be damaged or
+    /// lost is not compared.
     fn condition(&self, listed: &Listed, progress: &Progress) -> Result<Condition, StoreError> {
         let (end, sealed) = match listed.state {
             SegmentState::Active { floor } => (floor, None),

@@ -44,7 +44,8 @@ fn damage_of_the_backup_before_is_not_forgotten() {
             assert!(matches!(refused, Err(StoreError::DamagedStore { .. })), "{round}: {refused:?}");
             assert_eq!((damaged(refused), files(&backup)), (bad.to_vec(), before), "{round}");
         }
-        // The flipped bit is flipped back, so the store's file is mended: it is taken in place of the damaged one of the backup before.
+        // The flipped bit is flipped back, so the store's file is mended: it is taken in place of the damaged one of
+        // the backup before.
         damage_text(&home, "` 5 ");
         assert!(back_up(&store, &backup).unwrap().damage.is_none());
         verified(&backup);
