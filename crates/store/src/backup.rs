@@ -6,8 +6,8 @@
 //! Invariants: everything acknowledged before the call is in the backup, and no session whose deletion was acknowledged
 //! before it. A directory with the name of a backup is a whole one at any moment, the old or the new: a backup is
 //! written beside it, synced, and renamed. An unfinished backup is marked, and is never opened as a store, verified or
-//! restored. A backup is replaced only by one of the same store, and not by that
-//! of a damaged store unless the caller wants it. Memory does not grow with the store, apart from the list of its segments.
+//! restored. A backup is replaced only by one of the same store, and not by that of a damaged store unless the caller
+//! wants it. Memory does not grow with the store, apart from the list of its segments.
 
 pub(crate) mod info;
 mod restore;
@@ -20,7 +20,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use tokio::sync::{mpsc, oneshot};
 
-use self::target::Target;
+use self::target::{Condition, Target};
+use crate::index::Index;
 use crate::journal::manifest::SegmentState;
 use crate::journal::segments::Segments;
 use crate::loss::StoreDamage;
@@ -113,8 +114,8 @@ impl Store {
         self.back_up(dir, made_at_ms, OnDamage::Refuse, progress).await
     }
 
-    /// Like [`Self::backup`], also if the store is damaged: the result says what is ([`BackupInfo::damage`]). The backup
-    /// before is replaced, even if it has what the store lost.
+    /// Like [`Self::backup`], also if the store is damaged: the result says what is ([`BackupInfo::damage`]). The
+    /// backup before is replaced, even if it has what the store lost.
     ///
     /// # Errors
     /// Those of [`Self::backup`] except [`StoreError::DamagedStore`].
@@ -157,6 +158,7 @@ pub(crate) struct Job {
     /// The queue of the writer. It is not kept open for the backup.
     pub(crate) commands: mpsc::WeakSender<Command>,
     pub(crate) segments: Arc<Segments>,
+    pub(crate) index: Arc<Index>,
     pub(crate) dir: PathBuf,
     pub(crate) made_at_ms: u64,
     /// The known damage of the store.
@@ -218,12 +220,19 @@ impl Job {
             copied.retain(|id| manifest.get(*id).is_some());
             self.progress.expect(manifest.segments.iter().map(|listed| length(listed.state)).sum());
             for segment in &snapshot.opened {
-                if !target.take(segment, &self.progress)? && !damage.segments.contains(&segment.listed.id) {
-                    damage.segments.push(segment.listed.id);
+                let id = segment.listed.id;
+                let condition = target.take(segment, &self.progress)?;
+                if condition == Condition::Damaged {
+                    // A start reads only the ends of most segments. With this one it reads all of them, and says who
+                    // lost entries here; then the loss can be accepted.
+                    self.index.mark_suspect(&format!("segment {id} is damaged, as a backup found"));
+                }
+                if condition != Condition::Whole && !damage.segments.contains(&id) {
+                    damage.segments.push(id);
                     damage.segments.sort_unstable();
                     self.permit(&damage)?;
                 }
-                copied.insert(segment.listed.id);
+                copied.insert(id);
             }
             if snapshot.is_complete {
                 return target.list(&snapshot, self.made_at_ms, damage);

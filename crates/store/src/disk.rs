@@ -1,7 +1,7 @@
 //! A store in a directory: the writer's thread, and what is read beside it.
 //!
-//! Invariants: all writes are commands to the writer, and a command is answered once it is durable. A store that is only
-//! read refuses every command but the one to close it.
+//! Invariants: all writes are commands to the writer, and a command is answered once it is durable. A store that is
+//! only read refuses every command but the one to close it.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -161,9 +161,9 @@ impl Disk {
         }
         let commands = self.commands.as_ref().expect("only dropping takes the queue away").downgrade();
         let damage = StoreDamage { sessions: self.quarantined(), segments: self.unknown_losses() };
-        let (segments, progress) = (Arc::clone(&self.segments), Arc::clone(progress));
-        let dir = dir.to_owned();
-        Job { commands, segments, dir, made_at_ms, damage, on_damage, progress }.run().await
+        let (segments, index) = (Arc::clone(&self.segments), Arc::clone(&self.index));
+        let (dir, progress) = (dir.to_owned(), Arc::clone(progress));
+        Job { commands, segments, index, dir, made_at_ms, damage, on_damage, progress }.run().await
     }
 
     /// Ends the writer, after the commands before this one.

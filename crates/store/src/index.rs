@@ -194,8 +194,10 @@ impl Index {
         dir.join("index").exists()
     }
 
-    /// Begins the index of a store that is being restored: it is empty, and is filled when the store is opened.
+    /// Begins the index of a store that is being restored: it is empty, and is filled when the store is opened. A
+    /// request to rebuild an earlier one is void.
     pub(crate) fn begin(dir: &Path) -> std::io::Result<()> {
+        Self::in_memory(dir).clear_suspect();
         create_own_dir(&dir.join("index"))
     }
 

@@ -40,7 +40,8 @@ pub struct StoreDamage {
     /// The sessions that lost entries, ordered by id.
     pub sessions: Vec<String>,
     /// The numbers of the segments that lost entries of unknown sessions, and of those whose damage was found just now,
-    /// in order. The sessions that lost entries with the latter are known once the store is opened again.
+    /// in order. The sessions that lost entries with the latter are known once the store is opened again, which reads
+    /// the whole journal then; but not those of a segment that the disk cannot read.
     pub segments: Vec<u64>,
 }
 

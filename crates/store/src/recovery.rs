@@ -166,8 +166,8 @@ pub(crate) fn recover(
     if !options.is_read_only
         && let Err(error) = identity::ensure(segments.files.as_ref(), &segments.dir)
     {
-        // A full disk must not keep the store from being opened; the first backup tries again.
-        tracing::warn!(%error, "the store has no id yet");
+        // A full disk must not keep the store from being opened, nor a damaged id; a backup tries again, or is refused.
+        tracing::warn!(%error, "the store has no id by which its backups could know it");
     }
     let unknown = Arc::new(Mutex::new(manifest.unknown.clone()));
     let mut writer = Writer {

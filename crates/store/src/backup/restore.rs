@@ -19,14 +19,34 @@ use crate::lock::{self, DirectoryLock};
 const COPIED_BYTES: usize = 1 << 20;
 /// The journal until it is whole.
 const PARTIAL: &str = "journal.partial";
+/// What may be in the target: what an interrupted restoration leaves, what is left of a store whose journal and index
+/// were moved away (see "Files" in docs/operations.md), and what a new volume has.
+const HARMLESS: [&str; 15] = [
+    lock::FILE,
+    PARTIAL,
+    "journal",
+    "index",
+    "index.damaged-1",
+    "index.suspect",
+    "reserve",
+    "confirmed-addresses",
+    "host.sock",
+    "host.log",
+    "token",
+    "files",
+    "chat_history",
+    "resumed-with",
+    "lost+found",
+];
 
-/// Copies the backup in `from` to `to`, where a store is opened afterwards. The directory may exist, but is empty.
-/// This blocks on the disk. The backup is not verified: see [`verify_backup`](super::verify_backup).
+/// Copies the backup in `from` to `to`, where a store is opened afterwards. The directory may exist, but is empty,
+/// apart from the `lost+found` of a volume and what lies beside the journal and the index of a store. This blocks on
+/// the disk. The backup is not verified: see [`verify_backup`](super::verify_backup).
 ///
 /// # Errors
 /// [`StoreError::Backup`] if `from` is not a whole backup, or `to` is not empty; [`StoreError::InUse`];
-/// [`StoreError::Full`], [`StoreError::NotPermitted`], [`StoreError::Io`] or [`StoreError::Cancelled`], after which `to`
-/// has no store.
+/// [`StoreError::Full`], [`StoreError::NotPermitted`], [`StoreError::Io`] or [`StoreError::Cancelled`], after which
+/// `to` has no store.
 pub fn restore_backup(from: &Path, to: &Path, progress: &Progress) -> Result<BackupInfo, StoreError> {
     let info = verify::open(from)?;
     let (from, to) = (real_path(from)?, real_path(to)?);
@@ -39,11 +59,11 @@ pub fn restore_backup(from: &Path, to: &Path, progress: &Progress) -> Result<Bac
     progress.begin();
     let partial = to.join(PARTIAL);
     let restored = copy(&journal_dir(&from), &partial, progress).and_then(|()| {
+        // A backup has no index, so nobody should miss it. It comes first: with the journal there is a store.
+        Index::begin(&to).map_err(|error| StoreError::io("create", &to, error))?;
         let journal = journal_dir(&to);
         let renamed = fs::rename(&partial, &journal).and_then(|()| RealFiles.sync_dir(&to));
-        renamed.map_err(|error| StoreError::io("write", &journal, error))?;
-        // A backup has no index, so nobody should miss it.
-        Index::begin(&to).map_err(|error| StoreError::io("create", &to, error))
+        renamed.map_err(|error| StoreError::io("write", &journal, error))
     });
     if restored.is_err() {
         drop(fs::remove_dir_all(&partial));
@@ -51,7 +71,7 @@ pub fn restore_backup(from: &Path, to: &Path, progress: &Progress) -> Result<Bac
     restored.map(|()| info)
 }
 
-/// Checks that there is nothing in the target but what an interrupted restoration leaves there.
+/// Checks that there is no store in the target, and nothing that is not [`HARMLESS`].
 fn check_target(to: &Path) -> Result<(), StoreError> {
     for part in ["journal", "index"] {
         if !is_empty(&to.join(part))? {
@@ -63,7 +83,7 @@ fn check_target(to: &Path) -> Result<(), StoreError> {
         return Ok(());
     }
     let names = RealFiles.list(to).map_err(|error| StoreError::io("read", to, error))?;
-    if names.iter().all(|name| [lock::FILE, PARTIAL, "journal", "index"].contains(&name.as_str())) {
+    if names.iter().all(|name| HARMLESS.contains(&name.as_str())) {
         return Ok(());
     }
     Err(StoreError::unusable(to, "is not empty; name a new directory, or an empty one"))

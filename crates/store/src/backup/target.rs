@@ -37,6 +37,16 @@ pub(crate) fn is_unfinished(dir: &Path) -> bool {
     dir.join(MARK).exists()
 }
 
+/// How a segment is that was taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Condition {
+    Whole,
+    /// It has not the frames that it should have.
+    Damaged,
+    /// The disk cannot read it.
+    Unreadable,
+}
+
 /// The target of a backup.
 pub(super) struct Target {
     files: Arc<dyn Files>,
@@ -48,7 +58,7 @@ pub(super) struct Target {
     store: PathBuf,
     /// The store's id.
     id: String,
-    /// The list of the segments in the backup before.
+    /// The list of the segments in the backup before, without those that were damaged then.
     before: Option<Manifest>,
     /// Locks the directory against another backup at the same time.
     _lock: Option<fs::File>,
@@ -85,9 +95,9 @@ impl Target {
         journal_dir(&self.partial)
     }
 
-    /// Takes a segment with the files beside it. Returns whether it is whole as far as is known: one of the backup before
-    /// is not read again, because that backup has the same file.
-    pub(super) fn take(&self, segment: &OpenedSegment, progress: &Progress) -> Result<bool, StoreError> {
+    /// Takes a segment with the files beside it. Returns how it is as far as is known: one of the backup before is not
+    /// read again, because that backup has the same file.
+    pub(super) fn take(&self, segment: &OpenedSegment, progress: &Progress) -> Result<Condition, StoreError> {
         let OpenedSegment { listed, files } = segment;
         let was_before = self.before.as_ref().is_some_and(|before| before.get(listed.id) == Some(listed));
         let mut is_of_before = false;
@@ -106,36 +116,52 @@ impl Target {
                 self.copy(file, &to, progress)?;
             }
         }
-        let is_whole = is_of_before || self.is_whole(listed, progress)?;
+        let condition = match is_of_before {
+            true => Condition::Whole,
+            false => self.condition(listed, progress)?,
+        };
         progress.add(length(listed.state));
-        Ok(is_whole)
+        Ok(condition)
     }
 
-    /// Whether a segment that was taken has the frames that the list says. What the store knew to be damaged or lost is
-    /// not compared.
-    fn is_whole(&self, listed: &Listed, progress: &Progress) -> Result<bool, StoreError> {
+    /// Compares the frames of a segment that was taken with what the list says. What the store knew to be damaged or
+    /// lost is not compared.
+    fn condition(&self, listed: &Listed, progress: &Progress) -> Result<Condition, StoreError> {
         let (end, sealed) = match listed.state {
             SegmentState::Active { floor } => (floor, None),
             SegmentState::Sealed { length, frames, digest } => (length, Some((frames, digest))),
-            SegmentState::Abandoned { .. } | SegmentState::Lost => return Ok(true),
+            SegmentState::Abandoned { .. } | SegmentState::Lost => return Ok(Condition::Whole),
         };
         let path = self.journal().join(Segments::name(listed.id));
-        let read = |error| StoreError::io("read", &path, error);
-        let file = self.files.open(&path, OpenMode::Read).map_err(read)?;
-        let header = read_at(file.as_ref(), 0, to_usize(SEGMENT_HEADER_BYTES)).map_err(read)?;
+        let file = self.files.open(&path, OpenMode::Read);
+        let file = file.map_err(|error| StoreError::io("read", &path, error))?;
+        let unreadable = |error| {
+            tracing::warn!(%error, segment = listed.id, "a segment cannot be read");
+            Ok(Condition::Unreadable)
+        };
+        let header = match read_at(file.as_ref(), 0, to_usize(SEGMENT_HEADER_BYTES)) {
+            Ok(header) => header,
+            Err(error) => return unreadable(error),
+        };
         if SegmentHeader::decode(&header)? != Some(listed.header()) {
-            return Ok(false);
+            return Ok(Condition::Damaged);
         }
         let mut stream = FrameStream::new(file.as_ref(), listed.seed, end);
         let (mut chain, mut frames, mut at) = (first_chain(listed.id, listed.seed), 0, SEGMENT_HEADER_BYTES);
-        while let Some(parsed) = stream.next().map_err(read)? {
+        loop {
             progress.check()?;
+            let parsed = match stream.next() {
+                Ok(Some(parsed)) => parsed,
+                Ok(None) => break,
+                Err(error) => return unreadable(error),
+            };
             if parsed.chain != chain {
-                return Ok(false);
+                return Ok(Condition::Damaged);
             }
             (chain, frames, at) = (parsed.next_chain, frames + 1, parsed.frame.end());
         }
-        Ok(at == end && sealed.is_none_or(|sealed| sealed == (frames, chain)))
+        let is_whole = at == end && sealed.is_none_or(|sealed| sealed == (frames, chain));
+        Ok(if is_whole { Condition::Whole } else { Condition::Damaged })
     }
 
     fn copy(&self, file: &OpenedFile, to: &Path, progress: &Progress) -> Result<(), StoreError> {
@@ -249,7 +275,8 @@ pub(super) fn real_path(dir: &Path) -> Result<PathBuf, StoreError> {
     }
 }
 
-/// Returns the list of the segments of the backup that the directory holds; `None` if it does not exist or is empty.
+/// Returns the list of the segments of the backup that the directory holds, without those that were damaged when it was
+/// made; `None` if it does not exist or is empty.
 fn before(files: &dyn Files, dir: &Path, store: &Path, id: &str) -> Result<Option<Manifest>, StoreError> {
     if is_empty(dir)? {
         return Ok(None);
@@ -276,7 +303,11 @@ fn before(files: &dyn Files, dir: &Path, store: &Path, id: &str) -> Result<Optio
         let reason = "is a backup that was used as a store, and may have newer data; name another directory";
         return Err(StoreError::unusable(dir, reason));
     }
-    Manifest::load(files, &journal_dir(dir))
+    let mut manifest = Manifest::load(files, &journal_dir(dir))?;
+    if let Some(manifest) = manifest.as_mut() {
+        manifest.segments.retain(|listed| !info.damage.segments.contains(&listed.id));
+    }
+    Ok(manifest)
 }
 
 /// Whether a directory does not exist, or is empty.

@@ -257,9 +257,12 @@ impl Recovery<'_> {
                 continue;
             };
             let is_as_listed = match expected {
-                Some((frames, digest)) => ends.trailer.is_some_and(|trailer| {
-                    (trailer.frames, trailer.digest, trailer.footer_offset) == (frames, digest, length)
-                }),
+                Some((frames, digest)) => {
+                    let is_same = |trailer: Trailer| {
+                        (trailer.frames, trailer.digest, trailer.footer_offset) == (frames, digest, length)
+                    };
+                    ends.header == Some(listed.header()) && ends.trailer.is_some_and(is_same)
+                }
                 None => ends.length >= length || length == u64::MAX,
             };
             if !is_as_listed {
@@ -268,10 +271,12 @@ impl Recovery<'_> {
                 let lost_before = self.lost.len();
                 self.take_bad_ranges(&listed, &scanned, own_footer(&bytes, &listed).as_ref(), length);
                 if self.lost.len() == lost_before {
-                    // Only the footer is damaged, and no entry is lost.
-                    let mut footer = LostRange::new(listed.id, length, length, Vec::new());
-                    footer.others_possible = false;
-                    self.lost.push(footer);
+                    // Only the header or the footer is damaged, and no entry is lost: the manifest has the seed.
+                    let has_header = ends.header == Some(listed.header());
+                    let (from, until) = if has_header { (length, length) } else { (0, SEGMENT_HEADER_BYTES) };
+                    let mut range = LostRange::new(listed.id, from, until, Vec::new());
+                    range.others_possible = false;
+                    self.lost.push(range);
                 }
                 self.abandon(listed.id, length.min(ends.length));
             }

@@ -1,5 +1,9 @@
 //! Backups: what they hold, under load and with failing disks; how they are verified and restored; what is refused.
 
+mod damage;
+mod identity;
+mod restoring;
+
 use std::collections::BTreeMap;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::Path;
@@ -711,8 +715,8 @@ impl Permits {
     }
 }
 
-/// Backs up again and again while sessions are appended to, deleted and reclaimed, and compares each backup with what was
-/// acknowledged before it began.
+/// Backs up again and again while sessions are appended to, deleted and reclaimed, and compares each backup with what
+/// was acknowledged before it began.
 #[expect(clippy::print_stdout, reason = "whoever runs it by hand reads it")]
 fn under_load(backups: u64, seed: u64, segment_bytes: u64) {
     const WRITERS: u64 = 4;
