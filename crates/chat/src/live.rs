@@ -273,7 +273,7 @@ pub async fn talk(
     if live.stops {
         let _ = timeout(STOP_MAX, live.stop()).await;
     }
-    live.leaves_told();
+    live.report_unsent();
     live.model.leave();
     let frame = live.model.frame();
     let last = live.painter.paint(&frame, input::size());
@@ -607,7 +607,7 @@ impl TerminalChat {
                 self.model.begin_session();
                 if opened.backend.id() != left {
                     let told = std::mem::take(&mut self.told);
-                    self.is_not_sent(told);
+                    self.note_unsent(told);
                 }
                 self.undone.clear();
                 self.chosen = None;

@@ -133,20 +133,20 @@ impl TerminalChat {
         if session == self.backend.id() {
             self.told.push(text);
         } else {
-            self.is_not_sent(vec![text]);
+            self.note_unsent(vec![text]);
         }
     }
 
     /// At the end of the chat: what was not sent, also of a command that has not ended.
-    pub(super) fn leaves_told(&mut self) {
+    pub(super) fn report_unsent(&mut self) {
         let running = self.work.take().and_then(|work| work.told);
         let running = running.map(|command| attached::ran(&command, ""));
         let told = std::mem::take(&mut self.told).into_iter().chain(running).collect();
-        self.is_not_sent(told);
+        self.note_unsent(told);
     }
 
     /// Says which outputs of commands no model reads, because their session was left.
-    pub(super) fn is_not_sent(&mut self, told: Vec<String>) {
+    pub(super) fn note_unsent(&mut self, told: Vec<String>) {
         for text in told {
             let command = one_line(attached::command(&text), COMMAND_COLUMNS);
             let text =
