@@ -4,7 +4,7 @@
 //! `host` does.
 //!
 //! - The model: `choice`, `server`, `local`, `simulated`, `key_command`, `confirmed` (addresses that may get a key).
-//! - The text and the tools: `prompt`, `project`, `skills`, `ask_user`, `permissions`, `compaction_hook`.
+//! - The text and the tools: `prompt`, `project`, `skills`, `ask_user`, `permissions`, `mcp`, `compaction_hook`.
 //! - Together: `settings`, `made` (the agent), `kept` (the options with which a session is resumed).
 //!
 //! Invariants: flags take precedence over the environment, and the environment over the configuration;
@@ -40,6 +40,7 @@ pub(crate) mod kept;
 mod key_command;
 pub(crate) mod local;
 mod made;
+pub(crate) mod mcp;
 pub(crate) mod permissions;
 pub(crate) mod project;
 pub(crate) mod prompt;

@@ -12,7 +12,7 @@ use clap::{Args, Parser, Subcommand};
 use greenroom_terminal::ColorChoice;
 
 pub(crate) use self::config::{
-    CompletionsArgs, ConfigArgs, ConfigCommand, DoctorArgs, LoginArgs, ModelsArgs,
+    CompletionsArgs, ConfigArgs, ConfigCommand, DoctorArgs, LoginArgs, McpArgs, McpCommand, ModelsArgs,
 };
 pub(crate) use self::model::{Answers, ModelArgs, ServerArgs};
 pub(crate) use self::serve::{ClusterArgs, HostArgs, RpcArgs, ServeArgs, SimulateArgs, Sort, TopArgs};
@@ -167,6 +167,9 @@ pub(crate) enum Command {
     /// Show the effective configuration and the source of each value; get, set or unset one
     #[command(after_help = help::CONFIG_EXAMPLES)]
     Config(ConfigArgs),
+    /// List the MCP servers of the configuration with their tools; add or remove one
+    #[command(args_conflicts_with_subcommands = true, after_help = help::MCP_EXAMPLES)]
+    Mcp(McpArgs),
     /// Store a provider's API key, so that it need not be in the environment
     #[command(alias = "auth", after_help = help::LOGIN_EXAMPLES)]
     Login(LoginArgs),
@@ -212,6 +215,7 @@ impl Command {
             | Self::Usage(_)
             | Self::Models(_)
             | Self::Config(_)
+            | Self::Mcp(_)
             | Self::Login(_)
             | Self::Doctor(_)
             | Self::Completions(_) => None,

@@ -6,7 +6,7 @@
 //! - Stored sessions: `sessions`, `show` (with `tree`), `compact` (with `plan`), `undo`, `fork`, `recall`, `export`,
 //!   `import`, `prune`, `usage`.
 //! - Services: `serve`, `rpc`, `host`, `simulate`, `top`.
-//! - Set-up: `config`, `login`, `models`, `doctor`, `store`, `completions`; `eval` measures summaries.
+//! - Set-up: `config`, `login`, `models`, `mcp`, `doctor`, `store`, `completions`; `eval` measures summaries.
 //!
 //! Invariants: a command reads its flags, uses a runtime or a store through `host`, and prints through a
 //! `Screen`. Completion reads the store directly, because it must not start or wait for anything, and so does `store`,
@@ -25,6 +25,7 @@ pub(crate) mod fork;
 pub(crate) mod host;
 pub(crate) mod import;
 pub(crate) mod login;
+pub(crate) mod mcp;
 pub(crate) mod models;
 pub(crate) mod plan;
 pub(crate) mod prune;

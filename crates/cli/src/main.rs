@@ -30,8 +30,8 @@ use rustix::process::{Resource, getrlimit};
 use crate::args::front::{self, Unparsed};
 use crate::args::{Command, Global, Options, StoreCommand};
 use crate::commands::{
-    chat, compact, completions, demo, doctor, eval, export, fork, import, login, models, prune, questions,
-    recall, rpc, run, serve, sessions, show, simulate, store, top, undo,
+    chat, compact, completions, demo, doctor, eval, export, fork, import, login, mcp, models, prune,
+    questions, recall, rpc, run, serve, sessions, show, simulate, store, top, undo,
 };
 use crate::config::overrides::STORE;
 use crate::config::surroundings::Surroundings;
@@ -189,6 +189,7 @@ fn is_for_files(command: &Command) -> bool {
     match command {
         Command::Serve(_)
         | Command::Doctor(_)
+        | Command::Mcp(_)
         | Command::Demo(_)
         | Command::Login(_)
         | Command::Eval(_)
@@ -244,6 +245,7 @@ async fn perform(options: &Options) -> anyhow::Result<u8> {
         Command::Init(args) => chat::init(global, args).await,
         Command::Login(args) => login::run(global, args).await,
         Command::Doctor(args) => doctor::run(global, args).await,
+        Command::Mcp(args) => mcp::run(global, args).await,
         Command::Compact(args) => compact::run(global, args).await,
         Command::Undo(args) => undo::run(global, args).await,
         Command::Fork(args) => fork::run(global, args).await,

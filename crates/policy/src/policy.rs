@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use crate::mode::Mode;
 use crate::path::Folders;
+use crate::pattern::glob;
 use crate::rule::{Effect, InvalidRule, PolicyRule, Subject};
 
 /// The rules and the mode that calls are judged by. The file tools are expected to stay in the workspace by themselves,
@@ -105,7 +106,11 @@ impl Policy {
             Subject::Write => self.mode >= Mode::AcceptEdits,
             Subject::Bash | Subject::Tool(_) => self.mode == Mode::Everything,
         };
-        let is_allowed = |rule: &PolicyRule| rule.effect() == Effect::Allow && rule.subject() == subject;
+        let covers = |of_rule: &Subject| match (of_rule, subject) {
+            (Subject::Tool(pattern), Subject::Tool(name)) => glob(pattern, name),
+            (of_rule, subject) => of_rule == subject,
+        };
+        let is_allowed = |rule: &PolicyRule| rule.effect() == Effect::Allow && covers(rule.subject());
         permits || (self.mode > Mode::ReadOnly && self.rules.iter().any(is_allowed))
     }
 

@@ -39,6 +39,11 @@ impl BaseUrl {
         self.0.port_or_known_default().unwrap_or_default()
     }
 
+    /// Returns the whole URL with its query, which may contain a key: for requests, never to be shown.
+    pub fn with_query(&self) -> &str {
+        self.0.as_str()
+    }
+
     /// Whether the URL has a query, which is sent with every request. It may contain a key and is never shown.
     pub fn has_query(&self) -> bool {
         self.0.query().is_some()

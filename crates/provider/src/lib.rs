@@ -46,7 +46,7 @@ pub use self::settings::{ModelSettings, ReasoningEffort, ResendReasoning, Settin
 #[cfg(feature = "http")]
 pub use self::transport::{
     ANTHROPIC_BASE_URL, ApiKey, GEMINI_BASE_URL, HttpProvider, KeySource, MaxTokensField, OPENAI_BASE_URL,
-    OptionsError, Poster, Proxies, ServerOptions,
+    OptionsError, Poster, Proxies, ServerOptions, ServiceFailure, service_client, service_failure,
 };
 use futures_util::future::{BoxFuture, FutureExt};
 use futures_util::stream::BoxStream;

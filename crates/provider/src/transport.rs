@@ -39,7 +39,7 @@ pub use self::options::{
     ANTHROPIC_BASE_URL, ApiKey, GEMINI_BASE_URL, MaxTokensField, OPENAI_BASE_URL, OptionsError, Proxies,
     ServerOptions,
 };
-pub use self::post::Poster;
+pub use self::post::{Poster, ServiceFailure, service_client, service_failure};
 use self::send::Template;
 use crate::dialect::{Dialect, Encoded, History};
 use crate::{

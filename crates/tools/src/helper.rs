@@ -41,6 +41,12 @@ impl Helper {
         }
     }
 
+    /// Returns a path of the program that is valid until a child of this process starts it.
+    pub(crate) fn path(&self) -> String {
+        use std::os::fd::AsRawFd as _;
+        format!("/proc/self/fd/{}", self.0.as_raw_fd())
+    }
+
     /// Returns the helper's standard input.
     pub(crate) fn input(&self) -> std::io::Result<Stdio> {
         Ok(self.0.try_clone()?.into())
@@ -55,6 +61,9 @@ pub(crate) enum Role {
     /// Detach from the terminal, start the command, and end all processes it started when it or the parent
     /// ends.
     Guard,
+    /// Detach from the terminal, start a program of the user's own with the standard streams, and end all processes it
+    /// started when it or the parent ends.
+    Serve,
     /// Apply the confinement that is the first argument, drop privileges and become the command.
     Confine,
     /// Pass connections on from standard input, a listening socket, to the proxy of a sandbox.
@@ -62,9 +71,10 @@ pub(crate) enum Role {
 }
 
 impl Role {
-    const ALL: [(Self, &str); 4] = [
+    const ALL: [(Self, &str); 5] = [
         (Self::Lead, "lead"),
         (Self::Guard, "guard"),
+        (Self::Serve, "serve"),
         (Self::Confine, "confine"),
         (Self::Forward, "forward"),
     ];
@@ -77,7 +87,7 @@ impl Role {
     }
 
     /// Returns the arguments of a helper in this role, without the program.
-    fn arguments(self, parent: u32) -> [OsString; 3] {
+    pub(crate) fn arguments(self, parent: u32) -> [OsString; 3] {
         let (_, name) = Self::ALL.into_iter().find(|(role, _)| *role == self).expect("all are named");
         [HELPER_ARGUMENT.into(), name.into(), parent.to_string().into()]
     }
@@ -102,8 +112,14 @@ fn act(role: Role, parent: i32, command: &[OsString]) -> ExitCode {
     match roles::act(role, parent, command) {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
-            // Written to the command's own output, since both have the same reader.
-            let _ = writeln!(std::io::stdout(), "cannot start the command: {error}");
+            let text = format!("cannot start the command: {error}");
+            // A command has one reader for both outputs. The standard output of a server is for its protocol.
+            let _ = match role {
+                Role::Serve => writeln!(std::io::stderr(), "{text}"),
+                Role::Lead | Role::Guard | Role::Confine | Role::Forward => {
+                    writeln!(std::io::stdout(), "{text}")
+                }
+            };
             ExitCode::from(126)
         }
     }

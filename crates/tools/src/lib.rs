@@ -9,7 +9,7 @@
 //! | what a tool is | `function`, `schema`, `value_schema`, `registry`, `context` with `state`, `questions` and `pauses`, `output`, `error`, `similar` |
 //! | files | `builtin`, `workspace`, `rewind` |
 //! | processes | `process`, `helper`, `sandbox`, `privacy` (no secrets for commands), `origin` (whose process it is) |
-//! | processes of the user, not of a model | `printed` (a command that prints a key), `editor`, `background` |
+//! | processes of the user, not of a model | `printed` (a command that prints a key), `server_process`, `editor`, `background` |
 //! | tests | `by_hand` |
 
 #[cfg(feature = "command-tools")]
@@ -42,6 +42,8 @@ pub mod rewind;
 #[cfg(feature = "command-tools")]
 pub mod sandbox;
 mod schema;
+#[cfg(feature = "command-tools")]
+pub mod server_process;
 mod similar;
 mod state;
 mod value_schema;

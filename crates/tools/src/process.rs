@@ -180,35 +180,59 @@ const IN_TREE: &str = r#"exec "$@" 2>&1"#;
 
 /// A running command. It has no input; standard output and standard error are one stream.
 pub(crate) struct Running {
+    // Dropped before the child, which would end the guard first.
+    processes: EndOfTree,
     child: Child,
+}
+
+/// The processes of a child. When it is dropped, they are ended.
+#[derive(Debug)]
+pub(crate) struct EndOfTree {
     root: i32,
     marker: String,
     /// When the root process started, in clock ticks since system start.
     since: u64,
     /// Whether the root process ends by itself after all others have ended.
     root_is_guard: bool,
-    /// Whether all of its processes are known to have ended.
+    /// Whether all processes are known to have ended.
     ended: bool,
+}
+
+impl EndOfTree {
+    /// Returns the processes of a child that has not been waited for, and whose environment has the id in [`MARKER`].
+    pub(crate) fn of(child: &Child, id: &str, root_is_guard: bool) -> Self {
+        let pid = child.id().expect("it was not waited for yet");
+        let root = i32::try_from(pid).expect("process ids are positive and fit");
+        // It has not been reaped, so it is in the process table even if it has ended; no descendant is older.
+        let since = tree::started(root);
+        Self { root, marker: format!("{MARKER}={id}"), since, root_is_guard, ended: false }
+    }
+
+    /// Notes that the root has ended by itself. Then a guard has ended all others.
+    pub(crate) fn root_has_ended(&mut self) {
+        self.ended = self.root_is_guard;
+    }
+}
+
+impl Drop for EndOfTree {
+    fn drop(&mut self) {
+        if !self.ended {
+            tree::end_all(self.root, self.since, &self.marker, self.root_is_guard);
+        }
+    }
 }
 
 /// How often the threads of a command are counted.
 const COUNTED_EVERY: Duration = Duration::from_millis(50);
 
 /// The environment variable that identifies a command's processes.
-const MARKER: &str = "GREENROOM_COMMAND_ID";
+pub(crate) const MARKER: &str = "GREENROOM_COMMAND_ID";
 
 impl Running {
     /// Starts the command; its output, including standard error, comes from the stream. Blocks for about a
     /// millisecond, so that a call dropped meanwhile ends after the command has begun, and can end it.
     pub(crate) fn start(launch: Launch) -> std::io::Result<(Self, ChildStdout)> {
-        let (tell, told) = mpsc::sync_channel(1);
-        let runtime = tokio::runtime::Handle::current();
-        on_lasting_thread(Box::new(move || {
-            let _context = runtime.enter();
-            // The receiver is waiting.
-            let _ = tell.send(Self::start_here(&launch));
-        }))?;
-        told.recv().unwrap_or_else(|_| Err(std::io::Error::other("the thread that starts commands failed")))
+        on_lasting_thread(move || Self::start_here(&launch))?
     }
 
     fn start_here(launch: &Launch) -> std::io::Result<(Self, ChildStdout)> {
@@ -228,19 +252,14 @@ impl Running {
         // Only the command itself keeps the other end open.
         drop(command);
         let output = ChildStdout::from_std(std::process::ChildStdout::from(OwnedFd::from(output)))?;
-        let pid = child.id().expect("it was not waited for yet");
-        let root = i32::try_from(pid).expect("process ids are positive and fit");
-        let marker = format!("{MARKER}={id}");
-        // It has not been reaped, so it is in the process table even if it has ended; no descendant is older.
-        let since = tree::started(root);
-        let root_is_guard = launch.helper.is_some() || launch.has_namespace();
-        Ok((Self { child, root, marker, since, root_is_guard, ended: false }, output))
+        let processes = EndOfTree::of(&child, &id, launch.helper.is_some() || launch.has_namespace());
+        Ok((Self { processes, child }, output))
     }
 
     /// Returns when the command has more threads than this; never on a system that does not tell. The system itself
     /// counts those of ordinary users in a namespace only.
     pub(crate) fn outgrows(&self, threads_max: u64) -> impl Future<Output = ()> + use<> {
-        let (root, since) = (self.root, self.since);
+        let (root, since) = (self.processes.root, self.processes.since);
         async move {
             let Some(first) = tree::threads_of_system() else { return std::future::pending().await };
             loop {
@@ -263,7 +282,9 @@ impl Running {
         let status = self.child.wait().await?;
         // `unshare` reports the end of the namespace's first process, after which the kernel has ended the
         // others, and the helper ends them itself, unless either was killed.
-        self.ended = self.root_is_guard && status.code().is_some();
+        if status.code().is_some() {
+            self.processes.root_has_ended();
+        }
         Ok(status)
     }
 
@@ -275,18 +296,24 @@ impl Running {
     }
 }
 
-impl Drop for Running {
-    fn drop(&mut self) {
-        if !self.ended {
-            tree::end_all(self.root, self.since, &self.marker, self.root_is_guard);
-        }
-    }
-}
-
 type Task = Box<dyn FnOnce() + Send>;
 
-/// Runs the task on the thread that starts commands. Threads of a runtime may end at any time.
-fn on_lasting_thread(task: Task) -> std::io::Result<()> {
+/// Runs `work` in this runtime, on the thread that starts commands, and waits for it. Threads of a runtime may end at any
+/// time.
+pub(crate) fn on_lasting_thread<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> std::io::Result<T> {
+    let (tell, told) = mpsc::sync_channel(1);
+    let runtime = tokio::runtime::Handle::current();
+    give_to_lasting_thread(Box::new(move || {
+        let _context = runtime.enter();
+        // The receiver is waiting.
+        let _ = tell.send(work());
+    }))?;
+    told.recv().map_err(|_| std::io::Error::other("the thread that starts commands failed"))
+}
+
+fn give_to_lasting_thread(task: Task) -> std::io::Result<()> {
     static TASKS: Mutex<Option<mpsc::Sender<Task>>> = Mutex::new(None);
     let mut tasks = TASKS.lock();
     let sender = match &*tasks {

@@ -17,6 +17,7 @@ use greenroom_tools::{Workspace, builtin};
 
 use super::ask_user::ask_user;
 use super::compaction_hook;
+use super::mcp;
 use super::permissions::{Offered, granted};
 use super::prompt::SystemPrompt;
 use super::server::{Server, check_cost};
@@ -63,6 +64,8 @@ pub(crate) struct Made {
     pub(crate) folder: PathBuf,
     /// Whether the model has a tool that reads skills.
     pub(crate) has_skills: bool,
+    /// Whether no MCP server is missing.
+    pub(crate) is_complete: bool,
     /// Warnings for the user, except those about the configuration files, a line each.
     pub(crate) warnings: Vec<String>,
     /// Warnings for the user about the current configuration files, a line each.
@@ -127,14 +130,19 @@ impl Made {
         let prompt = SystemPrompt::new(trust, args, skills.clone(), offered, surroundings)?;
         let prompt = Arc::new(prompt);
         let file_warnings = [loaded.warnings.clone(), of_skills, prompt.warnings(config)].concat();
-        let mut agent = Agent::new(model);
+        let (mut agent, mut is_complete) = (Agent::new(model), true);
         if let Some((workspace, granted)) = tools.zip(granted) {
             let rules = granted.permissions.clone();
             let workspace = workspace.passing_over(move |path| rules.hides(path));
             let tools =
                 registry(workspace, offered, global, args, config, surroundings, &mut warnings).await?;
-            agent = agent.tools(&tools).permissions(granted.permissions);
-            warnings.extend(granted.warning);
+            let root = root.as_deref().unwrap_or_else(|| Path::new("/"));
+            let servers = mcp::connect(config, root, args.answers, &granted, surroundings).await;
+            agent = agent.tools(&tools).tools(&servers.tools(args.answers, &granted));
+            agent = agent.permissions(granted.permissions);
+            warnings.extend(granted.warning.into_iter().chain(servers.warnings.iter().cloned()));
+            is_complete = servers.is_complete;
+            agent = agent.state(servers);
         }
         if let Some(skills) = skills {
             agent = agent.add_tool(skills.tool());
@@ -171,6 +179,7 @@ impl Made {
             simulated,
             folder,
             has_skills,
+            is_complete,
             warnings,
             file_warnings,
         })

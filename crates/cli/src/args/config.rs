@@ -64,6 +64,46 @@ pub(crate) struct DoctorArgs {
     pub(crate) json: bool,
 }
 
+/// `mcp`.
+#[derive(Debug, Args)]
+pub(crate) struct McpArgs {
+    /// Show only this server
+    #[arg(value_name = "NAME")]
+    pub(crate) name: Option<String>,
+    /// Print JSON: each server with its tools
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(subcommand)]
+    pub(crate) command: Option<McpCommand>,
+}
+
+/// An action on one MCP server.
+#[derive(Debug, Subcommand)]
+pub(crate) enum McpCommand {
+    /// Add a server to your own file (or the one named by --config), and connect to it once
+    Add {
+        /// A name for the server: letters, digits, hyphens and single underscores
+        name: String,
+        /// The address of a service, instead of a program
+        #[arg(long, conflicts_with_all = ["command", "env"])]
+        url: Option<String>,
+        /// The environment variable with the token that the service gets
+        #[arg(long, value_name = "VARIABLE", requires = "url")]
+        token_env: Option<String>,
+        /// A variable for the program, e.g. LOG_LEVEL=debug or GITHUB_TOKEN=env:GITHUB_TOKEN (repeatable)
+        #[arg(long, value_name = "NAME=VALUE")]
+        env: Vec<String>,
+        /// The program and its arguments, behind `--`
+        #[arg(last = true, required_unless_present = "url", value_name = "COMMAND")]
+        command: Vec<String>,
+    },
+    /// Remove a server from your own file (or the one named by --config)
+    Remove {
+        /// The server's name
+        name: String,
+    },
+}
+
 /// `config`.
 #[derive(Debug, Args)]
 pub(crate) struct ConfigArgs {

@@ -30,6 +30,7 @@ For programs:
 Setup:
   login, models        Store a provider's key; list models with windows and prices
   config, usage        Show and change settings; show spending
+  mcp                  List MCP servers and their tools; add or remove one
   doctor               Check the configuration, the key, the server and the store
   demo, completions    Watch a context fill, without a key; print a shell completion script";
 
@@ -367,6 +368,19 @@ Examples:
 
 The host is the process that has the store open. Other commands connect to its socket beside the store, which only you \
 can use; `run`, `chat` and `resume` start a host if there is none. Its log is host.log in the store's directory.";
+
+pub(super) const MCP_EXAMPLES: &str = "\
+Examples:
+  greenroom mcp                           connects to all servers, and lists their tools
+  greenroom mcp github --json
+  greenroom mcp add files -- npx -y @modelcontextprotocol/server-filesystem .
+  greenroom mcp add db --env DB_URL=env:DB_URL -- uvx some-mcp-server
+  greenroom mcp add github --url https://api.githubcopilot.com/mcp/ --token-env GITHUB_TOKEN
+  greenroom mcp remove github
+
+The model calls a tool as mcp__SERVER__TOOL. A chat asks before such a call; the rule mcp__github__get_* allows some of \
+them (--allow, or permissions.allow). Servers are programs and services of your own: they run with your rights, outside \
+the sandbox. A server that was added is used by chats and runs that start afterwards.";
 
 pub(super) const LOGIN_EXAMPLES: &str = "\
 Examples:

@@ -100,6 +100,16 @@ pub(crate) fn set(global: &Global, key: &str, value: &str) -> Result<String> {
     edit::set(global, key, &known(key)?, Some(value), false)
 }
 
+/// Sets an entry that the user has named, such as a server, in the user's own file, or in the one named by `--config`;
+/// without a value, removes it. Returns what was done.
+///
+/// # Errors
+/// The value is invalid, or the file cannot be changed.
+pub(crate) fn set_entry(global: &Global, section: &str, name: &str, value: Option<&str>) -> Result<String> {
+    let parts = [section.to_owned(), name.to_owned()];
+    edit::set(global, &parts.join("."), &parts, value, false)
+}
+
 /// Returns the parts of a setting's name.
 fn known(key: &str) -> Result<Vec<String>> {
     keys::parts(key).ok_or_else(|| {

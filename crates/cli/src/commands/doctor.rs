@@ -1,7 +1,7 @@
 //! `greenroom doctor`: checks what a chat needs, and says how to repair what is broken.
 //!
-//! Invariants: nothing is changed or started, nothing that is created stays, and no model is called; each problem comes
-//! with its remedy.
+//! Invariants: nothing is changed, nothing but MCP servers is started, nothing that is created stays, and no model is
+//! called; each problem comes with its remedy.
 
 use std::io::{self, ErrorKind, Write as _};
 use std::path::Path;
@@ -11,12 +11,14 @@ use anyhow::Result;
 use greenroom::provider::Provider as _;
 use greenroom_files::private;
 use greenroom_kernel::FailureClass;
+use greenroom_mcp::Connection;
 use greenroom_terminal::screen::one_line;
 use greenroom_terminal::{Look, Row, Screen, format};
 use greenroom_tools::builtin::bash::Helper;
 use serde::Serialize;
 
 use crate::agent::choice::{self, Choice};
+use crate::agent::mcp::connect_those;
 use crate::agent::server::Server;
 use crate::agent::{self, local};
 use crate::args::{DoctorArgs, Global, ModelArgs};
@@ -96,6 +98,7 @@ async fn of_machine(global: &Global, args: &DoctorArgs, here: &Surroundings) -> 
             }));
             checks.extend(server(global, args, &loaded, here).await?);
             checks.push(sandbox(global, &loaded, here).await?);
+            checks.extend(mcp_servers(&loaded, here).await);
             checks.extend(serve(global, &loaded, here).await?);
         }
         Err(error) => {
@@ -212,6 +215,25 @@ async fn sandbox(global: &Global, loaded: &Loaded, here: &Surroundings) -> Resul
             Check::bad("sandbox", reason, "commands of the model are refused until then; docs/security.md")
         }
     })
+}
+
+/// Checks each MCP server.
+async fn mcp_servers(loaded: &Loaded, here: &Surroundings) -> Vec<Check> {
+    let connected = connect_those(&loaded.config, |_, _| true, &here.folder(), here).await;
+    let check = |(name, connected): (&str, Result<Connection, String>)| match connected {
+        Ok(connection) => {
+            let count = format::count(connection.tools().len() as u64, "tool");
+            Check::ok("MCP server", format!("{name}: {count}"))
+        }
+        Err(reason) => {
+            let remedy = format!(
+                "chats and runs start without its tools; `greenroom config set mcp_servers.{name}.enabled false` \
+                                  turns it off"
+            );
+            Check::bad("MCP server", reason, remedy)
+        }
+    };
+    connected.into_iter().map(check).collect()
 }
 
 /// Checks the tokens of `serve`, if there are any.

@@ -32,6 +32,11 @@ impl Default for RedactConfig {
     }
 }
 
+/// Whether a variable with this name and this value is a secret.
+pub(super) fn is_secret(name: &str, value: &str) -> bool {
+    is_secret_name(name) && can_be_secret(value)
+}
+
 /// Whether a variable with this name has a secret.
 pub(super) fn is_secret_name(name: &str) -> bool {
     let name = name.to_uppercase();
@@ -58,7 +63,8 @@ pub(crate) fn secrets(config: &Config, surroundings: &Surroundings) -> Vec<(Stri
     let RedactConfig { variables, not_secret, shapes: _ } = &config.redact;
     let of_providers = config.providers.values().filter_map(|provider| provider.api_key_env.as_ref());
     let of_tokens = config.serve.tokens.values().filter_map(|token| token.token_env.as_ref());
-    let named: Vec<&String> = of_providers.chain(of_tokens).chain(variables).collect();
+    let of_mcp = config.mcp_servers.values().filter_map(|server| server.token_env.as_ref());
+    let named: Vec<&String> = of_providers.chain(of_tokens).chain(of_mcp).chain(variables).collect();
     let mut found = Vec::new();
     for (name, value) in surroundings.all() {
         let is_named = named.contains(&&name);

@@ -130,6 +130,8 @@ struct Known {
     agent: Weak<Agent>,
     settings: Arc<ClientSettings>,
     has_skills: bool,
+    /// Whether no MCP server was missing: the next client tries again.
+    is_complete: bool,
     /// Warnings for the user, except those about the current files.
     warnings: Vec<String>,
     labels: BTreeMap<String, String>,
@@ -226,6 +228,7 @@ impl Agents {
             agent: Arc::downgrade(&agent),
             settings,
             has_skills: made.has_skills,
+            is_complete: made.is_complete,
             warnings: made.warnings.clone(),
             labels: labels.clone(),
             news,
@@ -247,7 +250,8 @@ impl Agents {
         let mut known = self.0.known.lock();
         known.retain(|known| known.agent.strong_count() > 0);
         let same = known.iter().find(|known| {
-            known.flags == *flags
+            known.is_complete
+                && known.flags == *flags
                 && known.texts == texts
                 && known.surroundings.are_like(surroundings)
                 && known.is_as_new(surroundings, model, loaded)

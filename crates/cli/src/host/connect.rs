@@ -28,7 +28,7 @@ use super::watchdog::{self, Patience, RawWatch, Serving};
 use crate::agent;
 use crate::args::{Global, ModelArgs};
 use crate::config::surroundings::Surroundings;
-use crate::config::{Texts, redact};
+use crate::config::{Config, McpConfig, Texts, redact};
 use crate::error::{self, usage};
 
 #[cfg(test)]
@@ -36,6 +36,8 @@ mod tests;
 
 /// How long a client tries to reach a host that is starting, ending or silent.
 const REACH_WITHIN: Duration = Duration::from_secs(15);
+/// How long MCP servers may take before the user is told.
+const TOLD_AFTER: Duration = Duration::from_secs(1);
 /// How long a host that must end may be silent before it is killed.
 const KILL_AFTER: Duration = Duration::from_secs(5);
 /// How long a store may be held by an unreachable process before this is reported.
@@ -95,8 +97,9 @@ pub(crate) async fn reach_raw(global: &Global, who: &Who<'_>) -> Result<Option<R
         // It reports the problems with hosts that cannot be used.
         let Some(Reached { client, warnings }) = reach_or_free(global, who).await? else { return Ok(None) };
         let reaching = Reaching::new(global, who, None)?;
-        let line =
-            timeout(REACH_WITHIN, reaching.line()).await.map_err(|_| Unreached::silent(&reaching.dir))??;
+        let line = timeout(REACH_WITHIN + reaching.servers.start_max, reaching.line())
+            .await
+            .map_err(|_| Unreached::silent(&reaching.dir))??;
         client.close().await;
         if let Some((input, output, host)) = line {
             let watch = watchdog::watch_over_raw(host, who.patience.clone());
@@ -324,6 +327,40 @@ struct Reaching<'a> {
     global: &'a Global,
     /// The options of a host to start; `None` starts none.
     terms: Option<Terms>,
+    /// The MCP servers that the host connects to before it answers.
+    servers: Servers,
+}
+
+/// MCP servers that are being connected.
+#[derive(Default)]
+struct Servers {
+    names: Vec<String>,
+    /// How long they may take.
+    start_max: Duration,
+}
+
+impl Servers {
+    fn of(config: &Config, model: &ModelArgs) -> Self {
+        let used = config.mcp_servers.iter().filter(|(_, server)| server.enabled && !model.no_tools);
+        let start_max = used.clone().map(|(_, server)| Duration::from_secs(server.start_timeout_s)).max();
+        Self { names: used.map(|(name, _)| name.clone()).collect(), start_max: start_max.unwrap_or_default() }
+    }
+
+    /// Waits for a host's answer, and tells the user what takes long.
+    async fn awaited<T>(&self, global: &Global, answer: impl Future<Output = T>) -> T {
+        let mut answer = std::pin::pin!(answer);
+        if self.names.is_empty() {
+            return answer.await;
+        }
+        match timeout(TOLD_AFTER, &mut answer).await {
+            Ok(answer) => answer,
+            Err(_) => {
+                let text = format!("greenroom: connecting to MCP servers: {}", self.names.join(", "));
+                let _ = Screen::stderr(global.color).line(text);
+                answer.await
+            }
+        }
+    }
 }
 
 /// The result of one attempt.
@@ -337,11 +374,10 @@ enum Attempt {
 
 impl<'a> Reaching<'a> {
     fn new(global: &'a Global, who: &Who<'_>, terms: Option<Terms>) -> Result<Self> {
-        let definition = who
-            .agent
-            .map(|model| definition(global, model, who.checks_server, who.last_valid))
-            .transpose()?;
-        let definition = definition.map(serde_json::to_value).transpose()?;
+        let defined = who.agent.map(|model| defined(global, model, who.checks_server, who.last_valid));
+        let (definition, servers) = defined.transpose()?.unzip();
+        let (definition, servers) =
+            (definition.map(serde_json::to_value).transpose()?, servers.unwrap_or_default());
         let hello = Hello {
             protocol: PROTOCOL,
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -349,7 +385,7 @@ impl<'a> Reaching<'a> {
             definition,
         };
         let patience = who.patience.clone();
-        Ok(Self { dir: agent::data_dir(global)?, hello, patience, global, terms })
+        Ok(Self { dir: agent::data_dir(global)?, hello, patience, global, terms, servers })
     }
 
     async fn reach(self) -> Result<Option<Reached>> {
@@ -361,7 +397,9 @@ impl<'a> Reaching<'a> {
             let attempt = match self.dir.exists() {
                 true => {
                     let path = socket::path(&self.dir)?;
-                    timeout_at(deadline, self.attempt(&path))
+                    let attempt = timeout_at(deadline + self.servers.start_max, self.attempt(&path));
+                    self.servers
+                        .awaited(self.global, attempt)
                         .await
                         .map_err(|_| Unreached::silent(&self.dir))?
                 }
@@ -461,21 +499,33 @@ pub(super) fn definition(
     checks_server: bool,
     last_valid: Option<&Texts>,
 ) -> Result<Definition> {
+    Ok(defined(global, model, checks_server, last_valid)?.0)
+}
+
+fn defined(
+    global: &Global,
+    model: &ModelArgs,
+    checks_server: bool,
+    last_valid: Option<&Texts>,
+) -> Result<(Definition, Servers)> {
     let here = Surroundings::here();
     // Errors in the configuration are reported here, as without a host.
     let loaded = agent::load_config_or(global, &here, last_valid)?;
     let keys = loaded.config.providers.values().filter_map(|provider| provider.api_key_env.clone());
     let keys = keys.chain(model.server.api_key_env.clone()).chain(agent::server::usual_variables());
-    let keys: Vec<String> = keys.collect();
+    let of_servers = loaded.config.mcp_servers.values().filter(|server| server.enabled);
+    let of_servers = of_servers.flat_map(McpConfig::variables).map(str::to_owned);
+    let keys: Vec<String> = keys.chain(of_servers).collect();
     let absolute = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone());
-    Ok(Definition {
+    let definition = Definition {
         surroundings: Surroundings::hand_over(&keys, redact::secrets(&loaded.config, &here))?,
         config: global.config.as_ref().map(absolute),
         held: last_valid.cloned(),
         settings: global.settings.clone(),
         model: Box::new(model.clone()),
         checks_server,
-    })
+    };
+    Ok((definition, Servers::of(&loaded.config, model)))
 }
 
 /// Returns the fingerprint of the agent that these flags make here.

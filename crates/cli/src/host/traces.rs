@@ -103,6 +103,7 @@ fn has_runs(command: &Command) -> bool {
         | Command::Config(_)
         | Command::Login(_)
         | Command::Doctor(_)
+        | Command::Mcp(_)
         | Command::Completions(_) => false,
     }
 }

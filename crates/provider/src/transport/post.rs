@@ -14,6 +14,31 @@ use crate::BaseUrl;
 /// How long a connection may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// Returns an HTTP client for a service beside the models, whose connections are kept for the next request.
+///
+/// # Errors
+/// The certificates of the system or the proxies are unusable.
+pub fn service_client(address: &BaseUrl, proxies: Option<Proxies>) -> Result<reqwest::Client, OptionsError> {
+    connection::client(&options(address, proxies), true)
+}
+
+/// Why a request of a [`service_client`] failed.
+pub type ServiceFailure = reqwest::Error;
+
+/// Returns the cause of a failure in words, without the address.
+pub fn service_failure(failure: &ServiceFailure) -> String {
+    match std::error::Error::source(failure) {
+        Some(_) => send::root_cause(failure),
+        None if failure.is_timeout() => "no answer in time".to_owned(),
+        None => "the request failed".to_owned(),
+    }
+}
+
+fn options(address: &BaseUrl, proxies: Option<Proxies>) -> ServerOptions {
+    let base_url = address.clone();
+    ServerOptions { base_url, proxies, connect_timeout: CONNECT_TIMEOUT, ..ServerOptions::default() }
+}
+
 /// A client for one service.
 #[derive(Debug, Clone)]
 pub struct Poster {
@@ -26,13 +51,7 @@ impl Poster {
     /// # Errors
     /// The certificates of the system or the proxies are unusable.
     pub fn new(address: &BaseUrl, proxies: Proxies) -> Result<Self, OptionsError> {
-        let options = ServerOptions {
-            base_url: address.clone(),
-            proxies: Some(proxies),
-            connect_timeout: CONNECT_TIMEOUT,
-            ..ServerOptions::default()
-        };
-        Ok(Self { client: connection::client(&options, false)? })
+        Ok(Self { client: connection::client(&options(address, Some(proxies)), false)? })
     }
 
     /// Sends a body, and returns the status and the head of the answer, whose body is not read.

@@ -41,7 +41,8 @@ const KEPT: CapabilitySet = CapabilitySet::CHOWN
 pub(super) fn act(role: Role, parent: i32, command: &[OsString]) -> Result<u8> {
     crate::origin::mark()?;
     let never = match role {
-        Role::Guard => return guard(parent, command),
+        Role::Guard => return guard(parent, confined(command)),
+        Role::Serve => return guard(parent, served(command)?),
         Role::Lead => lead(parent, command),
         Role::Confine => confine(parent, command),
         Role::Forward => forward::serve(command),
@@ -96,8 +97,25 @@ fn start_loopback() {
     }
 }
 
+/// Returns the program that confines itself and becomes the command.
+fn confined(command: &[OsString]) -> Command {
+    let [program, arguments @ ..] = Role::Confine.command_line(std::process::id());
+    let mut confined = Command::new(program);
+    confined.args(arguments).args(command);
+    confined
+}
+
+/// Returns a program of the user's own, which gets the standard streams and no other open file.
+fn served(command: &[OsString]) -> Result<Command> {
+    close_files()?;
+    let (program, arguments) = command.split_first().ok_or(ErrorKind::InvalidInput)?;
+    let mut served = Command::new(program);
+    served.args(arguments);
+    Ok(served)
+}
+
 /// Makes orphaned descendants of the command children of this process, so that none is ever lost.
-fn guard(parent: i32, command: &[OsString]) -> Result<u8> {
+fn guard(parent: i32, mut command: Command) -> Result<u8> {
     setsid()?;
     set_child_subreaper(Some(getpid()))?;
     match parent_descriptor(parent)? {
@@ -111,9 +129,8 @@ fn guard(parent: i32, command: &[OsString]) -> Result<u8> {
         // An old system: the command's first process ends with this one, and this one with its parent.
         None => end_with(parent)?,
     }
-    let [program, arguments @ ..] = Role::Confine.command_line(std::process::id());
     // In its own process group, so that signals that a command sends to its group do not reach this process.
-    let child = Command::new(program).args(arguments).args(command).process_group(0).spawn()?;
+    let child = command.process_group(0).spawn()?;
     let child = Pid::from_child(&child);
     let status = loop {
         match rustix::process::wait(WaitOptions::empty()) {

@@ -236,19 +236,24 @@ fn put(lines: &mut Vec<String>, parts: &[String], value: Option<&Value>) -> Opti
     Some(())
 }
 
-/// Formats the setting and its value as lines of their own.
+/// Formats the setting and its value as lines of their own. A section is a block.
 fn nested(parts: &[String], value: &Value, indent: usize) -> Option<Vec<String>> {
-    let (last, sections) = parts.split_last()?;
-    let name = |part: &str| {
-        serde_norway::to_string(&Value::String(part.to_owned())).ok().map(|text| text.trim_end().to_owned())
-    };
-    let mut lines = Vec::new();
-    for (depth, section) in sections.iter().enumerate() {
-        lines.push(format!("{}{}:", " ".repeat(indent + 2 * depth), name(section)?));
+    let (first, rest) = parts.split_first()?;
+    let name = serde_norway::to_string(&Value::String(first.clone())).ok()?;
+    let head = format!("{}{}:", " ".repeat(indent), name.trim_end());
+    if !rest.is_empty() {
+        return Some([vec![head], nested(rest, value, indent + 2)?].concat());
     }
-    let indent = " ".repeat(indent + 2 * sections.len());
-    lines.push(format!("{indent}{}: {}", name(last)?, flow(value).ok()?));
-    Some(lines)
+    match value {
+        Value::Mapping(section) if !section.is_empty() => {
+            let mut lines = vec![head];
+            for (name, value) in section {
+                lines.extend(nested(&[name.as_str()?.to_owned()], value, indent + 2)?);
+            }
+            Some(lines)
+        }
+        _ => Some(vec![format!("{head} {}", flow(value).ok()?)]),
+    }
 }
 
 /// Splits a line into its name with the colon, its value, and its comment; returns `None` if the comment

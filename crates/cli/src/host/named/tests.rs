@@ -1,7 +1,7 @@
 //! The sandbox of an agent of `serve`, as a table.
 
 use super::*;
-use crate::config::ModeConfig;
+use crate::config::sandbox::ModeConfig;
 
 #[test]
 fn an_agent_names_its_sandbox_and_loosens_none_of_the_command() {

@@ -1,0 +1,135 @@
+//! The MCP servers of an agent: connected once for all agents of this process with the same settings.
+//!
+//! Invariants: a server that is not available costs the agent its tools, and nothing else; the user is told why. A server
+//! whose tools could not run is not started.
+
+use std::path::Path;
+
+use greenroom::permissions::{Effect, Mode, Policy, PolicyRule, Subject};
+use greenroom_mcp::{Connection, Server, WeakConnection};
+use greenroom_tools::Registry;
+use greenroom_tools::builtin::bash::Helper;
+use parking_lot::Mutex;
+
+use super::permissions::Granted;
+use super::proxies;
+use crate::args::Answers;
+use crate::config::surroundings::Surroundings;
+use crate::config::{Config, McpConfig};
+
+/// The servers that agents of this process use, by their settings.
+static SHARED: Mutex<Vec<(String, WeakConnection)>> = Mutex::new(Vec::new());
+
+/// The connected servers of an agent. They stay connected as long as it exists.
+pub(crate) struct Connected {
+    connections: Vec<Connection>,
+    /// Whether all servers are connected.
+    pub(crate) is_complete: bool,
+    /// Warnings for the user, a line each.
+    pub(crate) warnings: Vec<String>,
+}
+
+/// Whether a call of a tool of this server might run.
+fn might_run(name: &str, server: &McpConfig, answers: Answers, policy: &Policy) -> bool {
+    let is_allowed = |rule: &PolicyRule| {
+        let Subject::Tool(pattern) = rule.subject() else { return false };
+        let (prefix, literal) = (format!("mcp__{name}__"), pattern.split('*').next().unwrap_or_default());
+        rule.effect() == Effect::Allow && (prefix.starts_with(literal) || literal.starts_with(&prefix))
+    };
+    server.trust_annotations
+        || match answers {
+            Answers::Terminal => true,
+            Answers::Client => policy.mode() > Mode::ReadOnly,
+            Answers::Nobody if policy.mode() == Mode::Everything => true,
+            Answers::Nobody => policy.mode() > Mode::ReadOnly && policy.rules().iter().any(is_allowed),
+        }
+}
+
+/// Connects to all servers of the configuration that are of use to an agent with these permissions, whose tools work in
+/// `root`.
+pub(crate) async fn connect(
+    config: &Config,
+    root: &Path,
+    answers: Answers,
+    granted: &Granted,
+    surroundings: &Surroundings,
+) -> Connected {
+    let policy = granted.permissions.policy();
+    let is_used = |name: &str, server: &McpConfig| might_run(name, server, answers, &policy);
+    let mut connected = Connected { connections: Vec::new(), is_complete: true, warnings: Vec::new() };
+    for (name, result) in connect_those(config, is_used, root, surroundings).await {
+        match result {
+            Ok(connection) => {
+                let left_out = connection.left_out().iter();
+                connected.warnings.extend(left_out.map(|why| format!("the MCP server `{name}`: {why}")));
+                connected.connections.push(connection);
+            }
+            Err(reason) => {
+                connected.warnings.push(format!("{reason}; its tools are missing"));
+                connected.is_complete = false;
+            }
+        }
+    }
+    connected
+}
+
+/// Connects at once to those servers of the configuration that are enabled and wanted. An error says why one is not
+/// available.
+pub(crate) async fn connect_those<'a>(
+    config: &'a Config,
+    is_wanted: impl Fn(&str, &McpConfig) -> bool,
+    root: &Path,
+    surroundings: &Surroundings,
+) -> Vec<(&'a str, Result<Connection, String>)> {
+    let helper = Helper::this_program().ok();
+    let used = config.mcp_servers.iter().filter(|(name, server)| server.enabled && is_wanted(name, server));
+    let connecting = used.map(|(name, server)| {
+        let prepared = server.server(name, root, helper.clone(), proxies(surroundings), surroundings);
+        async move {
+            let connected = match prepared {
+                Ok((server, key)) => shared(server, key).await,
+                Err(reason) => Err(reason),
+            };
+            (name.as_str(), connected)
+        }
+    });
+    futures_util::future::join_all(connecting).await
+}
+
+/// Returns the connection to a server that another agent uses, or a new one.
+async fn shared(server: Server, key: String) -> Result<Connection, String> {
+    let known = SHARED.lock().iter().find(|(known, _)| *known == key).and_then(|(_, known)| known.upgrade());
+    if let Some(known) = known {
+        return Ok(known);
+    }
+    let connection = server.connect().await.map_err(|error| error.to_string())?;
+    let mut shared = SHARED.lock();
+    shared.retain(|(_, known)| known.upgrade().is_some());
+    shared.push((key, connection.downgrade()));
+    Ok(connection)
+}
+
+impl Connected {
+    /// Returns the tools that an agent with these permissions is offered. Where nobody can be asked, those are the ones of
+    /// which some call may run.
+    pub(crate) fn tools(&self, answers: Answers, granted: &Granted) -> Registry {
+        let policy = granted.permissions.policy();
+        let mut offered = Registry::new();
+        for tools in self.connections.iter().map(Connection::tools) {
+            for spec in tools.specs().iter() {
+                let Some(tool) = tools.get(&spec.name) else { continue };
+                let might_run =
+                    || policy.might_allow(&Subject::Tool(spec.name.clone())) || tool.is_read_only();
+                let is_offered = match answers {
+                    Answers::Terminal => true,
+                    Answers::Client => policy.mode() > Mode::ReadOnly || tool.is_read_only(),
+                    Answers::Nobody => might_run(),
+                };
+                if is_offered {
+                    offered.insert_shared(tool.clone()).expect("it was checked when it was inserted");
+                }
+            }
+        }
+        offered
+    }
+}

@@ -1,0 +1,302 @@
+//! Servers of all kinds, over standard streams and HTTP. The server, `server.py`, is written without a library for the
+//! protocol, and checks each message. Without Python these tests are skipped, and say so.
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use greenroom_kernel::{Block, ToolCall, ToolResult, ToolStatus};
+use greenroom_mcp::{Connection, Server};
+use greenroom_tools::ToolContext;
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+
+/// How long a test waits for what must happen.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+fn script() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/server.py")
+}
+
+fn python() -> Option<&'static str> {
+    let found = Command::new("python3").arg("--version").stdout(Stdio::null()).status();
+    if found.is_ok_and(|status| status.success()) {
+        return Some("python3");
+    }
+    let _ = writeln!(std::io::stderr(), "skipped: there is no python3");
+    None
+}
+
+fn program(options: &[&str]) -> Option<Server> {
+    let python = python()?;
+    let arguments =
+        [script().display().to_string()].into_iter().chain(options.iter().map(|o| (*o).to_owned()));
+    Some(Server::program("test", python).arguments(arguments).start_max(PATIENCE))
+}
+
+/// A server that is reached over HTTP. It ends with this value.
+struct Service {
+    child: Child,
+    url: String,
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+async fn until<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(found) = found() {
+            return found;
+        }
+        assert!(start.elapsed() < PATIENCE, "{what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+async fn service(folder: &Path, options: &[&str]) -> Option<Service> {
+    let port_file = folder.join("port");
+    let child = Command::new(python()?).arg(script()).arg("--http").arg(&port_file).args(options).spawn();
+    let child = child.expect("it starts");
+    let port = until("the server listens", || std::fs::read_to_string(&port_file).ok()).await;
+    Some(Service { child, url: format!("http://127.0.0.1:{port}/mcp") })
+}
+
+async fn call(connection: &Connection, name: &str, arguments: Value) -> ToolResult {
+    call_in(connection, name, arguments, ToolContext::new("s", "c")).await
+}
+
+async fn call_in(connection: &Connection, name: &str, arguments: Value, context: ToolContext) -> ToolResult {
+    let call =
+        ToolCall { id: "c".into(), name: format!("mcp__test__{name}"), arguments: arguments.to_string() };
+    connection.tools().run(&call, context, Some(PATIENCE)).await
+}
+
+fn text(result: &ToolResult) -> String {
+    let blocks = result.content.iter().map(|block| match block {
+        Block::Text(text) => text.clone(),
+        Block::Image(image) => format!("<{}>", image.media_type),
+        _ => "?".to_owned(),
+    });
+    blocks.collect::<Vec<_>>().join(" | ")
+}
+
+/// Checks the results of calls, for a server over streams and over HTTP alike.
+async fn check_calls(connection: &Connection) {
+    for (name, arguments, status, expected) in [
+        ("echo", json!({ "text": "hi" }), ToolStatus::Ok, "you said: hi"),
+        ("read_it", json!({}), ToolStatus::Ok, "read_it"),
+        ("write_it", json!({}), ToolStatus::Ok, "write.it"),
+        ("picture", json!({}), ToolStatus::Ok, "<image/png>"),
+        ("structured", json!({}), ToolStatus::Ok, "{\"degrees\":21.5}"),
+        ("nothing", json!({}), ToolStatus::Ok, "(no output)"),
+        ("fails", json!({}), ToolStatus::Error, "the disk is full"),
+        ("refuses", json!({}), ToolStatus::Error, "no such city"),
+        ("slow", json!({ "ends": true }), ToolStatus::Ok, "done"),
+        ("echo", json!(["hi"]), ToolStatus::Error, "the arguments must be an object"),
+        (
+            "mixed",
+            json!({}),
+            ToolStatus::Ok,
+            "first | [a sound, audio/wav, about 3 bytes, is not shown] | [an image of type \"image/png\" that cannot be \
+             shown: the image is not valid base64: Invalid symbol 33, offset 0.] | file:///a.txt:\nthe text | [the content of \
+             file:///a.bin, , about 3 bytes, is not shown] | [resource b (file:///b) another]",
+        ),
+    ] {
+        let result = call(connection, name, arguments).await;
+        assert_eq!((result.status, &*text(&result)), (status, expected), "{name}");
+    }
+    let result = call(connection, "unknown_kind", json!({})).await;
+    assert!(text(&result).contains("hologram"), "{}", text(&result));
+}
+
+#[tokio::test]
+async fn the_tools_of_a_program_are_called() {
+    let Some(server) = program(&[]) else { return };
+    let connection = server.connect().await.expect("it connects");
+    assert_eq!(connection.title().await.as_deref(), Some("test server 1.2"));
+    let tools = connection.tools();
+    let specs = tools.specs();
+    // Two pages; the tool without named arguments is left out.
+    assert_eq!(specs.len(), 15);
+    assert_eq!(
+        connection.left_out(),
+        ["its tool `list` is not offered: its arguments are a list, and have no names"]
+    );
+    assert_eq!(specs[0].name, "mcp__test__echo");
+    assert_eq!(specs[0].description, "The tool echo.");
+    assert_eq!(
+        specs[0].parameters,
+        json!({ "type": "object", "properties": { "text": { "type": "string" } }, "required": ["text"] })
+    );
+    check_calls(&connection).await;
+}
+
+#[tokio::test]
+async fn the_tools_of_a_service_are_called() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let Some(service) = service(folder.path(), &["--token", "t0k"]).await else { return };
+    let server = || Server::http("test", &service.url).expect("a URL");
+    let error = server().connect().await.map(drop).expect_err("no token");
+    assert_eq!(error.to_string(), "the MCP server `test` refuses access: it needs a token, or another one");
+    let connection = server().bearer_token("t0k").expect("a token").connect().await.expect("it connects");
+    check_calls(&connection).await;
+}
+
+#[tokio::test]
+async fn a_server_that_knows_only_the_newest_protocol_is_asked_without_a_handshake() {
+    let Some(server) = program(&["--newest"]) else { return };
+    let connection = server.connect().await.expect("it connects");
+    let result = call(&connection, "echo", json!({ "text": "hi" })).await;
+    assert_eq!(text(&result), "you said: hi");
+}
+
+#[tokio::test]
+async fn a_server_without_tools_offers_none() {
+    let Some(server) = program(&["--no-tools"]) else { return };
+    assert!(server.connect().await.expect("it connects").tools().is_empty());
+}
+
+#[tokio::test]
+async fn a_server_that_does_not_come_up_says_why() {
+    let Some(silent) = program(&["--silent"]) else { return };
+    let exits = program(&["--exit"]).expect("python");
+    let unreachable = Server::http("test", "http://127.0.0.1:1/mcp").expect("a URL");
+    let nothing = Server::program("test", "sh").arguments(["-c", "echo hello; cat >/dev/null"]);
+    for (server, reason) in [
+        (silent.start_max(Duration::from_millis(300)), "did not answer within 0.3 s"),
+        (exits, "ended before it answered (no database / at line 7)"),
+        (
+            Server::program("test", "no-such-program"),
+            "cannot be started: there is no program no-such-program in PATH",
+        ),
+        (unreachable, "cannot be reached: connection refused"),
+        (nothing.start_max(Duration::from_millis(300)), "did not answer within 0.3 s"),
+    ] {
+        let error = server.connect().await.map(drop).expect_err(reason);
+        assert_eq!(error.to_string(), format!("the MCP server `test` {reason}"));
+    }
+    let error = Server::program("a__b", "sh").connect().await.map(drop).expect_err("a bad name");
+    assert!(error.to_string().contains("needs another name"), "{error}");
+}
+
+#[tokio::test]
+async fn a_server_that_ends_is_started_again_and_no_call_is_repeated() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let log = folder.path().join("log");
+    let Some(server) = program(&["--log", &log.display().to_string()]) else { return };
+    let connection = server.connect().await.expect("it connects");
+    let first = text(&call(&connection, "pid", json!({})).await);
+    let result = call(&connection, "crash", json!({})).await;
+    assert_eq!(result.status, ToolStatus::Error);
+    assert_eq!(
+        text(&result),
+        "the MCP server `test` ended during the call (out of cheese); whether the call took effect is not known. The \
+         next call starts it again"
+    );
+    let second = text(&call(&connection, "pid", json!({})).await);
+    assert!(second.parse::<u32>().is_ok() && second != first, "{first} {second}");
+    let log = std::fs::read_to_string(log).expect("a log");
+    assert_eq!(log.lines().collect::<Vec<_>>(), ["call pid", "call crash", "call pid"]);
+}
+
+#[tokio::test]
+async fn a_cancelled_call_is_cancelled_at_the_server_and_progress_is_reported() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let log = folder.path().join("log");
+    let Some(server) = program(&["--log", &log.display().to_string()]) else { return };
+    let connection = server.connect().await.expect("it connects");
+    let lines = Arc::new(Mutex::new(Vec::new()));
+    let mut context = ToolContext::new("s", "c");
+    let kept = Arc::clone(&lines);
+    context.progress = greenroom_tools::Progress::new(move |line| kept.lock().push(line));
+    let cancel = context.cancel.clone();
+    let calling = connection.clone();
+    let running = tokio::spawn(async move { call_in(&calling, "slow", json!({}), context).await });
+    until("there is progress", || (lines.lock().len() >= 2).then_some(())).await;
+    assert_eq!(*lines.lock(), ["working (1 of 2)", "working (2 of 2)"]);
+    cancel.cancel();
+    let result = running.await.expect("it ends");
+    assert_eq!(result.status, ToolStatus::Interrupted);
+    assert_eq!(text(&result), "cancelled; whether the call took effect is not known");
+    let is_told =
+        || std::fs::read_to_string(&log).is_ok_and(|log| log.contains("cancelled slow")).then_some(());
+    until("the server is told", is_told).await;
+}
+
+#[tokio::test]
+async fn a_call_that_takes_too_long_is_stopped() {
+    let Some(server) = program(&[]) else { return };
+    let connection = server.call_max(Duration::from_millis(200)).connect().await.expect("it connects");
+    let result = call(&connection, "slow", json!({})).await;
+    assert_eq!(result.status, ToolStatus::Error);
+    assert!(text(&result).starts_with("stopped after 200ms, the limit for a call"), "{}", text(&result));
+    assert_eq!(text(&call(&connection, "read_it", json!({})).await), "read_it");
+}
+
+#[tokio::test]
+async fn a_server_ends_with_the_last_of_its_tools() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let log = folder.path().join("log");
+    let Some(server) = program(&["--log", &log.display().to_string()]) else { return };
+    let connection = server.connect().await.expect("it connects");
+    let tools = connection.tools();
+    drop(connection);
+    let call = ToolCall { id: "c".into(), name: "mcp__test__read_it".into(), arguments: "{}".into() };
+    let result = tools.run(&call, ToolContext::new("s", "c"), Some(PATIENCE)).await;
+    assert_eq!(text(&result), "read_it");
+    drop(tools);
+    // Its input is closed, and it has time to end by itself.
+    until("it ends", || std::fs::read_to_string(&log).is_ok_and(|log| log.contains("end")).then_some(()))
+        .await;
+}
+
+#[tokio::test]
+async fn a_server_gets_its_environment_its_folder_and_its_root() {
+    let Some(server) = program(&[]) else { return };
+    let path = std::env::var("PATH").expect("a path");
+    let server = server.environment([("PATH", &*path), ("A", "b")]).folder("/").root("/home/me/a b");
+    let connection = server.connect().await.expect("it connects");
+    let found = text(&call(&connection, "environment", json!({})).await);
+    // Python may add variables of its own.
+    let found: Vec<&str> = found.split(' ').collect();
+    for (name, expected) in [("A", true), ("PATH", true), ("HOME", false), ("CARGO_MANIFEST_DIR", false)] {
+        assert_eq!(found.contains(&name), expected, "{name} in {found:?}");
+    }
+    assert_eq!(found.last(), Some(&"/"));
+    let roots = text(&call(&connection, "roots", json!({})).await);
+    assert_eq!(roots, r#"{"roots": [{"uri": "file:///home/me/a%20b"}]}"#);
+}
+
+#[tokio::test]
+async fn only_the_wanted_tools_are_offered_and_annotations_count_where_they_are_trusted() {
+    for is_trusted in [false, true] {
+        let Some(server) = program(&[]) else { return };
+        let server = server.only(["read_*", "echo"]).trust_annotations(is_trusted);
+        let tools = server.connect().await.expect("it connects").tools();
+        let names: Vec<String> = tools.specs().iter().map(|spec| spec.name.clone()).collect();
+        assert_eq!(names, ["mcp__test__echo", "mcp__test__read_it"]);
+        let reading = tools.get("mcp__test__read_it").expect("it is there");
+        assert_eq!((reading.is_read_only(), reading.needs_exact_arguments()), (is_trusted, !is_trusted));
+        assert_eq!(reading.parallel_max(), Some(usize::MAX));
+        let echo = tools.get("mcp__test__echo").expect("it is there");
+        assert_eq!((echo.is_read_only(), echo.parallel_max()), (false, None));
+    }
+}
+
+#[test]
+fn nothing_shows_a_token() {
+    let server = Server::http("test", "https://h.example/mcp?key=s3cret").expect("a URL");
+    let server = server.bearer_token("t0ken").expect("a token");
+    assert_eq!(format!("{server:?}"), "Server { name: \"test\", .. }");
+    let error = Server::http("test", "ftp://h.example/?key=s3cret").map(drop).expect_err("no URL");
+    assert!(!error.to_string().contains("s3cret"), "{error}");
+    let error = server.header("x-a", "a\nb").map(drop).expect_err("no header");
+    assert!(!error.to_string().contains("a\nb"), "{error}");
+}
