@@ -19,6 +19,7 @@
 //! - `canaries`: secrets in many places, and every sink without them
 //! - `live`: settings are edited while a command runs
 //! - `log`: what `-v` and `-vv` tell
+//! - `mcp`: the tools of MCP servers
 //! - `models`: limits, prices and where they come from
 //! - `permissions`: by flags, by files and by answers in the chat
 //! - `process`: asked to end; no file descriptors left
@@ -63,6 +64,7 @@ mod cli {
     pub(crate) mod layers;
     pub(crate) mod live;
     pub(crate) mod log;
+    pub(crate) mod mcp;
     pub(crate) mod models;
     pub(crate) mod permissions;
     pub(crate) mod process;

@@ -76,10 +76,15 @@ impl Place {
 
     /// Writes the user's own `greenroom.yaml`, and gives its path.
     pub(crate) fn own_file(&self, text: &str) -> PathBuf {
-        let path = self.dir.path().join(".config/greenroom/greenroom.yaml");
+        let path = self.own_file_path();
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         write_own(&path, text);
         path
+    }
+
+    /// The path of the user's own `greenroom.yaml`.
+    pub(crate) fn own_file_path(&self) -> PathBuf {
+        self.dir.path().join(".config/greenroom/greenroom.yaml")
     }
 
     /// The binary with these arguments, in the workspace, with nothing from the outer environment.
