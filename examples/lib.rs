@@ -33,6 +33,8 @@ pub mod guide {
     pub mod events {}
     #[doc = include_str!("../docs/guide/first-agent.md")]
     pub mod first_agent {}
+    #[doc = include_str!("../docs/guide/mcp.md")]
+    pub mod mcp {}
     #[doc = include_str!("../docs/guide/models.md")]
     pub mod models {}
     #[doc = include_str!("../docs/guide/observability.md")]

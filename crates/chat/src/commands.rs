@@ -437,7 +437,10 @@ fn unknown(name: &str, custom: &[Custom]) -> String {
             return "run `greenroom config edit` in another terminal; most changes apply to the next prompt"
                 .to_owned();
         }
-        "mcp" => return "MCP servers are not supported; /tools lists the tools".to_owned(),
+        "mcp" => {
+            return "run `greenroom mcp` in another terminal; it lists, adds and removes MCP servers; /tools lists the tools"
+                .to_owned();
+        }
         _ => {}
     }
     let names = COMMANDS.iter().map(|spec| spec.name).chain(custom.iter().map(|own| own.name.as_str()));

@@ -51,7 +51,15 @@ use self::tool::McpTool;
 pub struct Connection {
     link: Arc<Link>,
     tools: Registry,
-    left_out: Vec<String>,
+    left_out: Arc<[String]>,
+    about: Arc<About>,
+}
+
+/// What a server says about itself.
+#[derive(Debug, Default)]
+pub(crate) struct About {
+    title: Option<String>,
+    instructions: Option<String>,
 }
 
 impl Server {
@@ -61,8 +69,8 @@ impl Server {
     /// # Errors
     /// The server could not be started or reached, or did not answer in time.
     pub async fn connect(self) -> Result<Connection, McpError> {
-        let (link, found) = Link::connect(self).await?;
-        let link = Arc::new(link);
+        let (link, found, about) = Link::connect(self).await?;
+        let (link, about) = (Arc::new(link), Arc::new(about));
         let (mut tools, mut left_out) = (Registry::new(), Vec::new());
         for found in found {
             if !link.server().offers(&found.name) {
@@ -71,16 +79,15 @@ impl Server {
             let own_name = found.name.to_string();
             let name = name::tool_name(link.server().name(), &own_name, |name| tools.get(name).is_some());
             if let Err(error) = tools.insert(McpTool::new(Arc::clone(&link), name, found)) {
-                let why = match error {
-                    ToolsError::NotAnObject { found, .. } => {
-                        format!("its arguments are {found}, and have no names")
-                    }
-                    other => other.to_string(),
+                let why = if let ToolsError::NotAnObject { found, .. } = error {
+                    format!("its arguments are {found}, and have no names")
+                } else {
+                    error.to_string()
                 };
                 left_out.push(format!("its tool `{own_name}` is not offered: {why}"));
             }
         }
-        Ok(Connection { link, tools, left_out })
+        Ok(Connection { link, tools, left_out: left_out.into(), about })
     }
 }
 
@@ -102,13 +109,18 @@ impl Connection {
 
     /// Returns a reference that does not keep the server connected.
     pub fn downgrade(&self) -> WeakConnection {
-        let (link, tools) = (Arc::downgrade(&self.link), self.tools.downgrade());
-        WeakConnection { link, tools, left_out: self.left_out.clone() }
+        let Self { link, tools, left_out, about } = self.clone();
+        WeakConnection { link: Arc::downgrade(&link), tools: tools.downgrade(), left_out, about }
     }
 
     /// Returns what the server calls itself, with its version.
-    pub async fn title(&self) -> Option<String> {
-        self.link.title().await
+    pub fn title(&self) -> Option<&str> {
+        self.about.title.as_deref()
+    }
+
+    /// Returns what the server says about the use of its tools, for a model. It is the server's text, of any length.
+    pub fn instructions(&self) -> Option<&str> {
+        self.about.instructions.as_deref()
     }
 }
 
@@ -117,14 +129,15 @@ impl Connection {
 pub struct WeakConnection {
     link: Weak<Link>,
     tools: WeakRegistry,
-    left_out: Vec<String>,
+    left_out: Arc<[String]>,
+    about: Arc<About>,
 }
 
 impl WeakConnection {
     /// Returns the connection, if it is still in use.
     pub fn upgrade(&self) -> Option<Connection> {
         let (link, tools) = (self.link.upgrade()?, self.tools.upgrade()?);
-        Some(Connection { link, tools, left_out: self.left_out.clone() })
+        Some(Connection { link, tools, left_out: self.left_out.clone(), about: self.about.clone() })
     }
 }
 

@@ -29,6 +29,7 @@ use tokio::io::AsyncBufReadExt as _;
 use tokio::process::ChildStderr;
 use tokio::task::JoinHandle;
 
+use crate::About;
 use crate::content;
 use crate::error::{McpError, root_cause};
 use crate::handler::{Handler, progress_line};
@@ -74,22 +75,21 @@ struct Open {
 }
 
 impl Link {
-    /// Connects to a server, and reads its tools.
-    pub(crate) async fn connect(server: Server) -> Result<(Self, Vec<Tool>), McpError> {
+    /// Connects to a server, and reads its tools and what it says about itself.
+    pub(crate) async fn connect(server: Server) -> Result<(Self, Vec<Tool>, About), McpError> {
         server.check()?;
         let (connected, tools) = Connected::open(server.clone()).await?;
-        Ok((Self { server, connected: tokio::sync::Mutex::new(Some(connected)) }, tools))
+        let said = connected.line.peer.peer_info();
+        let title = said.as_ref().and_then(|said| said.server_info.as_ref()).map(|named| {
+            let title = named.title.as_ref().unwrap_or(&named.name);
+            format!("{title} {}", named.version)
+        });
+        let about = About { title, instructions: said.and_then(|said| said.instructions.clone()) };
+        Ok((Self { server, connected: tokio::sync::Mutex::new(Some(connected)) }, tools, about))
     }
 
     pub(crate) fn server(&self) -> &Server {
         &self.server
-    }
-
-    /// Returns what the server calls itself.
-    pub(crate) async fn title(&self) -> Option<String> {
-        let connected = self.connected.lock().await;
-        let about = connected.as_ref()?.line.peer.peer_info()?.server_info.clone()?;
-        Some(format!("{} {}", about.title.unwrap_or(about.name), about.version))
     }
 
     /// Calls a tool of the server.
@@ -146,23 +146,18 @@ impl Link {
     async fn failed(&self, error: ServiceError, line: &Line) -> ToolOutput {
         let name = self.server.name();
         let unknown = "whether the call took effect is not known";
-        ToolOutput::error(match error {
-            ServiceError::McpError(error) => error.message.into_owned(),
-            ServiceError::TransportClosed => {
-                line.ended.store(true, Ordering::Relaxed);
-                let words = line.last_lines.read().await;
-                format!(
-                    "the MCP server `{name}` ended during the call{words}; {unknown}. The next call starts it again"
-                )
-            }
-            ServiceError::TransportSend(error) => {
-                format!(
-                    "the MCP server `{name}` did not take the call: {}; {unknown}",
-                    root_cause(&*error.error)
-                )
-            }
-            other => format!("the call failed: {other}; {unknown}"),
-        })
+        let text = if let ServiceError::McpError(error) = error {
+            error.message.into_owned()
+        } else if let ServiceError::TransportClosed = error {
+            line.ended.store(true, Ordering::Relaxed);
+            let words = line.last_lines.read().await;
+            format!(
+                "the MCP server `{name}` ended during the call{words}; {unknown}. The next call starts it again"
+            )
+        } else {
+            format!("the MCP server `{name}` did not complete the call: {}; {unknown}", shown(&error))
+        };
+        ToolOutput::error(text)
     }
 
     /// Returns the connection, made anew if the server has ended.
@@ -325,21 +320,24 @@ fn why(error: &ClientInitializeError) -> String {
     if error.is_authorization_required() {
         return "refuses access: it needs a token, or another one".to_owned();
     }
-    match error {
-        ClientInitializeError::ConnectionClosed(_) => "ended before it answered".to_owned(),
-        ClientInitializeError::JsonRpcError(error) => format!("refused the connection: {}", error.message),
-        ClientInitializeError::TransportError { error, .. } => {
-            format!("cannot be reached: {}", root_cause(&*error.error))
-        }
-        other => format!("did not answer as an MCP server does: {other}"),
+    if let ClientInitializeError::ConnectionClosed(_) = error {
+        "ended before it answered".to_owned()
+    } else if let ClientInitializeError::JsonRpcError(error) = error {
+        format!("refused the connection: {}", error.message)
+    } else if let ClientInitializeError::TransportError { error, .. } = error {
+        format!("cannot be reached: {}", root_cause(&*error.error))
+    } else {
+        format!("did not answer as an MCP server does: {error}")
     }
 }
 
 fn shown(error: &ServiceError) -> String {
-    match error {
-        ServiceError::McpError(error) => error.message.to_string(),
-        ServiceError::TransportSend(error) => root_cause(&*error.error),
-        other => other.to_string(),
+    if let ServiceError::McpError(error) = error {
+        error.message.to_string()
+    } else if let ServiceError::TransportSend(error) = error {
+        root_cause(&*error.error)
+    } else {
+        error.to_string()
     }
 }
 

@@ -42,10 +42,10 @@ impl Tool for McpTool {
     fn call(&self, arguments: Value, context: ToolContext) -> BoxFuture<'static, ToolOutput> {
         let (link, name) = (Arc::clone(&self.link), self.own_name.clone());
         Box::pin(async move {
-            match arguments {
-                Value::Object(arguments) => link.call(&name, arguments, &context).await,
-                _ => ToolOutput::error("the arguments must be an object"),
-            }
+            let Value::Object(arguments) = arguments else {
+                return ToolOutput::error("the arguments must be an object");
+            };
+            link.call(&name, arguments, &context).await
         })
     }
 

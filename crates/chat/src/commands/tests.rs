@@ -138,7 +138,7 @@ fn arguments_are_read_or_refused_with_what_is_wanted() {
         ("/sessions", Ok(Command::Resume(None))),
         ("/rewind", parse("/branch", &[])),
         ("/mode read_only", Ok(Command::Permissions(Permitting::Mode(Mode::ReadOnly)))),
-        ("/mcp", Err("MCP servers are not supported; /tools lists the tools".to_owned())),
+        ("/mcp", Err("run `greenroom mcp` in another terminal; it lists, adds and removes MCP servers; /tools lists the tools".to_owned())),
         ("/exprt", Err("Unknown command /exprt; did you mean /export?".to_owned())),
     ] {
         assert_eq!(parse(line, &[]), wanted, "{line}");

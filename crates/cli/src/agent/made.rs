@@ -127,7 +127,17 @@ impl Made {
             .map(|root| granted(args, &loaded, root, own_folder.as_deref(), surroundings))
             .transpose()?;
         let offered = granted.as_ref().map_or(Offered::Reading, |granted| granted.offered);
-        let prompt = SystemPrompt::new(trust, args, skills.clone(), offered, surroundings)?;
+        let servers = match root.as_deref().zip(granted.as_ref()) {
+            Some((root, granted)) => {
+                let servers = mcp::connect(config, root, args.answers, granted, surroundings).await;
+                let tools = servers.tools(args.answers, granted);
+                Some((servers, tools))
+            }
+            None => None,
+        };
+        let said = servers.as_ref().map(|(servers, tools)| servers.instructions(tools)).unwrap_or_default();
+        let prompt =
+            SystemPrompt::new(trust, args, skills.clone(), offered, surroundings)?.with_servers(said);
         let prompt = Arc::new(prompt);
         let file_warnings = [loaded.warnings.clone(), of_skills, prompt.warnings(config)].concat();
         let (mut agent, mut is_complete) = (Agent::new(model), true);
@@ -136,13 +146,13 @@ impl Made {
             let workspace = workspace.passing_over(move |path| rules.hides(path));
             let tools =
                 registry(workspace, offered, global, args, config, surroundings, &mut warnings).await?;
-            let root = root.as_deref().unwrap_or_else(|| Path::new("/"));
-            let servers = mcp::connect(config, root, args.answers, &granted, surroundings).await;
-            agent = agent.tools(&tools).tools(&servers.tools(args.answers, &granted));
-            agent = agent.permissions(granted.permissions);
-            warnings.extend(granted.warning.into_iter().chain(servers.warnings.iter().cloned()));
+            agent = agent.tools(&tools).permissions(granted.permissions);
+            warnings.extend(granted.warning);
+        }
+        if let Some((servers, tools)) = servers {
+            warnings.extend(servers.warnings.iter().cloned());
             is_complete = servers.is_complete;
-            agent = agent.state(servers);
+            agent = agent.tools(&tools).state(servers);
         }
         if let Some(skills) = skills {
             agent = agent.add_tool(skills.tool());

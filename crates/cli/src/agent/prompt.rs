@@ -1,5 +1,5 @@
-//! The text for the model besides the conversation: the system prompt, the project's instructions and the
-//! list of skills.
+//! The text for the model besides the conversation: the system prompt, the project's instructions, the list of skills, and
+//! what MCP servers say.
 //!
 //! Invariants: the text from files is bounded, and identical until a file changes; a file that others could
 //! have written is not read; the project's text is under a heading that names its source, and grants no
@@ -30,6 +30,8 @@ pub(crate) struct SystemPrompt {
     project: Option<ProjectFiles>,
     trust: Option<FolderTrust>,
     skills: Option<Skills>,
+    /// What MCP servers say about their tools.
+    servers: String,
 }
 
 impl SystemPrompt {
@@ -56,7 +58,13 @@ impl SystemPrompt {
             trust: root.as_ref().map(|(_, trust)| trust.clone()),
             project: root.map(|(root, trust)| ProjectFiles::around(root, trust)),
             skills,
+            servers: String::new(),
         })
+    }
+
+    /// Adds what MCP servers say about their tools.
+    pub(crate) fn with_servers(self, servers: String) -> Self {
+        Self { servers, ..self }
     }
 
     /// Whether these flags give the same text now: files that they name may have changed.
@@ -92,6 +100,7 @@ impl SystemPrompt {
         if let Some(skills) = self.skills.as_ref().filter(|_| config.skills) {
             add(&skills.offer());
         }
+        add(&self.servers);
         text
     }
 }

@@ -67,17 +67,14 @@ async fn list(global: &Global, args: &McpArgs) -> Result<u8> {
     let mut screen = Screen::stdout(global.color);
     let has_all = found.iter().all(|(_, connected)| connected.is_ok());
     if args.json {
-        let mut listed = Vec::new();
-        for (name, connected) in &found {
-            listed.push(as_json(name, connected).await);
-        }
+        let mut listed: Vec<Value> = found.iter().map(|(name, connected)| as_json(name, connected)).collect();
         listed.extend(disabled.map(|(name, _)| json!({ "name": name, "enabled": false })));
         screen.pretty_json(&listed)?;
     } else if config.mcp_servers.is_empty() {
         screen.line("No MCP servers are configured. `greenroom mcp add --help` shows how to add one.")?;
     } else {
         for (name, connected) in &found {
-            show(&mut screen, config, name, connected).await?;
+            show(&mut screen, config, name, connected)?;
         }
         for (name, _) in disabled {
             screen.line(Row::styled(Look::DIM, format!("- {name}: disabled")))?;
@@ -100,7 +97,7 @@ async fn add(global: &Global, name: &str, settings: &Value) -> Result<u8> {
     let found = connect_those(&loaded.config, |known, _| known == name, &here.folder(), &here).await;
     let has_all = found.iter().all(|(_, connected)| connected.is_ok());
     for (name, connected) in &found {
-        show(&mut screen, &loaded.config, name, connected).await?;
+        show(&mut screen, &loaded.config, name, connected)?;
     }
     if !has_all {
         screen.line(format!("It was added nevertheless; `greenroom mcp remove {name}` removes it."))?;
@@ -108,7 +105,7 @@ async fn add(global: &Global, name: &str, settings: &Value) -> Result<u8> {
     Ok(if has_all { 0 } else { USAGE })
 }
 
-async fn show(
+fn show(
     screen: &mut Screen,
     config: &Config,
     name: &str,
@@ -121,7 +118,7 @@ async fn show(
                 .line(Row::new("✗", Look::BAD).and(&format!(" {}", one_line(reason, 400)), Look::PLAIN))?);
         }
     };
-    let (place, title) = (config.mcp_servers.get(name).map(place), connection.title().await);
+    let (place, title) = (config.mcp_servers.get(name).map(place), connection.title().map(str::to_owned));
     let about = [title, place].into_iter().flatten().collect::<Vec<_>>().join(", ");
     let tools = connection.tools();
     let count = format::count(tools.len() as u64, "tool");
@@ -139,7 +136,7 @@ async fn show(
     Ok(())
 }
 
-async fn as_json(name: &str, connected: &Result<Connection, String>) -> Value {
+fn as_json(name: &str, connected: &Result<Connection, String>) -> Value {
     match connected {
         Ok(connection) => {
             let tools = connection.tools();
@@ -151,7 +148,7 @@ async fn as_json(name: &str, connected: &Result<Connection, String>) -> Value {
                     json!({ "name": spec.name, "description": spec.description, "read_only": is_read_only })
                 })
                 .collect();
-            json!({ "name": name, "server": connection.title().await, "tools": tools, "left_out": connection.left_out() })
+            json!({ "name": name, "server": connection.title(), "tools": tools, "left_out": connection.left_out() })
         }
         Err(reason) => json!({ "name": name, "error": reason }),
     }

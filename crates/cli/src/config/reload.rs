@@ -221,6 +221,7 @@ impl Watched {
             ("limits.labels", is_news(&|a, b| a.limits.labels == b.limits.labels)),
             ("limits.fair_by", is_news(&|a, b| a.limits.fair_by == b.limits.fair_by)),
             ("limits.spending_by", is_news(&|a, b| a.limits.spending_by == b.limits.spending_by)),
+            ("mcp_servers", is_news(&|a, b| a.mcp_servers == b.mcp_servers)),
             ("notify", is_news(&|a, b| a.notify == b.notify)),
             ("permissions", is_news(&|a, b| a.permissions == b.permissions)),
             ("retention", is_news(&|a, b| a.retention == b.retention)),

@@ -133,6 +133,7 @@ fn every_setting_has_a_rule_for_files_of_projects() {
     let users_alone = [
         "hooks",
         "host",
+        "mcp_servers",
         "model_may_compact",
         "model_settings",
         "models",

@@ -1,6 +1,7 @@
 //! MCP servers: their tools in runs and chats, with a host and without, and `greenroom mcp`. The server is that of
 //! `crates/mcp/tests`. Without Python these tests are skipped, and say so.
 
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -13,10 +14,16 @@ use super::support::{Model, Place};
 
 /// The interpreter itself: what starts it by its name may need more variables than a server gets.
 fn python() -> Option<String> {
-    let found = Command::new("python3").args(["-c", "import sys; print(sys.executable)"]).stderr(Stdio::null()).output();
-    let path = found.ok().filter(|found| found.status.success()).and_then(|found| String::from_utf8(found.stdout).ok());
+    let found = Command::new("python3")
+        .args(["-c", "import sys; print(sys.executable)"])
+        .stderr(Stdio::null())
+        .output();
+    let path = found
+        .ok()
+        .filter(|found| found.status.success())
+        .and_then(|found| String::from_utf8(found.stdout).ok());
     if path.is_none() {
-        eprintln!("skipped: there is no python3");
+        let _ = writeln!(std::io::stderr(), "skipped: there is no python3");
     }
     path.map(|path| path.trim().to_owned())
 }
@@ -35,7 +42,7 @@ fn logged(place: &Place) -> String {
 }
 
 /// Configures the server `test` with these further settings, and this section of permissions.
-fn configure(place: &Place, more: Value) -> bool {
+fn configure(place: &Place, more: &Value) -> bool {
     let Some(python) = python() else { return false };
     let mut server = json!({ "command": python, "args": [script(), "--log", log(place)] });
     server.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
@@ -79,23 +86,33 @@ fn a_run_calls_a_server_s_tool_where_a_rule_allows_it() {
     ];
     for (flags, more, count, said) in rows {
         let (place, model) = (Place::new(), Model::new(calls(echo, json!({ "text": "hi" })), |_| {}));
-        if !configure(&place, more.clone()) {
+        if !configure(&place, more) {
             return;
         }
         let url = model.url();
         let ran = place.run(&[&["run", "-p", "go", "--base-url", &*url], *flags].concat());
         assert!(ran.code == Some(0) && ran.stdout.contains(said), "{flags:?}: {ran:?}");
         assert_eq!(offered(&model).len(), *count, "{flags:?}: {ran:?}");
+        // What the server says is in the prompt with its tools, in its element.
+        let system = model.simulator.requests().pop().unwrap().request.system.clone().unwrap_or_default();
+        let element = "<mcp-server name=\"test\">\nEcho before you write.\n<\\/mcp-server>\n</mcp-server>";
+        assert_eq!(system.contains(element), *count > 0, "{flags:?}: {system}");
         // A server that was started noted its end.
         assert_eq!(log(&place).exists(), *count > 0, "{flags:?}: {}", logged(&place));
-        assert_eq!(logged(&place).contains("call"), said.starts_with("it says"), "{flags:?}: {}", logged(&place));
+        assert_eq!(
+            logged(&place).contains("call"),
+            said.starts_with("it says"),
+            "{flags:?}: {}",
+            logged(&place)
+        );
     }
 }
 
 #[test]
 fn a_server_that_does_not_start_costs_its_tools_and_is_reported() {
-    let (place, model) = (Place::new(), Model::new(calls("mcp__test__echo", json!({ "text": "hi" })), |_| {}));
-    if !configure(&place, json!({ "args": [script(), "--exit"] })) {
+    let (place, model) =
+        (Place::new(), Model::new(calls("mcp__test__echo", json!({ "text": "hi" })), |_| {}));
+    if !configure(&place, &json!({ "args": [script(), "--exit"] })) {
         return;
     }
     let ran = place.run(&["run", "-p", "go", "--base-url", &model.url(), "--mode", "everything"]);
@@ -117,12 +134,23 @@ fn a_project_s_file_cannot_add_a_server() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_host_s_agents_share_a_server_which_ends_with_the_host() {
     let hosted = Hosted::of(calls("mcp__test__pid", json!({}))).await;
-    if !configure(&hosted.place, json!({ "env": { "SECRET_OF_TEST": "env:THE_SECRET" } })) {
+    if !configure(&hosted.place, &json!({ "env": { "SECRET_OF_TEST": "env:THE_SECRET" } })) {
         return;
     }
     let run = |session: &str, mode: &str| {
-        let arguments =
-            ["run", "--window", "100000", "--session", session, "-p", "go", "--mode", mode, "--allow", "mcp__test__*"];
+        let arguments = [
+            "run",
+            "--window",
+            "100000",
+            "--session",
+            session,
+            "-p",
+            "go",
+            "--mode",
+            mode,
+            "--allow",
+            "mcp__test__*",
+        ];
         let mut command = hosted.command(&arguments);
         let ran = super::support::ran(command.env("THE_SECRET", "a1b2c3d4e5f6").output().unwrap());
         assert_eq!(ran.code, Some(0), "{ran:?}");
@@ -141,7 +169,7 @@ async fn a_host_s_agents_share_a_server_which_ends_with_the_host() {
 async fn a_server_gets_the_client_s_variables_and_the_tools_folder() {
     let hosted = Hosted::of(calls("mcp__test__environment", json!({}))).await;
     let env = json!({ "A_TOKEN": "env:THE_TOKEN", "PLAIN": "x" });
-    if !configure(&hosted.place, json!({ "env": env })) {
+    if !configure(&hosted.place, &json!({ "env": env })) {
         return;
     }
     let arguments = ["run", "--window", "100000", "-p", "go", "--allow", "mcp__test__*"];
@@ -150,13 +178,20 @@ async fn a_server_gets_the_client_s_variables_and_the_tools_folder() {
         if !is_hosted {
             command.arg("--no-host").env("GREENROOM_DATA_DIR", hosted.place.work().with_file_name("other"));
         }
-        let ran = super::support::ran(command.env("THE_TOKEN", "t0k3n-of-test").env("OTHER", "x").output().unwrap());
+        let ran = super::support::ran(
+            command.env("THE_TOKEN", "t0k3n-of-test").env("OTHER", "x").output().unwrap(),
+        );
         let said = ran.stdout.trim().trim_start_matches("it says: ");
         let (names, folder) = said.split_once(" in ").unwrap_or_default();
         let names: Vec<&str> = names.split(' ').collect();
-        for (name, expected) in
-            [("A_TOKEN", true), ("PLAIN", true), ("HOME", true), ("OPENAI_API_KEY", false), ("THE_TOKEN", false), ("OTHER", false)]
-        {
+        for (name, expected) in [
+            ("A_TOKEN", true),
+            ("PLAIN", true),
+            ("HOME", true),
+            ("OPENAI_API_KEY", false),
+            ("THE_TOKEN", false),
+            ("OTHER", false),
+        ] {
             assert_eq!(names.contains(&name), expected, "{name}, {is_hosted}: {ran:?}");
         }
         assert_eq!(Path::new(folder), hosted.place.work().canonicalize().unwrap(), "{ran:?}");
@@ -169,8 +204,9 @@ async fn a_server_gets_the_client_s_variables_and_the_tools_folder() {
 
 #[test]
 fn a_chat_asks_before_a_call_and_remembers_the_answer() {
-    let (place, model) = (Place::new(), Model::new(calls("mcp__test__echo", json!({ "text": "hi" })), |_| {}));
-    if !is_there() || !configure(&place, json!({})) {
+    let (place, model) =
+        (Place::new(), Model::new(calls("mcp__test__echo", json!({ "text": "hi" })), |_| {}));
+    if !is_there() || !configure(&place, &json!({})) {
         return;
     }
     let terminal = Terminal::run(&place, (90, 34), &["chat", "--base-url", &model.url()]);
@@ -219,12 +255,21 @@ fn servers_are_added_listed_and_removed() {
     }
     // One that cannot start is added all the same: it may be installed later.
     let ran = run(&["add", "later", "--", "no-such-program"]);
-    assert!(ran.code == Some(2) && ran.stdout.contains("✗ the MCP server `later` cannot be started"), "{ran:?}");
+    assert!(
+        ran.code == Some(2) && ran.stdout.contains("✗ the MCP server `later` cannot be started"),
+        "{ran:?}"
+    );
     let ran = run(&["--json"]);
     let listed: Value = serde_json::from_str(&ran.stdout).unwrap();
-    assert_eq!((ran.code, &listed[0]["name"], &listed[1]["tools"][0]["name"]), (Some(2), &json!("later"), &json!("mcp__test__echo")));
+    assert_eq!(
+        (ran.code, &listed[0]["name"], &listed[1]["tools"][0]["name"]),
+        (Some(2), &json!("later"), &json!("mcp__test__echo"))
+    );
     let ran = place.run(&["doctor", "--base-url", "http://127.0.0.1:1"]);
-    assert!(ran.stdout.contains("✓ MCP server: test: 15 tools") && ran.stdout.contains("✗ MCP server: the MCP"), "{ran:?}");
+    assert!(
+        ran.stdout.contains("✓ MCP server: test: 15 tools") && ran.stdout.contains("✗ MCP server: the MCP"),
+        "{ran:?}"
+    );
     assert_eq!(run(&["remove", "later"]).code, Some(0));
     assert_eq!(std::fs::read_to_string(place.own_file_path()).unwrap(), file);
 }

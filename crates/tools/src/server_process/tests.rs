@@ -16,10 +16,10 @@ fn shell(script: &str) -> Program {
     }
 }
 
-/// Whether a process exists.
+/// Whether a process runs. One that has ended may not be reaped yet.
 fn exists(pid: &str) -> bool {
-    Path::new("/proc").join(pid).join("environ").exists()
-        && std::fs::read(format!("/proc/{pid}/environ")).is_ok_and(|bytes| !bytes.is_empty())
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, state)| !state.starts_with('Z'))
 }
 
 #[tokio::test]

@@ -244,16 +244,14 @@ fn nested(parts: &[String], value: &Value, indent: usize) -> Option<Vec<String>>
     if !rest.is_empty() {
         return Some([vec![head], nested(rest, value, indent + 2)?].concat());
     }
-    match value {
-        Value::Mapping(section) if !section.is_empty() => {
-            let mut lines = vec![head];
-            for (name, value) in section {
-                lines.extend(nested(&[name.as_str()?.to_owned()], value, indent + 2)?);
-            }
-            Some(lines)
-        }
-        _ => Some(vec![format!("{head} {}", flow(value).ok()?)]),
+    let Some(section) = value.as_mapping().filter(|section| !section.is_empty()) else {
+        return Some(vec![format!("{head} {}", flow(value).ok()?)]);
+    };
+    let mut lines = vec![head];
+    for (name, value) in section {
+        lines.extend(nested(&[name.as_str()?.to_owned()], value, indent + 2)?);
     }
+    Some(lines)
 }
 
 /// Splits a line into its name with the colon, its value, and its comment; returns `None` if the comment
