@@ -55,14 +55,9 @@ impl Due {
 
     /// Returns the kind of the event as far as the order of events depends on it: that of a message has only its role.
     pub(crate) fn outline(&self) -> EventKind {
-        match &self.entry.kind {
-            EntryKind::Message { message, inbox, .. } => EventKind::MessageEnd {
-                entry_id: self.entry.id,
-                message: MessageView::plain(role_of(message), String::new()),
-                queued: *inbox,
-            },
-            _ => kind_of(&self.entry),
-        }
+        let EntryKind::Message { message, inbox, .. } = &self.entry.kind else { return kind_of(&self.entry) };
+        let message = MessageView::plain(role_of(message), String::new());
+        EventKind::MessageEnd { entry_id: self.entry.id, message, queued: *inbox }
     }
 }
 
