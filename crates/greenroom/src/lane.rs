@@ -121,12 +121,14 @@ struct Ticket {
     turn: Turn,
     urgency: Urgency,
     number: u64,
+    /// Whether the call is known to have its slot.
+    has_slot: bool,
 }
 
 impl Drop for Ticket {
     fn drop(&mut self) {
         let mut queue = self.lane.queue();
-        if !queue.remove(&self.turn, self.number) {
+        if self.has_slot || !queue.remove(&self.turn, self.number) {
             queue.release(self.urgency);
         }
         grant(&mut queue);
@@ -216,12 +218,16 @@ impl Lane {
         let began = Instant::now();
         let mut waits = |position, reason| tell(Queued { position, waited: began.elapsed(), reason });
         let mut reason = None;
-        let (sender, mut granted) = oneshot::channel();
-        let (ticket, position) = self.take_ticket(&call, sender);
-        if granted.try_recv().is_err() {
-            reason = Some(QueueReason::Slots);
-            waits(position, QueueReason::Slots);
-            granted.await.expect("the queue keeps who waits until it grants a slot");
+        let mut ticket = self.ticket(&call);
+        if !ticket.has_slot {
+            let (sender, mut granted) = oneshot::channel();
+            let position = self.queue_up(&mut ticket, sender);
+            if granted.try_recv().is_err() {
+                reason = Some(QueueReason::Slots);
+                waits(position, QueueReason::Slots);
+                granted.await.expect("the queue keeps who waits until it grants a slot");
+            }
+            ticket.has_slot = true;
         }
         let delay =
             self.budget().map_or(Duration::ZERO, |mut budget| budget.reserve(call.tokens, Instant::now()));
@@ -243,15 +249,20 @@ impl Lane {
         slot
     }
 
+    /// Returns the ticket of a call, with a slot if one is free and no call waits.
+    fn ticket(self: &Arc<Self>, call: &ModelCall) -> Ticket {
+        let has_slot = self.queue().take_free(call.urgency);
+        let (turn, urgency) = (call.turn.clone(), call.urgency);
+        Ticket { lane: Arc::clone(self), turn, urgency, number: 0, has_slot }
+    }
+
     /// Joins the queue. Returns the position in it.
-    fn take_ticket(self: &Arc<Self>, call: &ModelCall, granted: oneshot::Sender<()>) -> (Ticket, usize) {
+    fn queue_up(&self, ticket: &mut Ticket, granted: oneshot::Sender<()>) -> usize {
         let mut queue = self.queue();
-        let (number, position) = queue.add(&call.turn, call.urgency, granted);
+        let (number, position) = queue.add(&ticket.turn, ticket.urgency, granted);
+        ticket.number = number;
         grant(&mut queue);
-        drop(queue);
-        let ticket =
-            Ticket { lane: Arc::clone(self), turn: call.turn.clone(), urgency: call.urgency, number };
-        (ticket, position)
+        position
     }
 
     /// Returns the end of the pause that the provider requested, or that its limits make, if the pause is not over.

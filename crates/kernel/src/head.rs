@@ -4,6 +4,7 @@
 //! head.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use crate::bill::{Bill, CompactionBill};
 use crate::{EntryId, RunId, Usage};
@@ -35,9 +36,9 @@ pub struct Head {
     /// The pinned entries of the path, which every compaction keeps verbatim.
     pub pins: Vec<EntryId>,
     /// The provider's name.
-    pub provider: String,
+    pub provider: Arc<str>,
     /// The model's name.
-    pub model: String,
+    pub model: Arc<str>,
     /// The size of the context, in tokens.
     pub context_tokens: u64,
     /// The model's context window, in tokens; `None` if it is not known.
@@ -63,7 +64,7 @@ pub struct Head {
     /// The session's labels, by which programs find it: names and values.
     pub labels: BTreeMap<String, String>,
     /// The start of the session's first message.
-    pub opening: Option<String>,
+    pub opening: Option<Arc<str>>,
     /// The last interrupted run, as long as it is unanswered and there is no message after it.
     pub interrupted: Option<RunId>,
     /// The fingerprint of the agent that began the newest run; `None` if it has none.
@@ -107,7 +108,7 @@ pub enum LoggedState {
 impl Head {
     /// Whether this is the session's model, by provider name and model name.
     pub fn is_model(&self, provider: &str, model: &str) -> bool {
-        (self.provider.as_str(), self.model.as_str()) == (provider, model)
+        (&*self.provider, &*self.model) == (provider, model)
     }
 
     /// Returns the head of the same session with its first `entries` entries and none of them in its context.
@@ -143,8 +144,8 @@ impl Default for Head {
             open_run: None,
             open_compaction: None,
             pins: Vec::new(),
-            provider: String::new(),
-            model: String::new(),
+            provider: Arc::default(),
+            model: Arc::default(),
             context_tokens: 0,
             window: None,
             total_usage: Usage::default(),

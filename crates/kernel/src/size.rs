@@ -58,18 +58,23 @@ pub fn message_tokens(message: &Message, estimator: Estimator) -> u64 {
     match message {
         Message::User(blocks) => count.blocks(blocks),
         Message::ToolResult(result) => count.blocks(&result.content),
-        Message::Assistant(assistant) => {
-            for part in &assistant.content {
-                match part {
-                    Part::Text(text) => count.text(text),
-                    Part::Reasoning(text) | Part::OpaqueReasoning { data: text, .. } => count.reasoning(text),
-                    Part::OpaqueBlock { data, .. } => count.extra(opaque_tokens(data)),
-                    Part::ToolCall(call) => {
-                        count.text(&call.name);
-                        count.json(&call.arguments);
-                        count.extra(CALL_TOKENS);
-                    }
-                }
+        Message::Assistant(answer) => return answer_tokens(answer, estimator),
+    }
+    count.total()
+}
+
+/// As [`message_tokens`], for an answer.
+pub(crate) fn answer_tokens(answer: &AssistantMessage, estimator: Estimator) -> u64 {
+    let mut count = Count::new(estimator);
+    for part in &answer.content {
+        match part {
+            Part::Text(text) => count.text(text),
+            Part::Reasoning(text) | Part::OpaqueReasoning { data: text, .. } => count.reasoning(text),
+            Part::OpaqueBlock { data, .. } => count.extra(opaque_tokens(data)),
+            Part::ToolCall(call) => {
+                count.text(&call.name);
+                count.json(&call.arguments);
+                count.extra(CALL_TOKENS);
             }
         }
     }
@@ -109,10 +114,8 @@ pub(crate) fn bytes_max(text: &str) -> u64 {
     text.len() as u64 * 2
 }
 
-/// Returns the estimated tokens of an answer's readable reasoning, if a request carries it; 0 for all other
-/// messages.
-pub(crate) fn reasoning_tokens(message: &Message) -> u64 {
-    let Message::Assistant(answer) = message else { return 0 };
+/// Returns the estimated tokens of an answer's readable reasoning, if a request carries it.
+pub(crate) fn reasoning_tokens(answer: &AssistantMessage) -> u64 {
     let tokens = |part: &Part| match part {
         Part::Reasoning(text) => classes::tokens(text),
         Part::Text(_) | Part::OpaqueReasoning { .. } | Part::OpaqueBlock { .. } | Part::ToolCall(_) => 0,
@@ -128,7 +131,7 @@ pub fn opaque_tokens(data: &str) -> u64 {
 
 /// Returns the estimated tokens of an entry's readable reasoning, as stored with it.
 pub fn entry_reasoning_tokens(kind: &EntryKind) -> u64 {
-    kind.as_message().map_or(0, |message| reasoning_tokens(message))
+    kind.as_answer().map_or(0, reasoning_tokens)
 }
 
 /// Returns the estimated tokens that an entry adds to the context when it is on the path: a message's size, a

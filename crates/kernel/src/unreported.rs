@@ -11,8 +11,8 @@ use crate::message::{AssistantMessage, Message, Part, ToolSpec, Usage};
 use crate::messages::Messages;
 use crate::reasoning::ResentReasoning;
 use crate::size::{
-    Estimator, IMAGE_TOKENS, answer_tokens_max, bytes_max, message_tokens, opaque_tokens, reasoning_tokens,
-    text_tokens, tools_tokens,
+    Estimator, IMAGE_TOKENS, answer_tokens, answer_tokens_max, bytes_max, message_tokens, opaque_tokens,
+    reasoning_tokens, text_tokens, tools_tokens,
 };
 use crate::usage::Ratio;
 
@@ -121,9 +121,8 @@ pub fn count_answer(answer: &AssistantMessage) -> Counted {
     if answer.content.is_empty() {
         return Counted::default();
     }
-    let message = Message::Assistant(answer.clone());
-    let said = if answer.is_empty() { 0 } else { message_tokens(&message, Estimator::Classes) };
-    Counted { likely: said.saturating_add(reasoning_tokens(&message)), least: said }
+    let said = if answer.is_empty() { 0 } else { answer_tokens(answer, Estimator::Classes) };
+    Counted { likely: said.saturating_add(reasoning_tokens(answer)), least: said }
 }
 
 /// Returns our own count of an answer for a check of this report, as [`missing`] takes it. A report that is true

@@ -65,7 +65,10 @@ impl Memory {
             let written = write_all_at(disk.as_ref(), session.as_bytes(), 0).and_then(|()| disk.sync());
             written.map_err(|error| StoreError::io("write", Path::new(session), error))?;
         }
-        let known = self.sessions.entry(session.to_owned()).or_default();
+        let known = match self.sessions.get_mut(session) {
+            Some(known) => known,
+            None => self.sessions.entry(session.to_owned()).or_default(),
+        };
         let next = EntryId(first.0 + batch.entries.len() as u64);
         known.entries.extend(batch.entries);
         known.head = batch.head;

@@ -50,6 +50,30 @@ impl ToolContext {
         Self { session, call_id, key, ..Self::default() }
     }
 
+    /// Creates the context of a call of an agent, without progress and state.
+    pub fn of_call(
+        session: impl Into<String>,
+        call_id: impl Into<String>,
+        key: String,
+        cancel: CancellationToken,
+        questions: Questions,
+        redactor: Redactor,
+    ) -> Self {
+        Self {
+            session: session.into(),
+            call_id: call_id.into(),
+            cancel,
+            progress: Progress::default(),
+            compaction: CompactionRequests::default(),
+            app_state: AppState::default(),
+            questions,
+            redactor,
+            key,
+            #[cfg(feature = "command-tools")]
+            files: crate::rewind::CallFiles::default(),
+        }
+    }
+
     /// Adds a value that [`Self::state`] returns, for tests of tools.
     #[must_use]
     pub fn with_state<T: Send + Sync + 'static>(mut self, value: T) -> Self {

@@ -51,7 +51,12 @@ impl Pauses {
     /// Creates pauses that also pause `outer`: those of a call within those of its run.
     #[must_use]
     pub fn within(outer: &Self) -> Self {
-        Self { outer: Some(Arc::new(outer.clone())), ..Self::default() }
+        Self::default().and(outer)
+    }
+
+    /// Returns these pauses, which also pause `outer` from now on.
+    pub(crate) fn and(self, outer: &Self) -> Self {
+        Self { outer: Some(Arc::new(outer.clone())), ..self }
     }
 
     /// Pauses time limits until the guard is dropped.

@@ -111,7 +111,7 @@ impl Questions {
     /// Returns the same questions with time limits that also pause `outer` while a question is open.
     #[must_use]
     pub fn pausing(self, outer: &Pauses) -> Self {
-        Self { pauses: Pauses::within(outer), ..self }
+        Self { pauses: self.pauses.and(outer), ..self }
     }
 
     /// Returns the time limits that are paused while a question is open.

@@ -184,7 +184,8 @@ fn sessions(current: &OsStr) -> Vec<CompletionCandidate> {
     });
     sessions.sort_by_key(|(_, head)| std::cmp::Reverse(head.updated_at_ms));
     let candidates = sessions.into_iter().take(SESSIONS_MAX).enumerate().map(|(order, (id, head))| {
-        let title = head.title.or(head.opening).map(|title| one_line(&title, TITLE_COLUMNS));
+        let title = head.title.as_deref().or(head.opening.as_deref());
+        let title = title.map(|title| one_line(title, TITLE_COLUMNS));
         let title = title.filter(|title| !title.is_empty()).map(Into::into);
         CompletionCandidate::new(id).help(title).display_order(Some(order))
     });

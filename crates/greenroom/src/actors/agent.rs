@@ -107,8 +107,12 @@ impl AgentState {
                     self.shared.publish_durable(&self.deps.bus, event);
                 }
                 if let Some(answer) = then.and_then(|then| then.take()) {
-                    let Answer { to, reply } = *answer;
-                    tell_all(to, || reply.clone());
+                    let Answer { mut to, reply } = *answer;
+                    // Usually there is one caller, and nothing is copied.
+                    if let Some(last) = to.pop() {
+                        tell_all(to, || reply.clone());
+                        let _ = last.send(reply);
+                    }
                 }
             }
             AgentMessage::FlushEvents => self.tell_session(SessionMessage::EventsFlushed),

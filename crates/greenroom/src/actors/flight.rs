@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use greenroom_kernel::unreported::{Sent, billable, count_answer_for, count_streamed, missing};
 use greenroom_kernel::usage::Ratio;
-use greenroom_kernel::{AssistantMessage, Usage};
+use greenroom_kernel::{AssistantMessage, Messages, ToolSpec, Usage};
 use greenroom_provider::{ModelInfo, ReplyEvent, Request, ResentReasoning};
 use ractor::ActorRef;
 
@@ -20,6 +20,9 @@ use crate::core::shared::SessionShared;
 use crate::events::event::EventKind;
 use crate::lane::Lane;
 
+/// Room for the text of a short answer, in bytes: it comes in small pieces.
+pub(crate) const STREAMED_BYTES: usize = 512;
+
 /// A model call in progress. Dropping it before its end bills the estimated cost to the session.
 pub(crate) struct Flight {
     session: ActorRef<SessionMail>,
@@ -27,7 +30,9 @@ pub(crate) struct Flight {
     attempt: Option<RunAttempt>,
     /// The model's price, if it is known.
     info: Option<ModelInfo>,
-    request: Request,
+    system: Option<String>,
+    tools: Arc<[ToolSpec]>,
+    messages: Messages,
     resent: ResentReasoning,
     ratio: Ratio,
     /// The output so far: text, reasoning, and the arguments of calls.
@@ -56,8 +61,10 @@ impl Flight {
             info: info.filter(|info| info.prices.is_some()).cloned(),
             resent: lane.provider.resent_reasoning(&request.settings),
             ratio: deps.learned.ratio(lane.origin(), &request.model),
-            request: request.clone(),
-            streamed: String::new(),
+            system: request.system.clone(),
+            tools: Arc::clone(&request.tools),
+            messages: request.messages.clone(),
+            streamed: String::with_capacity(STREAMED_BYTES),
             passes: Usage::default(),
             passes_cost: 0,
             partial: None,
@@ -129,8 +136,7 @@ impl Flight {
     }
 
     fn sent(&self) -> Sent<'_> {
-        let Self { request, resent, ratio, .. } = self;
-        let Request { system, tools, messages, .. } = request;
+        let Self { system, tools, messages, resent, ratio, .. } = self;
         Sent { system: system.as_deref().unwrap_or_default(), tools, messages, resent, ratio: *ratio }
     }
 

@@ -5,6 +5,7 @@
 //! Hooks see only calls that would run: calls of unknown tools or with invalid JSON are answered without
 //! them.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -35,9 +36,9 @@ use permission::Permitted;
 const TOLD_BYTES_MAX: usize = 4_096;
 
 /// The decision of the hooks before a call.
-pub(crate) enum Decision {
-    /// Run this call.
-    Run(ToolCall),
+pub(crate) enum Decision<'a> {
+    /// Run this call: the model's own, or one with other arguments.
+    Run(Cow<'a, ToolCall>),
     /// Run nothing; the model reads this.
     Instead(ToolOutput),
 }
@@ -53,11 +54,23 @@ pub(crate) struct ToolHooks<'a> {
 
 impl ToolHooks<'_> {
     /// Calls the hooks before a call.
-    pub(crate) async fn before(&self, call: &ToolCall, tool: &dyn Tool, questions: &Questions) -> Decision {
-        let is_read_only = tool.is_read_only();
+    pub(crate) async fn before<'a>(
+        &self,
+        call: &'a ToolCall,
+        tool: &dyn Tool,
+        questions: &Questions,
+    ) -> Decision<'a> {
         let hooks = &self.agent.hooks;
+        #[cfg(feature = "permissions")]
+        let is_permitted = self.agent.permissions.is_none();
+        #[cfg(not(feature = "permissions"))]
+        let is_permitted = true;
+        if hooks.before_tool.is_empty() && is_permitted {
+            return Decision::Run(Cow::Borrowed(call));
+        }
+        let is_read_only = tool.is_read_only();
         let Ok(mut arguments) = greenroom_tools::parse_arguments(&call.arguments) else {
-            return Decision::Run(call.clone());
+            return Decision::Run(Cow::Borrowed(call));
         };
         let mut is_changed = false;
         for hook in &hooks.before_tool {
@@ -84,11 +97,10 @@ impl ToolHooks<'_> {
         if let Some(refused) = self.permit(call, tool, &arguments, questions).await {
             return Decision::Instead(refused);
         }
-        let mut call = call.clone();
-        if is_changed {
-            call.arguments = arguments.to_string();
-        }
-        Decision::Run(call)
+        Decision::Run(match is_changed {
+            true => Cow::Owned(ToolCall { arguments: arguments.to_string(), ..call.clone() }),
+            false => Cow::Borrowed(call),
+        })
     }
 
     /// Judges a call by the agent's permissions. Returns what the model reads in place of a call that does not run.
@@ -134,6 +146,9 @@ impl ToolHooks<'_> {
         cancel: &CancellationToken,
     ) -> ToolResult {
         let hooks = &self.agent.hooks;
+        if was_run && hooks.after_tool.is_empty() && called.arguments == asked.arguments {
+            return result;
+        }
         let ToolResult { call_id, tool_name, content, status, touched } = result;
         let mut output = ToolOutput::new(content, status, touched);
         for hook in &hooks.after_tool {

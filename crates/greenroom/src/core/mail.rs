@@ -31,6 +31,17 @@ impl<T> Mail<T> {
         }
     }
 
+    /// Adds a message.
+    fn and(self, message: T) -> Self {
+        match self {
+            Self::One(first) => Self::Several(vec![first, message]),
+            Self::Several(mut messages) => {
+                messages.push(message);
+                Self::Several(messages)
+            }
+        }
+    }
+
     /// Handles each message, in order.
     pub(crate) fn each(self, mut handle: impl FnMut(T)) {
         match self {
@@ -43,12 +54,12 @@ impl<T> Mail<T> {
 /// The unsent messages to a child.
 pub(crate) struct Outbox<T> {
     to: ActorRef<Mail<T>>,
-    unsent: Vec<T>,
+    unsent: Option<Mail<T>>,
 }
 
 impl<T: Send + 'static> Outbox<T> {
     pub(crate) fn new(to: ActorRef<Mail<T>>) -> Self {
-        Self { to, unsent: Vec::new() }
+        Self { to, unsent: None }
     }
 
     /// The child.
@@ -58,16 +69,15 @@ impl<T: Send + 'static> Outbox<T> {
 
     /// Adds a message for the next [`Self::send`].
     pub(crate) fn tell(&mut self, message: T) {
-        if self.unsent.is_empty() {
-            // Most handlers send at most two, and an idle session holds no memory for them.
-            self.unsent.reserve_exact(2);
-        }
-        self.unsent.push(message);
+        self.unsent = Some(match self.unsent.take() {
+            Some(mail) => mail.and(message),
+            None => Mail::One(message),
+        });
     }
 
     /// Sends the added messages.
     pub(crate) fn send(&mut self) {
-        if let Some(mail) = Mail::of(std::mem::take(&mut self.unsent)) {
+        if let Some(mail) = self.unsent.take() {
             // A crashed child is replaced, and its successor gets the relevant state again.
             let _ = self.to.cast(mail);
         }

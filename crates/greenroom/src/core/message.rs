@@ -33,7 +33,7 @@ use crate::core::metrics::Census;
 use crate::core::running::Running;
 use crate::core::shared::{KeptAwake, Parking, SessionShared};
 use crate::core::trace::CalledFrom;
-use crate::events::event::Event;
+use crate::events::entry_events::Due;
 use crate::events::run_link::RunLink;
 use crate::lane::Lane;
 use crate::limits::admission::Admitted;
@@ -505,7 +505,7 @@ pub(crate) enum AgentMessage {
         failure: Box<Failure>,
     },
     /// From the session: publish these events of durable entries, then end the run and send its reply.
-    Broadcast { events: Vec<Arc<Event>>, then: Option<RunCompletion> },
+    Broadcast { events: Vec<Due>, then: Option<RunCompletion> },
     /// From the session: it is about to end; confirm when everything before this was published.
     FlushEvents,
     /// From the usage tracker: the size, and the context to send to the model if no compaction is needed.

@@ -26,6 +26,7 @@ use crate::core::child_work::ChildWork;
 use crate::core::message::{SessionMail, SessionMessage};
 use crate::events::activity::{Activity, InProgress};
 use crate::events::bus::Bus;
+use crate::events::entry_events::Due;
 use crate::events::event::{Event, EventKind};
 use crate::events::redact;
 use crate::limits::accounts::slots::LabelSlot;
@@ -610,14 +611,16 @@ impl SessionShared {
     }
 
     /// Publishes a durable event, once.
-    pub(crate) fn publish_durable(&self, bus: &Bus, event: &Arc<Event>) {
+    pub(crate) fn publish_durable(&self, bus: &Bus, due: &Due) {
         let mut broadcast = self.broadcast.lock();
-        let (is_due, first) = broadcast.durable(event.seq, event.run, &event.kind, event.at_ms);
+        let Due { entry, run } = due;
+        let (is_due, first) = broadcast.durable(entry.id.0, *run, &due.outline(), entry.at_ms);
         if let Some(first) = first {
             self.publish_placed(bus, &broadcast, first);
         }
-        if is_due {
-            self.publish_to(bus, event);
+        if is_due && !bus.is_unheard() {
+            let created_at_ms = broadcast.created_at_ms().unwrap_or(0);
+            self.publish_to(bus, &Arc::new(due.event(&self.id, self.parent.as_ref(), created_at_ms)));
         }
     }
 

@@ -11,7 +11,7 @@ use greenroom_kernel::terms::Terms;
 use greenroom_kernel::{Entry, EntryId, EntryKind, RunId};
 
 use crate::events::event::{Event, EventKind, Record};
-use crate::events::message_view::{MessageView, Role};
+use crate::events::message_view::{MessageView, Role, role_of};
 use crate::values::compaction::Compacted;
 
 #[cfg(test)]
@@ -31,6 +31,34 @@ pub fn of_entries<'a, E: Borrow<Entry>>(
         session_created_at_ms: created_at_ms,
         ..of_entry(session, parent, run, entry.borrow())
     })
+}
+
+/// A durable entry whose event is to be published, and its run. The event is made when it is published: where nobody
+/// listens, no text is copied.
+#[derive(Debug, Clone)]
+pub(crate) struct Due {
+    pub(crate) entry: Arc<Entry>,
+    pub(crate) run: Option<RunId>,
+}
+
+impl Due {
+    /// Returns consecutive entries of a log, up to its end, as [`of_entries`] does.
+    pub(crate) fn of(entries: &[Arc<Entry>], open_run: Option<RunId>) -> impl Iterator<Item = Self> + '_ {
+        let runs = runs_of(entries, open_run);
+        entries.iter().zip(runs).map(|(entry, run)| Self { entry: Arc::clone(entry), run })
+    }
+
+    /// Returns the event.
+    pub(crate) fn event(&self, session: &Arc<str>, parent: Option<&Arc<str>>, created_at_ms: u64) -> Event {
+        Event { session_created_at_ms: created_at_ms, ..of_entry(session, parent, self.run, &self.entry) }
+    }
+
+    /// Returns the kind of the event as far as the order of events depends on it: that of a message has only its role.
+    pub(crate) fn outline(&self) -> EventKind {
+        let EntryKind::Message { message, inbox, .. } = &self.entry.kind else { return kind_of(&self.entry) };
+        let message = MessageView::plain(role_of(message), String::new());
+        EventKind::MessageEnd { entry_id: self.entry.id, message, queued: *inbox }
+    }
 }
 
 /// The kind of the note that starts a run which continues an unanswered message; its data is that message's
@@ -63,13 +91,26 @@ fn runs_of<E: Borrow<Entry>>(entries: &[E], open_run: Option<RunId>) -> Vec<Opti
 }
 
 fn of_entry(session: &Arc<str>, parent: Option<&Arc<str>>, run: Option<RunId>, entry: &Entry) -> Event {
+    Event {
+        session: Arc::clone(session),
+        session_created_at_ms: 0,
+        seq: entry.id.0,
+        n: None,
+        at_ms: entry.at_ms,
+        run,
+        parent: parent.cloned(),
+        kind: kind_of(entry),
+    }
+}
+
+fn kind_of(entry: &Entry) -> EventKind {
     let entry_id = entry.id;
     let recorded = |record: Record| EventKind::Recorded { entry_id, record };
     let message_end = |role, text| {
         let message = MessageView::plain(role, text);
         EventKind::MessageEnd { entry_id, message, queued: None }
     };
-    let kind = match &entry.kind {
+    match &entry.kind {
         EntryKind::Message { message, inbox, .. } => {
             EventKind::MessageEnd { entry_id, message: MessageView::of(message), queued: *inbox }
         }
@@ -156,10 +197,7 @@ fn of_entry(session: &Arc<str>, parent: Option<&Arc<str>>, run: Option<RunId>, e
             }
         }),
         _ => recorded(Record::Unknown { name: "unknown".to_owned(), fields: serde_json::Map::new() }),
-    };
-    let (at_ms, seq) = (entry.at_ms, entry.id.0);
-    let (session, parent) = (Arc::clone(session), parent.cloned());
-    Event { session, session_created_at_ms: 0, seq, n: None, at_ms, run, parent, kind }
+    }
 }
 
 fn of_child(entry_id: EntryId, child: &ChildRecord) -> EventKind {

@@ -68,7 +68,7 @@ fn is_zero(count: &usize) -> bool {
     *count == 0
 }
 
-fn role_of(message: &Message) -> Role {
+pub(super) fn role_of(message: &Message) -> Role {
     match message {
         Message::User(_) => Role::User,
         Message::Assistant(_) => Role::Assistant,

@@ -120,8 +120,12 @@ impl Learned {
         let key = key(LIMIT, origin, model);
         {
             let mut seen = self.seen.lock();
-            let seen = seen.entry(key.clone()).or_default();
-            seen.accepted = tokens.max(seen.accepted);
+            match seen.get_mut(&key) {
+                Some(seen) => seen.accepted = tokens.max(seen.accepted),
+                None => {
+                    _ = seen.insert(key.clone(), SeenLimits { accepted: tokens, ..SeenLimits::default() })
+                }
+            }
         }
         if self.stored_limit(&key).is_some_and(|limit| limit.tokens < tokens) {
             self.put(key, Vec::new());

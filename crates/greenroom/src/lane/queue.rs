@@ -93,6 +93,15 @@ impl Queue {
         self.slots == 1
     }
 
+    /// Takes a slot for a step if one is free and no call waits, so that the call need not be queued. Returns whether it did.
+    pub(super) fn take_free(&mut self, urgency: Urgency) -> bool {
+        let is_free = urgency == Urgency::Step
+            && self.taken < self.slots
+            && self.steps.count + self.summaries.count == 0;
+        self.taken += usize::from(is_free);
+        is_free
+    }
+
     /// Adds a waiter. Returns its number and its position; 1 is next.
     pub(super) fn add(
         &mut self,

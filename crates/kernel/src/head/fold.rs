@@ -118,8 +118,7 @@ impl Head {
                 }
             }
             EntryKind::ModelChange { provider, model } => {
-                self.provider.clone_from(provider);
-                self.model.clone_from(model);
+                (self.provider, self.model) = (provider.as_str().into(), model.as_str().into());
             }
             EntryKind::CompactionStarted(_) => self.open_compaction = Some(entry.id),
             EntryKind::CompactionEnded(ended) => self.follow_compaction_end(ended),
@@ -160,7 +159,7 @@ impl Head {
         if self.opening.is_none()
             && let Message::User(content) = &**message
         {
-            self.opening = opening(content);
+            self.opening = opening(content).map(Arc::from);
         }
         // A foreign or wrong report is judged as the tracker judges it.
         match size_after(entry, self.context_tokens) {

@@ -87,8 +87,7 @@ impl Draft {
     pub fn begin(&mut self, provider: &str, model: &str, parent: Option<&str>, created_at_ms: u64) {
         let head = self.head_mut();
         head.created_at_ms = created_at_ms;
-        provider.clone_into(&mut head.provider);
-        model.clone_into(&mut head.model);
+        (head.provider, head.model) = (provider.into(), model.into());
         head.parent_session = parent.map(str::to_owned);
     }
 

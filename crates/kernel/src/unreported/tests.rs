@@ -88,12 +88,12 @@ fn the_least_has_neither_tools_nor_images_nor_reasoning() {
     let with_tools = count(&tools, &none, Ratio::default());
     assert_eq!((with_tools.least, with_tools.likely), (bare.least, bare.likely + tools_tokens(&tools)));
     let with_reasoning = count(&[], &all, Ratio::default());
-    let reasoning = reasoning_tokens(&messages[1]) + 100;
+    let reasoning = reasoning_tokens(&said) + 100;
     assert_eq!((with_reasoning.least, with_reasoning.likely), (bare.least, bare.likely + reasoning));
     assert_eq!(count(&[], &none, Ratio::new(2.0)).likely, bare.likely * 2);
     // In an answer, reasoning counts as output, and the least count excludes it.
     let counted = count_answer(&said);
-    assert_eq!(counted.likely, counted.least + reasoning_tokens(&messages[1]));
+    assert_eq!(counted.likely, counted.least + reasoning_tokens(&said));
     // A call counts too.
     let call =
         ToolCall { id: "1".to_owned(), name: "count".to_owned(), arguments: "{\"number\": 1}".to_owned() };

@@ -120,7 +120,8 @@ impl History {
         }
         let Elements { bytes, cuts, .. } = elements;
         let bytes = Bytes::from(bytes);
-        let mut pieces: Vec<Bytes> = self.blocks.iter().map(|block| block.bytes.clone()).collect();
+        let mut pieces = Vec::with_capacity(self.blocks.len() + 1);
+        pieces.extend(self.blocks.iter().map(|block| block.bytes.clone()));
         pieces.push(bytes.clone());
         pieces.retain(|piece| !piece.is_empty());
         self.keep(&messages[at..], &bytes, &cuts);

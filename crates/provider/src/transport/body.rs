@@ -95,12 +95,14 @@ impl Body {
     ) -> Self {
         // What an event holds is limited by the body's limit; the decoder's own limit is never reached before it.
         let event_bytes_max = NonZeroUsize::new(limit_bytes).unwrap_or(NonZeroUsize::MIN);
+        let mut decoder = SseDecoder::with_limit(event_bytes_max);
+        // Marks of byte order are skipped before, so the decoder is to look for none: it is past the beginning.
+        let _no_event = decoder.next(&mut &b"\n"[..]);
         Self {
             chunks: chunks.boxed(),
             unparsed: Bytes::new(),
-            decoder: SseDecoder::with_limit(event_bytes_max),
-            // The decoder skips a mark of byte order.
-            is_between_events: false,
+            decoder,
+            is_between_events: true,
             whole: None,
             mark_bytes: Some(0),
             limit_bytes,
@@ -279,7 +281,7 @@ impl Body {
         Ok(())
     }
 
-    /// Skips marks of byte order in front of the first line. The decoder skips one, and some bodies begin with two.
+    /// Skips marks of byte order in front of the first line: some bodies begin with two.
     fn skip_marks(&mut self, chunk: &mut Bytes) {
         const MARK: &[u8] = "\u{feff}".as_bytes();
         while let (Some(skipped), Some(byte)) = (self.mark_bytes, chunk.first()) {

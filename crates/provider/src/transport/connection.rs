@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use rustls::crypto::CryptoProvider;
 use rustls_platform_verifier::BuilderVerifierExt;
+use tower::util::Oneshot;
 
 use super::send::{self, TransportError};
 use super::{OptionsError, Server, ServerOptions};
@@ -131,29 +132,36 @@ impl<S> tower::Layer<S> for NoteOpened {
     type Service = NotingOpened<S>;
 
     fn layer(&self, connector: S) -> NotingOpened<S> {
-        NotingOpened { connector }
+        NotingOpened { connector: Arc::new(connector) }
     }
 }
 
-/// A connector under [`NoteOpened`].
-#[derive(Debug, Clone)]
+/// A connector under [`NoteOpened`]. The client copies its connector several times a request; the one below is copied only
+/// where a connection is opened.
+#[derive(Debug)]
 struct NotingOpened<S> {
-    connector: S,
+    connector: Arc<S>,
 }
 
-impl<S: tower::Service<R>, R> tower::Service<R> for NotingOpened<S> {
+impl<S> Clone for NotingOpened<S> {
+    fn clone(&self) -> Self {
+        Self { connector: Arc::clone(&self.connector) }
+    }
+}
+
+impl<S: tower::Service<R> + Clone, R> tower::Service<R> for NotingOpened<S> {
     type Response = S::Response;
     type Error = S::Error;
-    type Future = S::Future;
+    type Future = Oneshot<S, R>;
 
-    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
-        self.connector.poll_ready(context)
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, to: R) -> S::Future {
+    fn call(&mut self, to: R) -> Oneshot<S, R> {
         // Requests for the list of models are sent without the note: they are never sent twice.
         let _not_noted = OPENED.try_with(|opened| opened.store(true, Ordering::Relaxed));
-        self.connector.call(to)
+        Oneshot::new(S::clone(&self.connector), to)
     }
 }
 

@@ -13,7 +13,7 @@ use std::time::{Duration, SystemTime};
 
 use futures_util::stream::{Stream, StreamExt};
 use greenroom_kernel::{AssistantMessage, Failure, FailureClass, Messages, Part, ToolCall};
-use tokio::time::{Instant, Sleep, sleep_until, timeout_at};
+use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::body::{Body, Interruption, more_than};
 use super::send::{TransportError, root_cause};
@@ -65,27 +65,31 @@ fn naming_cause(
 /// Returns what the server answered instead of a stream, or why it could not be reached in time.
 pub(super) async fn open(server: Arc<Server>, request: Request) -> Result<ReplyStream, ProviderError> {
     let limit = server.options.first_event_timeout;
-    let deadline = deadline_after(limit);
+    let mut timer = Box::pin(sleep_until(deadline_after(limit)));
     let sent = match server.encode(&request) {
-        Ok(encoded) => timeout_at(deadline, server.send(encoded)).await,
-        Err(reason) => Ok(Err(TransportError::Make(reason))),
+        Ok(encoded) => tokio::select! {
+            biased;
+            sent = server.send(encoded) => Some(sent),
+            () = &mut timer => None,
+        },
+        Err(reason) => Some(Err(TransportError::Make(reason))),
     };
     let body = match sent {
-        Ok(Ok(body)) => body,
-        Ok(Err(error)) => {
+        Some(Ok(body)) => body,
+        Some(Err(error)) => {
             let error = transport_error(&server.endpoint.base, error);
             if request.purpose == Purpose::Compaction && is_unknown_operation(&error) {
                 server.no_compaction.lock().insert(request.model.clone());
             }
             return Err(server.without_key(naming_cause(error, &request.settings, &server.options)));
         }
-        Err(_) => {
+        None => {
             let what = if server.options.stream { "no answer" } else { "no whole answer" };
             return Err(timed_out(format!("{what} from {} within {}", server.endpoint.base, seconds(limit))));
         }
     };
     let Request { model, messages, purpose, .. } = request;
-    let reader = Reader::new(body, deadline, Call { model, messages, purpose }, server);
+    let reader = Reader::new(body, timer, Call { model, messages, purpose }, server);
     Ok(reader.boxed())
 }
 
@@ -167,13 +171,14 @@ impl Stream for Reader {
 }
 
 impl Reader {
-    fn new(body: Body, deadline: Instant, call: Call, server: Arc<Server>) -> Self {
+    /// Creates the reader of a body whose first progress must have been made when `timer` ends.
+    fn new(body: Body, timer: Pin<Box<Sleep>>, call: Call, server: Arc<Server>) -> Self {
         Self {
             body,
             decoder: server.dialect.decoder(),
             events: VecDeque::new(),
-            deadline,
-            timer: Box::pin(sleep_until(deadline)),
+            deadline: timer.deadline(),
+            timer,
             has_chunk: false,
             is_over: false,
             call,

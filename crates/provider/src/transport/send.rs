@@ -72,7 +72,9 @@ impl fmt::Debug for Template {
 impl Template {
     /// Returns the request of one call. The pieces of its body are shared, not copied.
     fn with(&self, body: &[Bytes], headers: &HeaderMap) -> reqwest::Request {
-        let mut request = self.0.try_clone().expect("a request without a body can be cloned");
+        // Not with `try_clone`, which makes a map of extensions for each.
+        let mut request = reqwest::Request::new(self.0.method().clone(), self.0.url().clone());
+        request.headers_mut().clone_from(self.0.headers());
         for (name, value) in headers {
             request.headers_mut().insert(name, value.clone());
         }
@@ -164,14 +166,18 @@ impl Server {
         let encoding = response.headers().get(CONTENT_ENCODING).and_then(|value| value.to_str().ok());
         let encoding = encoding.map(str::to_owned);
         let content_type = response.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
-        let content_type = content_type.unwrap_or_default().to_ascii_lowercase();
-        if content_type.contains("html") {
+        let content_type = content_type.unwrap_or_default();
+        let is_type = |name: &str| {
+            let mut parts = content_type.as_bytes().windows(name.len());
+            parts.any(|part| part.eq_ignore_ascii_case(name.as_bytes()))
+        };
+        if is_type("html") {
             let body = error_body(response).await;
             return Err(TransportError::WebPage { status: status.as_u16(), body });
         }
         // Servers that cannot stream may not name the type of their answer, or name another one.
-        let is_whole = !self.options.stream && !content_type.contains("event-stream");
-        if content_type.contains("json") || is_whole {
+        let is_whole = !self.options.stream && !is_type("event-stream");
+        if is_type("json") || is_whole {
             let body = whole_body(response, limit_bytes).await?;
             return match compression(&body) {
                 Some(encoding) => Err(TransportError::Compressed { encoding: encoding.to_owned() }),

@@ -42,7 +42,7 @@ macro_rules! plain {
     };
 }
 
-plain!(bool, u8, u16, u32, u64, i32, String);
+plain!(bool, u8, u16, u32, u64, i32, String, Arc<str>);
 
 impl<V> Stored<V> for EntryId {
     fn write<E: Encoder>(&self, encoder: &mut E) -> Result<(), EncodeError> {

@@ -16,7 +16,7 @@ use tracing::Span;
 
 use super::prefix::Prefix;
 use crate::actors::call_path::{Answering, Sender, Waits, limit_output, no_body};
-use crate::actors::flight::{Flight, warn_of_no_price};
+use crate::actors::flight::{Flight, STREAMED_BYTES, warn_of_no_price};
 use crate::actors::model_hooks::{Decision, Finished, ModelHooks};
 use crate::actors::summary_call;
 use crate::agent::Agent;
@@ -93,11 +93,11 @@ impl ModelTask {
         let (outcome, was_asked) = match decision {
             Some(Decision::Ask(request)) => {
                 self.compare(&request);
-                (self.call(request).await, true)
+                (self.call(&model, request).await, true)
             }
             Some(Decision::Answered(text)) => (self.answered(&model, text), false),
             Some(Decision::Refused(reason)) => return ModelOutcome::Refused(reason),
-            None => return ModelOutcome::Cancelled(Box::new(self.nothing_yet(model))),
+            None => return self.cancelled(model, String::new()),
         };
         let result = match &outcome {
             ModelOutcome::Answered(answer) => Ok(&**answer),
@@ -132,23 +132,22 @@ impl ModelTask {
         ModelOutcome::Answered(Box::new(summary_call::answered(self.lane.provider.name(), model, text)))
     }
 
-    /// Returns an empty answer.
-    fn nothing_yet(&self, model: String) -> AssistantMessage {
-        AssistantMessage {
-            content: Vec::new(),
+    /// Returns the outcome of a call that was cancelled after this text.
+    fn cancelled(&self, model: String, text: String) -> ModelOutcome {
+        ModelOutcome::Cancelled(Box::new(AssistantMessage {
+            content: Some(text).filter(|text| !text.is_empty()).map(Part::Text).into_iter().collect(),
             provider: self.lane.provider.name().to_owned(),
             model,
             usage: None,
             stop: StopReason::Aborted,
             stop_raw: None,
             error: None,
-        }
+        }))
     }
 
     /// Calls the provider.
-    async fn call(&self, request: Box<Request>) -> ModelOutcome {
-        let model = request.model.clone();
-        let mut partial = self.nothing_yet(model.clone());
+    async fn call(&self, model: &str, request: Box<Request>) -> ModelOutcome {
+        let mut partial = String::with_capacity(STREAMED_BYTES);
         let span = trace::chat(&self.span, &*self.lane.provider, &request);
         let began = Instant::now();
         let mut times = CallTimes::default();
@@ -175,10 +174,10 @@ impl ModelTask {
                     return ModelOutcome::Refused(std::mem::take(reason));
                 }
             };
-            self.lane.heard(&partial.model, failure, &self.deps.learned);
+            self.lane.heard(model, failure, &self.deps.learned);
         }
         let mut outcome = match outcome {
-            None => ModelOutcome::Cancelled(Box::new(partial)),
+            None => self.cancelled(model.to_owned(), partial),
             Some(Ok(Ok(answer))) => ModelOutcome::Answered(answer),
             Some(Ok(Err(NoAnswer::Failed(error)))) => ModelOutcome::Failed { error, output_tokens_max },
             Some(Ok(Err(NoAnswer::OverBudget(reason)))) => ModelOutcome::Refused(reason),
@@ -212,7 +211,7 @@ impl ModelTask {
         };
         drop(span);
         let (provider, purpose) = (self.lane.provider.name(), Purpose::Step);
-        self.deps.metrics.count(Happened::CallEnded { provider, model: &model, purpose, result, times });
+        self.deps.metrics.count(Happened::CallEnded { provider, model, purpose, result, times });
         if times.first.is_some() && matches!(outcome, ModelOutcome::Failed { .. }) {
             self.publish(EventKind::MessageDiscarded);
         }
@@ -258,7 +257,7 @@ impl ModelTask {
     async fn work(
         &self,
         mut request: Box<Request>,
-        partial: &mut AssistantMessage,
+        partial: &mut String,
         times: &mut CallTimes,
         flight: &mut Option<Box<Flight>>,
         output_sent: &mut Option<u64>,
@@ -319,21 +318,11 @@ impl ModelTask {
             };
             for delta in pieces.push(redactor, delta).into_iter().flatten() {
                 if let Delta::Text(text) = &delta {
-                    add_text(partial, text);
+                    partial.push_str(text);
                 }
                 self.publish(EventKind::MessageDelta { delta });
             }
             self.link.room().await;
-        }
-    }
-}
-
-/// Adds a piece of text to a partial answer.
-fn add_text(partial: &mut AssistantMessage, text: &str) {
-    match partial.content.last_mut() {
-        Some(Part::Text(said)) => said.push_str(text),
-        Some(Part::Reasoning(_) | Part::OpaqueReasoning { .. } | Part::ToolCall(_) | _) | None => {
-            partial.content.push(Part::Text(text.to_owned()));
         }
     }
 }

@@ -5,6 +5,7 @@
 //! together with the last of them and names the calls that did not begin. The registry decides how a call ends that
 //! is cancelled or takes too long.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -209,10 +210,10 @@ impl ToolTask {
                     biased;
                     // What was decided before the cancellation counts: a refused call was refused.
                     decision = hooks.before(call, &**tool, &of_hooks) => decision,
-                    () = self.cancel.cancelled() => Decision::Run(call.clone()),
+                    () = self.cancel.cancelled() => Decision::Run(Cow::Borrowed(call)),
                 }
             }
-            None => Decision::Run(call.clone()),
+            None => Decision::Run(Cow::Borrowed(call)),
         };
         let began = tokio::time::Instant::now();
         let (called, result, was_run) = match decision {
@@ -230,7 +231,7 @@ impl ToolTask {
                 (called, result, is_known)
             }
             Decision::Instead(output) => {
-                (call.clone(), Registry::result(call, output, &self.deps.redactor), false)
+                (Cow::Borrowed(call), Registry::result(call, output, &self.deps.redactor), false)
             }
         };
         hooks.after(call, &called, result, was_run, began.elapsed(), &self.cancel).await
@@ -281,17 +282,16 @@ impl ToolTask {
     }
 
     async fn run_one(&self, call: &ToolCall, questions: Questions) -> ToolResult {
-        let state = self.definition.state.clone();
-        let mut context = ToolContext::new(&*self.shared.id, &call.id);
-        context.app_state = state;
-        context.cancel = self.cancel.clone();
+        let session = &*self.shared.id;
+        let key = match self.answer {
+            Some(answer) => format!("{session}/{answer}/{}", call.id),
+            None => format!("{session}/{}", call.id),
+        };
+        let (cancel, redactor) = (self.cancel.clone(), self.deps.redactor.clone());
+        let mut context = ToolContext::of_call(session, &call.id, key, cancel, questions, redactor);
+        context.app_state = self.definition.state.clone();
         context.progress = self.progress(call);
         context.compaction = compaction_requests::requests_of(&self.deps, &self.shared);
-        context.questions = questions;
-        context.redactor = self.deps.redactor.clone();
-        if let Some(answer) = self.answer {
-            context.key = format!("{}/{answer}/{}", self.shared.id, call.id);
-        }
         #[cfg(feature = "command-tools")]
         {
             context.files = kept_files::of_call(&self.deps, &self.shared, self.attempt.run, self.answer);

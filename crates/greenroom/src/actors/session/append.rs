@@ -18,8 +18,7 @@ use crate::core::message::{AgentMessage, RunAttempt, RunCompletion, TrackerMessa
 use crate::core::metrics::Happened;
 use crate::core::ownership;
 use crate::core::trace;
-use crate::events::entry_events;
-use crate::events::event::{Event, EventKind};
+use crate::events::entry_events::Due;
 use crate::values::error::{Error, Result};
 
 /// What else to report when a draft is durable, besides its events.
@@ -160,15 +159,12 @@ impl SessionState {
     /// Lets the agent publish the events of these entries, and then answer the callers of the run. `ended` is
     /// the run that ends with an answer among them.
     fn announce(&mut self, entries: &[Arc<Entry>], ended: Option<RunAttempt>, then: Option<RunCompletion>) {
-        let (id, parent) = (&self.shared.id, self.shared.parent.as_ref());
-        let events =
-            entry_events::of_entries(id, parent, self.created_at_ms(), entries, self.log.head().open_run);
-        let mut events: Vec<Arc<Event>> = events.map(Arc::new).collect();
+        let mut events: Vec<Due> = Due::of(entries, self.log.head().open_run).collect();
         self.outgoing.add(&events, self.shared.broadcast_below());
         let then = then.map(|then| self.outgoing.complete(then));
         if let Some(attempt) = ended {
             // The step's end comes between the answer and the end of the run.
-            let end = events.iter().position(|event| matches!(event.kind, EventKind::RunEnd { .. }));
+            let end = events.iter().position(|event| matches!(event.entry.kind, EntryKind::RunEnded { .. }));
             let last = events.split_off(end.unwrap_or(events.len()));
             self.agent.tell(AgentMessage::Broadcast { events, then: None });
             let answer = self.log.newest_answer();

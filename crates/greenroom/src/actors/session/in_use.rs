@@ -193,7 +193,7 @@ impl LeftModel {
         }
         let path = log.path();
         if !head.is_model(provider, model) {
-            let (provider, model) = (head.provider.clone(), head.model.clone());
+            let (provider, model) = (head.provider.to_string(), head.model.to_string());
             let is_imported = has_only_imported_answers(log, &provider);
             return Some(Self { provider, model, window: head.window }).filter(|_| !is_imported);
         }

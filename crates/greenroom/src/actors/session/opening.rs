@@ -35,8 +35,7 @@ use crate::core::ownership;
 use crate::core::shared::{Published, SessionShared};
 use crate::core::terms::lacking;
 use crate::core::trace;
-use crate::events::entry_events;
-use crate::events::event::Event;
+use crate::events::entry_events::Due;
 use crate::limits::restarts::Restarts;
 use crate::limits::spending::tree::Spends as _;
 use crate::values::error::{Error, Result};
@@ -212,17 +211,10 @@ impl SessionState {
 }
 
 /// Returns the events of durable entries that an earlier actor did not publish before it crashed.
-async fn missed_events(
-    deps: &Deps,
-    shared: &SessionShared,
-    from: u64,
-    head: &Head,
-) -> Result<VecDeque<Arc<Event>>> {
+async fn missed_events(deps: &Deps, shared: &SessionShared, from: u64, head: &Head) -> Result<VecDeque<Due>> {
     let entries = deps.store.load(&shared.id, EntryId(from)).await?;
-    let (parent, created_at_ms) = (shared.parent.as_ref(), head.created_at_ms);
-    Ok(entry_events::of_entries(&shared.id, parent, created_at_ms, &entries, head.open_run)
-        .map(Arc::new)
-        .collect())
+    let entries: Vec<_> = entries.into_iter().map(Arc::new).collect();
+    Ok(Due::of(&entries, head.open_run).collect())
 }
 
 /// Returns what a session adds to its definition when it is opened.

@@ -3,10 +3,9 @@
 //! Invariants: events that the agent may not have published are sent again to its successor.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 
 use crate::core::message::RunCompletion;
-use crate::events::event::Event;
+use crate::events::entry_events::Due;
 
 #[cfg(test)]
 mod tests;
@@ -15,20 +14,20 @@ mod tests;
 #[derive(Default)]
 pub(super) struct Outgoing {
     /// Durable events that the agent may not have published yet.
-    events: VecDeque<Arc<Event>>,
+    events: VecDeque<Due>,
     /// The end of the newest run, until the agent has published it.
     completion: Option<RunCompletion>,
 }
 
 impl Outgoing {
     /// Creates the state with the events that an earlier actor did not publish.
-    pub(super) fn missed(events: VecDeque<Arc<Event>>) -> Self {
+    pub(super) fn missed(events: VecDeque<Due>) -> Self {
         Self { events, completion: None }
     }
 
     /// Adds events to publish; all before `below` were published.
-    pub(super) fn add(&mut self, events: &[Arc<Event>], below: u64) {
-        self.events.retain(|event| event.seq >= below);
+    pub(super) fn add(&mut self, events: &[Due], below: u64) {
+        self.events.retain(|event| event.entry.id.0 >= below);
         self.events.extend(events.iter().cloned());
     }
 
@@ -38,8 +37,8 @@ impl Outgoing {
     }
 
     /// Returns the messages for the agent's successor; all events before `below` were published.
-    pub(super) fn unheard(&self, below: u64) -> (Vec<Arc<Event>>, Option<RunCompletion>) {
-        let events = self.events.iter().filter(|event| event.seq >= below).cloned().collect();
+    pub(super) fn unheard(&self, below: u64) -> (Vec<Due>, Option<RunCompletion>) {
+        let events = self.events.iter().filter(|event| event.entry.id.0 >= below).cloned().collect();
         (events, self.completion.clone())
     }
 }

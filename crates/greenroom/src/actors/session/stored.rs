@@ -23,7 +23,7 @@ use crate::core::door::Door;
 use crate::core::message::SessionMessage;
 use crate::core::ownership;
 use crate::core::shared::SessionShared;
-use crate::events::entry_events;
+use crate::events::entry_events::Due;
 use crate::values::error::{Error, Result};
 use crate::values::state::State;
 
@@ -185,15 +185,7 @@ async fn amend_claimed(
         let definition = Definition::resolve_to_read(deps, agent)?;
         draft.begin(definition.provider(), definition.model(), shared.parent.as_deref(), created_at_ms);
     }
-    let open_run = log.head().open_run;
-    let events = entry_events::of_entries(
-        &shared.id,
-        shared.parent.as_ref(),
-        created_at_ms,
-        draft.entries(),
-        open_run,
-    );
-    let events: Vec<_> = events.map(Arc::new).collect();
+    let events: Vec<Due> = Due::of(draft.entries(), log.head().open_run).collect();
     let batch = Batch { entries: draft.entries().to_vec(), head: draft.shared_head(), key: None };
     deps.store.append(&shared.id, batch).await?;
     if withdrawn > 0 && shared.is_suspended() {

@@ -51,14 +51,3 @@ async fn what_is_said_in_one_go_comes_as_one_mail_and_in_order() {
     let notes = notes.lock().expect("no handler panics");
     assert_eq!(*notes, [vec![1], vec![2, 3, 4], vec![5, 6], vec![7], vec![8]]);
 }
-
-#[tokio::test]
-async fn an_empty_outbox_holds_no_memory() {
-    let (actor, ended) = Actor::spawn(None, Notes, Arc::default()).await.expect("it starts");
-    let mut outbox = Outbox::new(actor.clone());
-    outbox.tell(1);
-    outbox.send();
-    assert_eq!(outbox.unsent.capacity(), 0);
-    actor.stop(None);
-    ended.await.expect("it does not panic");
-}

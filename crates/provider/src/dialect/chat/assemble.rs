@@ -13,6 +13,9 @@ use super::think::{Split, Think};
 use crate::ReplyEvent;
 use crate::dialect::{Ids, with_calls, with_refusal};
 
+/// Room for a short text, in bytes: it comes in small pieces.
+const TEXT_BYTES: usize = 512;
+
 /// An answer that is still arriving.
 #[derive(Debug, Default)]
 pub(super) struct Assembler {
@@ -44,6 +47,13 @@ struct CallInProgress {
     id: String,
     name: String,
     arguments: String,
+}
+
+/// Returns a text that begins with this piece.
+fn begun(piece: &str) -> String {
+    let mut text = String::with_capacity(TEXT_BYTES.max(piece.len()));
+    text.push_str(piece);
+    text
 }
 
 impl CallInProgress {
@@ -130,7 +140,7 @@ impl Assembler {
             match self.pieces.last_mut() {
                 Some(Piece::Text(so_far)) => so_far.push_str(&text),
                 Some(Piece::Reasoning(_) | Piece::Call(_)) | None => {
-                    self.pieces.push(Piece::Text(text.clone()));
+                    self.pieces.push(Piece::Text(begun(&text)));
                 }
             }
             events.extend([ReplyEvent::Text(text)]);

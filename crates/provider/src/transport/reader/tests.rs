@@ -27,7 +27,8 @@ fn reader(chunks: impl Stream<Item = reqwest::Result<Bytes>> + Send + 'static, f
         ..ServerOptions::default()
     };
     let server = HttpProvider::new(options).expect("good options").server;
-    Reader::new(Body::events(chunks, usize::MAX), deadline_after(first), no_call(), server)
+    let timer = Box::pin(sleep_until(deadline_after(first)));
+    Reader::new(Body::events(chunks, usize::MAX), timer, no_call(), server)
 }
 
 fn text(text: &str) -> Bytes {
@@ -175,7 +176,8 @@ const ANTHROPIC: &str = concat!(
 /// The answer of a stream that came in these chunks.
 async fn answer_in(server: Arc<Server>, chunks: Vec<Bytes>) -> Result<AssistantMessage, ProviderError> {
     let body = Body::events(stream::iter(chunks.into_iter().map(Ok)), usize::MAX);
-    let mut reader = Reader::new(body, deadline_after(FIRST), no_call(), server);
+    let timer = Box::pin(sleep_until(deadline_after(FIRST)));
+    let mut reader = Reader::new(body, timer, no_call(), server);
     while let Some(event) = reader.next().await {
         if let ReplyEvent::Done(answer) = event? {
             return Ok(*answer);

@@ -1,28 +1,23 @@
 //! The messages that a crashed agent's successor gets again.
 
+use std::sync::Arc;
+
+use greenroom_kernel::{Entry, EntryId, EntryKind};
+
 use super::*;
 use crate::core::message::Answer;
-use crate::events::event::EventKind;
 use crate::values::error::Error;
 
-fn event(seq: u64) -> Arc<Event> {
-    Arc::new(Event {
-        session: Arc::from("s"),
-        session_created_at_ms: 9,
-        seq,
-        n: None,
-        at_ms: 10,
-        run: None,
-        parent: None,
-        kind: EventKind::Warning { message: "look out".into() },
-    })
+fn event(seq: u64) -> Due {
+    let kind = EntryKind::InboxCleared { items: Vec::new() };
+    Due { entry: Arc::new(Entry::recorded(EntryId(seq), None, 10, kind)), run: None }
 }
 
 /// Returns the numbers of the events that are sent again, given that all before `below` were published, and
 /// whether the end of a run is.
 fn unheard(outgoing: &Outgoing, below: u64) -> (Vec<u64>, bool) {
     let (events, then) = outgoing.unheard(below);
-    (events.iter().map(|event| event.seq).collect(), then.is_some())
+    (events.iter().map(|event| event.entry.id.0).collect(), then.is_some())
 }
 
 #[test]
