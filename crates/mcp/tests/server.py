@@ -107,6 +107,11 @@ def call(request, send):
         os._exit(3)
     if name == "pid":
         return content("text", text=str(os.getpid()))
+    if name == "environment" and arguments.get("marks"):
+        # How the host knows what a tool has started.
+        with open("/proc/self/limits") as limits:
+            marked = [line.split()[4] != "unlimited" for line in limits if line.startswith("Max file locks")]
+        return content("text", text=str(marked))
     if name == "environment":
         return content("text", text=" ".join(sorted(os.environ)) + " in " + os.getcwd())
     if name == "roots":

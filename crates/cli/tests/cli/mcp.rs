@@ -202,6 +202,18 @@ async fn a_server_gets_the_client_s_variables_and_the_tools_folder() {
     assert!(ran.stderr.contains(warning), "{ran:?}");
 }
 
+/// The host refuses processes with this mark, so none of them can answer an approval.
+#[test]
+fn a_server_counts_as_started_by_a_tool() {
+    let (place, model) =
+        (Place::new(), Model::new(calls("mcp__test__environment", json!({ "marks": true })), |_| {}));
+    if !configure(&place, &json!({})) {
+        return;
+    }
+    let ran = place.run(&["run", "-p", "go", "--base-url", &model.url(), "--mode", "everything"]);
+    assert!(ran.stdout.contains("it says: [True]"), "{ran:?}");
+}
+
 #[test]
 fn a_chat_asks_before_a_call_and_remembers_the_answer() {
     let (place, model) =
