@@ -84,7 +84,12 @@ fn main() -> ExitCode {
         false => Logger::Command,
     };
     log::start(&options.global, logger, traces.layer());
-    let result = runtime.block_on(perform(&options));
+    let result = runtime.block_on(async {
+        let result = perform(&options).await;
+        // They end by themselves if they are given the time.
+        greenroom_mcp::closed().await;
+        result
+    });
     traces.end();
     // A thread may still be reading from the terminal; nothing waits for it.
     runtime.shutdown_background();

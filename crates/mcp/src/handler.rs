@@ -15,6 +15,9 @@ use rmcp::model::{
 };
 use rmcp::service::{NotificationContext, RequestContext, RoleClient};
 
+/// The maximum length of a report of progress, in bytes.
+const PROGRESS_BYTES_MAX: usize = 300;
+
 /// The client's side of a connection.
 #[derive(Clone)]
 pub(crate) struct Handler {
@@ -80,7 +83,11 @@ pub(crate) fn progress_line(report: &ProgressNotificationParam) -> String {
         None => report.progress.to_string(),
     };
     match &report.message {
-        Some(message) => format!("{message} ({amount})"),
+        Some(message) => {
+            let end = message.floor_char_boundary(PROGRESS_BYTES_MAX);
+            let mark = if end < message.len() { "…" } else { "" };
+            format!("{}{mark} ({amount})", &message[..end])
+        }
         None => amount,
     }
 }

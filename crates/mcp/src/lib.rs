@@ -41,7 +41,8 @@ use std::sync::{Arc, Weak};
 use greenroom_tools::{Registry, ToolsError, WeakRegistry};
 
 pub use self::error::McpError;
-use self::link::Link;
+pub use self::link::closed;
+use self::link::{Link, Listed, TOOLS_MAX, tool_bytes};
 pub use self::name::is_server_name;
 pub use self::server::Server;
 use self::tool::McpTool;
@@ -54,6 +55,9 @@ pub struct Connection {
     left_out: Arc<[String]>,
     about: Arc<About>,
 }
+
+/// The maximum size of a tool's description and schema, in bytes: they are part of each request.
+const TOOL_BYTES_MAX: usize = 64 * 1024;
 
 /// What a server says about itself.
 #[derive(Debug, Default)]
@@ -69,14 +73,23 @@ impl Server {
     /// # Errors
     /// The server could not be started or reached, or did not answer in time.
     pub async fn connect(self) -> Result<Connection, McpError> {
-        let (link, found, about) = Link::connect(self).await?;
+        let (link, Listed { tools: found, is_cut }, about) = Link::connect(self).await?;
         let (link, about) = (Arc::new(link), Arc::new(about));
         let (mut tools, mut left_out) = (Registry::new(), Vec::new());
+        if is_cut {
+            left_out.push(format!("it lists too many tools; only the first {TOOLS_MAX} are read"));
+        }
         for found in found {
             if !link.server().offers(&found.name) {
                 continue;
             }
             let own_name = found.name.to_string();
+            let bytes = tool_bytes(&found);
+            if bytes > TOOL_BYTES_MAX {
+                left_out
+                    .push(format!("its tool `{own_name}` is not offered: its description has {bytes} bytes"));
+                continue;
+            }
             let name = name::tool_name(link.server().name(), &own_name, |name| tools.get(name).is_some());
             if let Err(error) = tools.insert(McpTool::new(Arc::clone(&link), name, found)) {
                 let why = if let ToolsError::NotAnObject { found, .. } = error {

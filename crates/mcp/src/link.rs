@@ -4,8 +4,8 @@
 //! replaced by the next call. A call that was sent is not sent again. What was started ends with its [`Link`].
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
@@ -15,7 +15,8 @@ use greenroom_tools::{ToolContext, ToolOutput};
 use parking_lot::Mutex;
 use rmcp::ClientLifecycleMode;
 use rmcp::model::{
-    CallToolRequest, CallToolRequestParams, ClientRequest, JsonObject, ProtocolVersion, ServerResult, Tool,
+    CallToolRequest, CallToolRequestParams, ClientRequest, ErrorCode, JsonObject, PaginatedRequestParams,
+    ProtocolVersion, ServerResult, Tool,
 };
 use rmcp::service::{
     ClientInitializeError, Peer, PeerRequestOptions, RequestHandle, RoleClient, RunningService, ServiceError,
@@ -27,7 +28,8 @@ use rmcp::transport::streamable_http_client::{
 };
 use tokio::io::AsyncBufReadExt as _;
 use tokio::process::ChildStderr;
-use tokio::task::JoinHandle;
+use tokio::sync::watch;
+use tokio::time::{Instant, timeout_at};
 
 use crate::About;
 use crate::content;
@@ -44,7 +46,13 @@ const LAST_LINES: usize = 5;
 /// The maximum number of bytes of such a line that are kept.
 const LINE_BYTES_MAX: usize = 500;
 /// The maximum number of tools that are read from a server.
-const TOOLS_MAX: usize = 1_000;
+pub(crate) const TOOLS_MAX: usize = 1_000;
+/// The maximum size of all descriptions and schemas that are read, in bytes.
+const LIST_BYTES_MAX: usize = 8 * 1024 * 1024;
+/// The maximum number of pages of them.
+const PAGES_MAX: usize = 200;
+/// The maximum number of reports of progress in a second.
+const REPORTS_MAX: u32 = 10;
 
 /// The connection to a server.
 pub(crate) struct Link {
@@ -65,7 +73,7 @@ struct Line {
     peer: Peer<RoleClient>,
     handler: Handler,
     last_lines: LastLines,
-    /// Whether a call has found that the server ended.
+    /// Whether a call has found that the connection is of no more use.
     ended: Arc<AtomicBool>,
 }
 
@@ -76,16 +84,16 @@ struct Open {
 
 impl Link {
     /// Connects to a server, and reads its tools and what it says about itself.
-    pub(crate) async fn connect(server: Server) -> Result<(Self, Vec<Tool>, About), McpError> {
+    pub(crate) async fn connect(server: Server) -> Result<(Self, Listed, About), McpError> {
         server.check()?;
-        let (connected, tools) = Connected::open(server.clone()).await?;
+        let (connected, listed) = Connected::open(server.clone()).await?;
         let said = connected.line.peer.peer_info();
         let title = said.as_ref().and_then(|said| said.server_info.as_ref()).map(|named| {
             let title = named.title.as_ref().unwrap_or(&named.name);
             format!("{title} {}", named.version)
         });
         let about = About { title, instructions: said.and_then(|said| said.instructions.clone()) };
-        Ok((Self { server, connected: tokio::sync::Mutex::new(Some(connected)) }, tools, about))
+        Ok((Self { server, connected: tokio::sync::Mutex::new(Some(connected)) }, listed, about))
     }
 
     pub(crate) fn server(&self) -> &Server {
@@ -93,22 +101,37 @@ impl Link {
     }
 
     /// Calls a tool of the server.
-    pub(crate) async fn call(&self, tool: &str, arguments: JsonObject, context: &ToolContext) -> ToolOutput {
-        let line = tokio::select! {
-            biased;
-            () = context.cancel.cancelled() => return ToolOutput::interrupted("cancelled before the call was sent"),
-            line = self.line() => line,
-        };
-        let line = match line {
-            Ok(line) => line,
-            Err(error) => return ToolOutput::error(error.to_string()),
-        };
+    pub(crate) async fn call(
+        self: Arc<Self>,
+        tool: &str,
+        arguments: JsonObject,
+        context: &ToolContext,
+    ) -> ToolOutput {
         let params = CallToolRequestParams::new(tool.to_owned()).with_arguments(arguments);
         let request = ClientRequest::CallToolRequest(CallToolRequest::new(params));
-        match line.peer.send_request_with_option(request, PeerRequestOptions::no_options()).await {
-            Ok(request) => self.answer(request, &line, context).await,
-            Err(error) => self.failed(error, &line).await,
+        for attempt in 1.. {
+            let line = tokio::select! {
+                biased;
+                () = context.cancel.cancelled() => {
+                    return ToolOutput::interrupted("cancelled before the call was sent");
+                }
+                line = self.line() => line,
+            };
+            let line = match line {
+                Ok(line) => line,
+                Err(error) => return ToolOutput::error(error.to_string()),
+            };
+            match line.peer.send_request_with_option(request.clone(), PeerRequestOptions::no_options()).await
+            {
+                Ok(request) => return self.answer(request, &line, context).await,
+                // The server has just ended, and has not got the call.
+                Err(ServiceError::TransportClosed) if attempt == 1 => {
+                    line.ended.store(true, Ordering::Relaxed)
+                }
+                Err(error) => return self.failed(error, &line).await,
+            }
         }
+        unreachable!("the second attempt returns")
     }
 
     async fn answer(
@@ -118,6 +141,7 @@ impl Link {
         context: &ToolContext,
     ) -> ToolOutput {
         let mut progress = line.handler.progress.subscribe(request.progress_token.clone()).await;
+        let (mut since, mut reported) = (Instant::now(), 0);
         let answer = loop {
             tokio::select! {
                 biased;
@@ -127,7 +151,15 @@ impl Link {
                     let _ = request.cancel(Some("the call was cancelled".to_owned())).await;
                     return ToolOutput::interrupted("cancelled; whether the call took effect is not known");
                 }
-                Some(report) = progress.next() => context.progress.report(progress_line(&report)),
+                Some(report) = progress.next() => {
+                    if since.elapsed() > Duration::from_secs(1) {
+                        (since, reported) = (Instant::now(), 0);
+                    }
+                    reported += 1;
+                    if reported <= REPORTS_MAX {
+                        context.progress.report(progress_line(&report));
+                    }
+                }
             }
         };
         match answer {
@@ -144,25 +176,35 @@ impl Link {
 
     /// Returns the result of a call that failed.
     async fn failed(&self, error: ServiceError, line: &Line) -> ToolOutput {
+        if let ServiceError::McpError(error) = error {
+            return ToolOutput::error(error.message.into_owned());
+        }
+        // The next call connects anew: a service may have forgotten this session.
+        line.ended.store(true, Ordering::Relaxed);
         let name = self.server.name();
-        let unknown = "whether the call took effect is not known";
-        let text = if let ServiceError::McpError(error) = error {
-            error.message.into_owned()
-        } else if let ServiceError::TransportClosed = error {
-            line.ended.store(true, Ordering::Relaxed);
-            let words = line.last_lines.read().await;
-            format!(
-                "the MCP server `{name}` ended during the call{words}; {unknown}. The next call starts it again"
-            )
+        let what = if let ServiceError::TransportClosed = error {
+            format!("ended during the call{}", line.last_lines.read().await)
         } else {
-            format!("the MCP server `{name}` did not complete the call: {}; {unknown}", shown(&error))
+            format!("did not complete the call: {}", shown(&error))
         };
-        ToolOutput::error(text)
+        ToolOutput::error(format!(
+            "the MCP server `{name}` {what}; whether the call took effect is not known"
+        ))
     }
 
-    /// Returns the connection, made anew if the server has ended.
-    async fn line(&self) -> Result<Line, McpError> {
+    /// Returns the connection, made anew if it has ended. Connecting goes on if the caller leaves: a server may take longer
+    /// to start than a call may.
+    async fn line(self: &Arc<Self>) -> Result<Line, McpError> {
+        if let Some(now) = self.connected.lock().await.as_ref().filter(|now| !now.line.has_ended()) {
+            return Ok(now.line.clone());
+        }
+        let connecting = tokio::spawn(Arc::clone(self).reconnect());
+        connecting.await.unwrap_or_else(|_| Err(McpError::new(self.server.name(), "could not be connected")))
+    }
+
+    async fn reconnect(self: Arc<Self>) -> Result<Line, McpError> {
         let mut connected = self.connected.lock().await;
+        // Another call may have been faster.
         if let Some(now) = connected.as_ref().filter(|now| !now.line.has_ended()) {
             return Ok(now.line.clone());
         }
@@ -170,7 +212,7 @@ impl Link {
         if let Some(open) = connected.take().and_then(|mut ended| ended.open.take()) {
             open.close().await;
         }
-        let (now, _tools) = Connected::open(self.server.clone()).await?;
+        let (now, _listed) = Connected::open(self.server.clone()).await?;
         tracing::info!(server = self.server.name(), "the MCP server was connected again");
         Ok(connected.insert(now).line.clone())
     }
@@ -183,87 +225,119 @@ impl Line {
 }
 
 impl Connected {
-    /// Connects within the server's time limit.
-    fn open(server: Server) -> BoxFuture<'static, Result<(Self, Vec<Tool>), McpError>> {
+    /// Connects within the server's time limit. A server that knows only the newest version of the protocol has no
+    /// handshake: it is asked without one.
+    fn open(server: Server) -> BoxFuture<'static, Result<(Self, Listed), McpError>> {
         Box::pin(async move {
-            let limit = server.start_max;
-            let opened = tokio::time::timeout(limit, Self::negotiate(&server)).await;
-            opened.unwrap_or_else(|_| {
-                Err(McpError::new(server.name(), format!("did not answer within {} s", limit.as_secs_f64())))
-            })
+            let deadline = Instant::now() + server.start_max;
+            let newest = ClientLifecycleMode::Discover { preferred_versions: vec![ProtocolVersion::LATEST] };
+            match Self::attempt(&server, ClientLifecycleMode::Initialize, deadline).await {
+                Err(Refused { knows_no_handshake: true, error }) => {
+                    Self::attempt(&server, newest, deadline).await.map_err(|_of_the_second| error)
+                }
+                opened => opened.map_err(|refused| refused.error),
+            }
         })
     }
 
-    /// Connects. A server that knows only the newest version of the protocol has no handshake: it is asked without one.
-    async fn negotiate(server: &Server) -> Result<(Self, Vec<Tool>), McpError> {
-        let newest = ClientLifecycleMode::Discover { preferred_versions: vec![ProtocolVersion::LATEST] };
-        match Self::attempt(server, ClientLifecycleMode::Initialize).await {
-            Err(Refused { has_answered: true, error }) => {
-                Self::attempt(server, newest).await.map_err(|_of_the_second| error)
-            }
-            opened => opened.map_err(|refused| refused.error),
-        }
-    }
-
-    async fn attempt(server: &Server, lifecycle: ClientLifecycleMode) -> Result<(Self, Vec<Tool>), Refused> {
+    async fn attempt(
+        server: &Server,
+        lifecycle: ClientLifecycleMode,
+        deadline: Instant,
+    ) -> Result<(Self, Listed), Refused> {
         let handler = Handler {
             server: server.name().into(),
             root: server.root.clone(),
             progress: rmcp::handler::client::progress::ProgressDispatcher::new(),
         };
-        let refused =
-            |reason: String| Refused { has_answered: false, error: McpError::new(server.name(), reason) };
+        let refused = |reason: String| Refused {
+            knows_no_handshake: false,
+            error: McpError::new(server.name(), reason),
+        };
+        let late = || format!("did not answer within {} s", server.start_max.as_secs_f64());
         let (process, last_lines, served) = match &server.transport {
             Transport::Program(program) => {
                 let (process, streams) = ServerProcess::start(program)
                     .map_err(|error| refused(format!("cannot be started: {error}")))?;
                 let last_lines = LastLines::of(streams.errors, server.name());
-                let served = serve(handler, (streams.output, streams.input), lifecycle).await;
-                (Some(process), last_lines, served)
+                let served = serve(handler, (streams.output, streams.input), lifecycle);
+                (Some(process), last_lines, timeout_at(deadline, served).await)
             }
             Transport::Http(http) => {
-                let transport = transport(http).map_err(refused)?;
-                (None, LastLines::default(), serve(handler, transport, lifecycle).await)
+                let served = serve(handler, transport(http).map_err(refused)?, lifecycle);
+                (None, LastLines::default(), timeout_at(deadline, served).await)
             }
         };
         let service = match served {
-            Ok(service) => service,
-            Err(error) => {
-                let has_answered = matches!(*error, ClientInitializeError::JsonRpcError(_));
-                // It has ended, or its streams are closed: its last words come at once.
-                let words = last_lines.read().await;
+            Ok(Ok(service)) => service,
+            failed => {
+                let (knows_no_handshake, reason) = match failed {
+                    Ok(Err(error)) => (knows_no_handshake(&error), why(&error)),
+                    Ok(Ok(_)) | Err(_) => (false, late()),
+                };
                 if let Some(process) = process {
                     process.end(Duration::ZERO).await;
                 }
-                let error = McpError::new(server.name(), format!("{}{words}", why(&error)));
-                return Err(Refused { has_answered, error });
+                let reason = format!("{reason}{}", last_lines.read().await);
+                return Err(Refused { knows_no_handshake, ..refused(reason) });
             }
         };
         let line = Line {
             peer: service.peer().clone(),
             handler: service.service().clone(),
-            last_lines: last_lines.clone(),
+            last_lines,
             ended: Arc::default(),
         };
         let open = Open { service, process };
-        match list_tools(&line.peer).await {
-            Ok(tools) => Ok((Self { open: Some(open), line }, tools)),
-            Err(error) => {
-                let words = last_lines.read().await;
-                open.close().await;
-                Err(refused(format!("did not list its tools: {}{words}", shown(&error))))
-            }
-        }
+        let reason = match timeout_at(deadline, Listed::read(&line.peer)).await {
+            Ok(Ok(listed)) => return Ok((Self { open: Some(open), line }, listed)),
+            Ok(Err(error)) => format!("did not list its tools: {}", shown(&error)),
+            Err(_) => late(),
+        };
+        open.close().await;
+        Err(refused(format!("{reason}{}", line.last_lines.read().await)))
     }
 }
 
-async fn list_tools(peer: &Peer<RoleClient>) -> Result<Vec<Tool>, ServiceError> {
-    if peer.peer_info().is_some_and(|about| about.capabilities.tools.is_none()) {
-        return Ok(Vec::new());
+/// The tools that a server lists.
+#[derive(Default)]
+pub(crate) struct Listed {
+    pub(crate) tools: Vec<Tool>,
+    /// Whether there are more of them than are read.
+    pub(crate) is_cut: bool,
+}
+
+/// Returns the size of a tool's description and schema, in bytes.
+pub(crate) fn tool_bytes(tool: &Tool) -> usize {
+    let schema = serde_json::to_string(&*tool.input_schema).map_or(0, |schema| schema.len());
+    schema + tool.description.as_ref().map_or(0, |text| text.len())
+}
+
+impl Listed {
+    /// Reads the pages of the list, as far as the limits permit.
+    async fn read(peer: &Peer<RoleClient>) -> Result<Self, ServiceError> {
+        let mut listed = Self::default();
+        if peer.peer_info().is_some_and(|about| about.capabilities.tools.is_none()) {
+            return Ok(listed);
+        }
+        let (mut cursor, mut bytes) = (None, 0);
+        for _page in 0..PAGES_MAX {
+            let params = PaginatedRequestParams::default().with_cursor(cursor);
+            let page = peer.list_tools(Some(params)).await?;
+            bytes += page.tools.iter().map(tool_bytes).sum::<usize>();
+            listed.tools.extend(page.tools);
+            cursor = page.next_cursor;
+            if cursor.is_none() && listed.tools.len() <= TOOLS_MAX {
+                return Ok(listed);
+            }
+            if listed.tools.len() >= TOOLS_MAX || bytes > LIST_BYTES_MAX {
+                break;
+            }
+        }
+        listed.tools.truncate(TOOLS_MAX);
+        listed.is_cut = true;
+        Ok(listed)
     }
-    let mut tools = peer.list_all_tools().await?;
-    tools.truncate(TOOLS_MAX);
-    Ok(tools)
 }
 
 impl Open {
@@ -280,16 +354,56 @@ impl Drop for Connected {
     fn drop(&mut self) {
         // Without a runtime, the server is ended at once.
         if let (Some(open), Ok(runtime)) = (self.open.take(), tokio::runtime::Handle::try_current()) {
-            runtime.spawn(open.close());
+            let closing = Closing::new();
+            runtime.spawn(async move {
+                open.close().await;
+                drop(closing);
+            });
         }
     }
 }
 
+/// The number of connections that are being closed.
+static CLOSING: LazyLock<watch::Sender<usize>> = LazyLock::new(|| watch::Sender::new(0));
+
+/// A connection that is being closed.
+struct Closing;
+
+impl Closing {
+    fn new() -> Self {
+        CLOSING.send_modify(|count| *count += 1);
+        Self
+    }
+}
+
+impl Drop for Closing {
+    fn drop(&mut self) {
+        CLOSING.send_modify(|count| *count -= 1);
+    }
+}
+
+/// Waits until the servers whose connections were dropped have ended, each of which takes 4 s at most. A program calls it
+/// before it ends its runtime, so that its servers can end by themselves.
+pub async fn closed() {
+    // The sender lives as long as the process.
+    let _ = CLOSING.subscribe().wait_for(|count| *count == 0).await;
+}
+
 /// Why an attempt to connect failed.
 struct Refused {
-    /// Whether the server answered, but not to this kind of handshake.
-    has_answered: bool,
+    /// Whether the server seems to know only the version of the protocol that has no handshake.
+    knows_no_handshake: bool,
     error: McpError,
+}
+
+fn knows_no_handshake(error: &ClientInitializeError) -> bool {
+    let codes = [
+        ErrorCode::METHOD_NOT_FOUND,
+        ErrorCode::INVALID_REQUEST,
+        ErrorCode::INVALID_PARAMS,
+        ErrorCode::UNSUPPORTED_PROTOCOL_VERSION,
+    ];
+    matches!(error, ClientInitializeError::JsonRpcError(error) if codes.contains(&error.code))
 }
 
 async fn serve<T, E, A>(
@@ -345,56 +459,60 @@ fn shown(error: &ServiceError) -> String {
 #[derive(Clone, Default)]
 struct LastLines {
     lines: Arc<Mutex<VecDeque<String>>>,
-    reading: Arc<Mutex<Option<JoinHandle<()>>>>,
+    /// Whether the output has ended; `None` for a service, which has none.
+    has_ended: Option<watch::Receiver<bool>>,
 }
 
 impl LastLines {
     /// Reads the lines of a program until it ends. They go to the log as well.
     fn of(errors: ChildStderr, server: &str) -> Self {
-        let (lines, server) = (Arc::<Mutex<VecDeque<String>>>::default(), server.to_owned());
-        let kept = Arc::clone(&lines);
-        let reading = tokio::spawn(async move {
+        let (end, has_ended) = watch::channel(false);
+        let these = Self { lines: Arc::default(), has_ended: Some(has_ended) };
+        let (kept, server) = (these.clone(), server.to_owned());
+        tokio::spawn(async move {
             let mut read = tokio::io::BufReader::new(errors);
             let mut line = Vec::new();
             // A line may be of any length: it is read in pieces, and its beginning is kept.
             loop {
-                let Ok(piece) = read.fill_buf().await else { return };
-                if piece.is_empty() {
-                    return;
-                }
-                let end = piece.iter().position(|byte| *byte == b'\n');
-                let taken = end.map_or(piece.len(), |end| end + 1);
+                let piece = read.fill_buf().await.unwrap_or_default();
+                let taken = piece.iter().position(|byte| *byte == b'\n').map_or(piece.len(), |end| end + 1);
+                let is_whole = piece.is_empty() || piece[taken - 1] == b'\n';
                 let room = LINE_BYTES_MAX.saturating_sub(line.len());
-                line.extend_from_slice(&piece[..end.unwrap_or(taken).min(room)]);
+                line.extend_from_slice(&piece[..taken.min(room)]);
+                let is_end = piece.is_empty();
                 read.consume(taken);
-                if end.is_some() {
-                    let text = String::from_utf8_lossy(&line).trim().to_owned();
+                if is_whole {
+                    kept.push(&server, &line);
                     line.clear();
-                    tracing::debug!(server, "{text}");
-                    let mut lines = kept.lock();
-                    if !text.is_empty() {
-                        lines.push_back(text);
-                    }
-                    if lines.len() > LAST_LINES {
-                        lines.pop_front();
-                    }
+                }
+                if is_end {
+                    break;
                 }
             }
+            let _ = end.send(true);
         });
-        Self { lines, reading: Arc::new(Mutex::new(Some(reading))) }
+        these
     }
 
-    /// Returns the lines of a program that has ended, behind a colon; empty if there are none.
+    fn push(&self, server: &str, line: &[u8]) {
+        let text = String::from_utf8_lossy(line).trim().to_owned();
+        if text.is_empty() {
+            return;
+        }
+        tracing::debug!(server, "{text}");
+        let mut lines = self.lines.lock();
+        lines.push_back(text);
+        if lines.len() > LAST_LINES {
+            lines.pop_front();
+        }
+    }
+
+    /// Returns the lines of a program that has ended, in parentheses; empty if there are none.
     async fn read(&self) -> String {
-        let reading = self.reading.lock().take();
-        if let Some(reading) = reading {
-            let _ = tokio::time::timeout(LAST_WORDS_MAX, reading).await;
+        if let Some(mut has_ended) = self.has_ended.clone() {
+            let _ = tokio::time::timeout(LAST_WORDS_MAX, has_ended.wait_for(|ended| *ended)).await;
         }
-        let lines = self.lines.lock();
-        if lines.is_empty() {
-            String::new()
-        } else {
-            format!(" ({})", lines.iter().cloned().collect::<Vec<_>>().join(" / "))
-        }
+        let lines = self.lines.lock().iter().cloned().collect::<Vec<_>>();
+        if lines.is_empty() { String::new() } else { format!(" ({})", lines.join(" / ")) }
     }
 }

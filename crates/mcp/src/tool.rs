@@ -53,7 +53,8 @@ impl Tool for McpTool {
         self.reads_only && self.link.server().trusts_annotations
     }
 
-    /// What only reads by the server's own words may run beside others: at worst, the order of two effects is another one.
+    /// Calls of a tool that only reads, by the server's own words, may run beside others: at worst, two effects come in another
+    /// order.
     fn parallel_max(&self) -> Option<usize> {
         self.reads_only.then_some(usize::MAX)
     }

@@ -8,6 +8,9 @@ It checks every message it gets, and writes what is wrong with one to standard e
   --exit             end at once, with words on standard error
   --newest           know only the protocol of July 2026, which has no handshake
   --no-tools         offer no tools
+  --endless          list tools without end
+  --slow-end         need a moment to end
+  --slow-restart F   start slowly once the file F exists; it is written by the first start
 """
 
 import base64
@@ -102,6 +105,12 @@ def call(request, send):
             time.sleep(0.01)
         log("cancelled slow")
         return None
+    if name == "crash" and arguments.get("orphan"):
+        # What the system may do to the helper above it, and a server that outlives its connection.
+        log(f"orphan {os.getpid()}")
+        os.kill(os.getppid(), 9)
+        os.close(1)
+        time.sleep(1000)
     if name == "crash":
         print("out of cheese", file=sys.stderr, flush=True)
         os._exit(3)
@@ -175,6 +184,9 @@ def handle(message, send):
         result = {"supportedVersions": [NEWEST], "capabilities": offered, "serverInfo": info, "resultType": "complete",
                   "_meta": {"io.modelcontextprotocol/serverInfo": info}, "ttlMs": 0, "cacheScope": "private"}
     elif method == "tools/list":
+        if "--endless" in OPTIONS:
+            many = [{"name": f"t{number}", "inputSchema": ANY} for number in range(30)]
+            return {"jsonrpc": "2.0", "id": number, "result": {"tools": many, "nextCursor": "more"}}
         # Two pages.
         cursor = (message.get("params") or {}).get("cursor")
         result = {"tools": tools()[7:]} if cursor else {"tools": tools()[:7], "nextCursor": "2"}
@@ -215,6 +227,8 @@ def serve_streams():
             threading.Thread(target=answer, args=(message,), daemon=True).start()
         else:
             answer(message)
+    if "--slow-end" in OPTIONS:
+        time.sleep(0.3)
     log("end")
 
 
@@ -245,6 +259,9 @@ def serve_http(port_file):
             self.reply(200)
 
         def do_POST(self):
+            if not self.path.startswith("/mcp"):
+                self.rfile.read(int(self.headers["Content-Length"]))
+                return self.reply(404, "text/html", b"<html>nothing is here</html>")
             message = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             token = option("--token")
             if token and self.headers.get("Authorization") != f"Bearer {token}":
@@ -267,6 +284,10 @@ def serve_http(port_file):
     server.serve_forever()
 
 
+if option("--slow-restart"):
+    if os.path.exists(option("--slow-restart")):
+        time.sleep(1)
+    open(option("--slow-restart"), "w").close()
 if "--exit" in OPTIONS:
     print("no database\nat line 7", file=sys.stderr, flush=True)
     sys.exit(1)

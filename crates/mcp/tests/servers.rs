@@ -199,13 +199,52 @@ async fn a_server_that_ends_is_started_again_and_no_call_is_repeated() {
     assert_eq!(result.status, ToolStatus::Error);
     assert_eq!(
         text(&result),
-        "the MCP server `test` ended during the call (out of cheese); whether the call took effect is not known. The \
-         next call starts it again"
+        "the MCP server `test` ended during the call (out of cheese); whether the call took effect is not known"
     );
     let second = text(&call(&connection, "pid", json!({})).await);
     assert!(second.parse::<u32>().is_ok() && second != first, "{first} {second}");
     let log = std::fs::read_to_string(log).expect("a log");
     assert_eq!(log.lines().collect::<Vec<_>>(), ["call pid", "call crash", "call pid"]);
+}
+
+#[tokio::test]
+async fn a_server_that_starts_more_slowly_than_a_call_may_take_is_there_for_a_later_call() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let seen = folder.path().join("seen").display().to_string();
+    let Some(server) = program(&["--slow-restart", &seen]) else { return };
+    let connection = server.call_max(Duration::from_millis(300)).connect().await.expect("it connects");
+    assert_eq!(call(&connection, "crash", json!({})).await.status, ToolStatus::Error);
+    let first = call(&connection, "read_it", json!({})).await;
+    assert!(text(&first).contains("cancelled before the call was sent"), "{}", text(&first));
+    // Each of these calls would have to start it anew if the ones before had stopped it.
+    let start = Instant::now();
+    loop {
+        let result = call(&connection, "read_it", json!({})).await;
+        if result.status == ToolStatus::Ok {
+            break;
+        }
+        assert!(start.elapsed() < PATIENCE, "{}", text(&result));
+    }
+}
+
+#[tokio::test]
+async fn all_calls_learn_the_last_words_of_a_server() {
+    let Some(server) = program(&[]) else { return };
+    let connection = server.connect().await.expect("it connects");
+    let (slow, crash) =
+        tokio::join!(call(&connection, "slow", json!({})), call(&connection, "crash", json!({})));
+    for result in [slow, crash] {
+        assert!(text(&result).contains("ended during the call (out of cheese)"), "{}", text(&result));
+    }
+}
+
+#[tokio::test]
+async fn a_list_of_tools_without_end_is_cut() {
+    let Some(server) = program(&["--endless"]) else { return };
+    let connection = server.connect().await.expect("it connects");
+    // A name that is listed again is another tool.
+    assert_eq!(connection.tools().len(), 1_000);
+    assert_eq!(connection.left_out(), ["it lists too many tools; only the first 1000 are read"]);
 }
 
 #[tokio::test]
@@ -285,6 +324,20 @@ async fn only_the_wanted_tools_are_offered_and_annotations_count_where_they_are_
         let echo = tools.get("mcp__test__echo").expect("it is there");
         assert_eq!((echo.is_read_only(), echo.parallel_max()), (false, None));
     }
+}
+
+#[tokio::test]
+async fn what_is_no_endpoint_is_said() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let Some(service) = service(folder.path(), &[]).await else { return };
+    let url = service.url.replace("/mcp", "/nothing?key=s3cret");
+    let error =
+        Server::http("test", &url).expect("a URL").connect().await.map(drop).expect_err("no endpoint");
+    assert_eq!(
+        error.to_string(),
+        "the MCP server `test` cannot be reached: it answered with HTTP 404 Not Found; is `url` the address of its MCP \
+         endpoint?"
+    );
 }
 
 #[test]

@@ -58,7 +58,8 @@ impl BaseUrl {
         self.0.path().trim_end_matches('/')
     }
 
-    pub(crate) fn query(&self) -> Vec<(String, String)> {
+    /// Returns the names and values of the query, decoded. They may contain a key.
+    pub fn query(&self) -> Vec<(String, String)> {
         self.0.query_pairs().map(|(name, value)| (name.into_owned(), value.into_owned())).collect()
     }
 }

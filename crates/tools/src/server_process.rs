@@ -93,7 +93,8 @@ impl ServerProcess {
     /// streams should be closed before: that is how it is told to end.
     pub async fn end(mut self, grace: Duration) {
         let ended = tokio::time::timeout(grace, self.child.wait()).await;
-        if ended.is_ok_and(|ended| ended.is_ok()) {
+        // A helper that was killed has ended nobody.
+        if ended.is_ok_and(|ended| ended.is_ok_and(|status| status.code().is_some())) {
             self.processes.root_has_ended();
         }
         // Searching all processes blocks for some milliseconds.

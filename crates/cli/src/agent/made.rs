@@ -64,7 +64,7 @@ pub(crate) struct Made {
     pub(crate) folder: PathBuf,
     /// Whether the model has a tool that reads skills.
     pub(crate) has_skills: bool,
-    /// Whether no MCP server is missing.
+    /// Whether all MCP servers are connected.
     pub(crate) is_complete: bool,
     /// Warnings for the user, except those about the configuration files, a line each.
     pub(crate) warnings: Vec<String>,

@@ -20,6 +20,8 @@ use super::{Wrong, check_variable, layers, or_default, parse_url, redact, show_u
 
 /// How a value names a variable.
 const VARIABLE: &str = "env:";
+/// What stands for the folder of the agent's tools.
+const WORKSPACE: &str = "{workspace}";
 /// The variables that a program gets besides its own, with a host and without.
 const INHERITED: [&str; 6] = ["PATH", "HOME", "LANG", "TERM", "TMPDIR", "USER"];
 
@@ -30,14 +32,15 @@ pub(crate) struct McpConfig {
     /// The program, which speaks MCP on its standard streams: a name in `PATH`, or a path. It runs with your rights,
     /// outside the sandbox.
     pub(crate) command: Option<String>,
-    /// The program's arguments.
+    /// The program's arguments. `{workspace}` in them stands for the folder of the agent's tools.
     #[serde(deserialize_with = "or_default")]
     pub(crate) args: Vec<String>,
     /// Environment variables of the program, besides `PATH`, `HOME`, `LANG`, `TERM`, `TMPDIR` and `USER`. The value
     /// `env:NAME` is that of your variable NAME; secrets must be given so.
     #[serde(deserialize_with = "or_default")]
     pub(crate) env: BTreeMap<String, String>,
-    /// The program's working folder: an absolute path, or `~/…`; by default the folder of the agent's tools.
+    /// The program's working folder: an absolute path, `~/…`, or `{workspace}`, the folder of the agent's tools; by default
+    /// your home folder, because files in a project can change what a program does that starts there.
     pub(crate) folder: Option<String>,
     /// The address of the service ("streamable HTTP").
     #[serde(deserialize_with = "parse_url", serialize_with = "show_url")]
@@ -110,8 +113,8 @@ impl McpConfig {
                                   not both",
             );
         }
-        if self.folder.as_deref().is_some_and(|folder| !layers::is_absolute(folder)) {
-            return wrong_at(&["folder"], "must be an absolute path, or begin with ~/");
+        if self.folder.as_deref().is_some_and(|folder| folder != WORKSPACE && !layers::is_absolute(folder)) {
+            return wrong_at(&["folder"], "must be an absolute path, begin with ~/, or be {workspace}");
         }
         if self.token_env.as_deref().is_some_and(|name| check_variable(name).is_err()) {
             return wrong_at(
@@ -183,11 +186,16 @@ impl McpConfig {
         let token = self.token_env.as_deref().map(variable).transpose()?;
         let inherited = INHERITED.into_iter().filter(|name| !self.env.contains_key(*name));
         env.extend(inherited.filter_map(|name| Some((name.to_owned(), surroundings.variable(name)?))));
-        let folder = self.folder.as_deref().and_then(|folder| expanded(folder, surroundings));
-        let folder = folder.unwrap_or_else(|| root.to_owned());
+        let folder = match self.folder.as_deref() {
+            Some(WORKSPACE) => Some(root.to_owned()),
+            folder => expanded(folder.unwrap_or("~/"), surroundings),
+        };
+        let folder = folder.unwrap_or_else(|| "/".into());
         let url = self.url.as_ref().map(BaseUrl::with_query);
-        let key =
-            digest(&serde_json::json!([name, self, root, folder, env, url, headers, token]).to_string());
+        let Proxies { http, https, all, no_proxy } = &proxies;
+        let proxy = [http, https, all, no_proxy];
+        let key = serde_json::json!([name, self, root, folder, env, url, headers, token, proxy]);
+        let key = digest(&key.to_string());
         let server = match (&self.command, &self.url) {
             (Some(command), _) => {
                 let command = match command.starts_with("~/") {
@@ -195,8 +203,10 @@ impl McpConfig {
                     false => None,
                 }
                 .unwrap_or_else(|| command.trim().to_owned());
+                let arguments =
+                    self.args.iter().map(|text| text.replace(WORKSPACE, &root.display().to_string()));
                 Server::program(name, command)
-                    .arguments(&self.args)
+                    .arguments(arguments)
                     .environment(env)
                     .folder(folder)
                     .helper(helper)

@@ -3,11 +3,12 @@
 //! Invariants: keys of providers and tokens of servers are always redacted; other variables by their names. A value
 //! that could be an ordinary word, a number or a path is not taken for a secret, unless the user names its variable.
 
+use greenroom::provider::BaseUrl;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::surroundings::Surroundings;
-use super::{Config, or_default};
+use super::{Config, McpConfig, or_default};
 use crate::error::secrets;
 
 /// The secrets that are replaced by `[redacted:NAME]` in logs, events, exports, errors, summaries and model input.
@@ -63,11 +64,18 @@ pub(crate) fn secrets(config: &Config, surroundings: &Surroundings) -> Vec<(Stri
     let RedactConfig { variables, not_secret, shapes: _ } = &config.redact;
     let of_providers = config.providers.values().filter_map(|provider| provider.api_key_env.as_ref());
     let of_tokens = config.serve.tokens.values().filter_map(|token| token.token_env.as_ref());
-    let of_mcp = config.mcp_servers.values().filter_map(|server| server.token_env.as_ref());
-    let named: Vec<&String> = of_providers.chain(of_tokens).chain(of_mcp).chain(variables).collect();
+    let of_mcp = config.mcp_servers.values().flat_map(McpConfig::variables);
+    let named = of_providers.chain(of_tokens).chain(variables).map(String::as_str).chain(of_mcp);
+    let named: Vec<&str> = named.collect();
     let mut found = Vec::new();
+    for (name, server) in &config.mcp_servers {
+        let values = server.url.iter().flat_map(BaseUrl::query).map(|(_, value)| value);
+        found.extend(
+            values.filter(|value| can_be_secret(value)).map(|value| (format!("url of {name}"), value)),
+        );
+    }
     for (name, value) in surroundings.all() {
-        let is_named = named.contains(&&name);
+        let is_named = named.contains(&name.as_str());
         let is_secret = is_secret_name(&name) && !not_secret.contains(&name) && can_be_secret(&value);
         if variables.contains(&name) || (is_named && can_be_secret(&value)) || is_secret {
             found.push((name, value));

@@ -130,7 +130,7 @@ struct Known {
     agent: Weak<Agent>,
     settings: Arc<ClientSettings>,
     has_skills: bool,
-    /// Whether no MCP server was missing: the next client tries again.
+    /// Whether all MCP servers were connected; otherwise the next client tries again.
     is_complete: bool,
     /// Warnings for the user, except those about the current files.
     warnings: Vec<String>,

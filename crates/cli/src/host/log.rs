@@ -32,20 +32,20 @@ pub(crate) enum Logger {
 }
 
 /// Starts logging: by default what [`Logger`] says, the steps of each run with `-v`, the decisions with `-vv`, or the filter
-/// in `RUST_LOG`.
+/// in `RUST_LOG`. What the library for MCP logs of errors has addresses with their keys, and is left out.
 ///
 /// `traces` takes the spans.
 pub(crate) fn start(global: &Global, logger: Logger, traces: Option<BoxedLayer>) {
     let filter = match (variable("RUST_LOG"), global.verbose, logger) {
         (Some(filter), ..) => filter,
         (None, 0, Logger::Command) => "off".to_owned(),
-        (None, 0, Logger::Server) => "error,greenroom::core=warn,greenroom::api::take_over=info,greenroom_postgres=info,greenroom_server=warn"
+        (None, 0, Logger::Server) => "error,rmcp=off,greenroom::core=warn,greenroom::api::take_over=info,greenroom_postgres=info,greenroom_server=warn"
                 .to_owned(),
         (None, 0 | 1, _) => {
-            "warn,greenroom=info,greenroom_postgres=info,greenroom_store=info,greenroom_server=info"
+            "warn,rmcp=off,greenroom=info,greenroom_postgres=info,greenroom_store=info,greenroom_server=info"
                 .to_owned()
         }
-        (None, 2, _) => "info,greenroom=debug,greenroom_postgres=debug,greenroom_store=debug,\
+        (None, 2, _) => "info,rmcp=off,greenroom=debug,greenroom_postgres=debug,greenroom_store=debug,\
                          greenroom_provider=debug,greenroom_server=debug,greenroom_tools=debug"
             .to_owned(),
         (None, ..) => "debug".to_owned(),

@@ -26,7 +26,7 @@ pub(crate) async fn named_agents(
     agents: &BTreeMap<String, AgentConfig>,
 ) -> Result<BTreeMap<String, Arc<Agent>>> {
     let makes = Agents::new(global);
-    let mut made = BTreeMap::new();
+    let mut definitions = Vec::new();
     for (name, config) in agents {
         let settings = [global.settings.clone(), config.settings.clone()].concat();
         let global = Global { settings, ..global.clone() };
@@ -34,8 +34,16 @@ pub(crate) async fn named_agents(
         let mut flags = flags_of(config, flags, &Surroundings::here());
         choice::complete(&global, &mut flags).await.map_err(|error| named(&error))?;
         let definition = definition(&global, &flags, false, None).map_err(|error| named(&error))?;
-        let definition = serde_json::to_value(definition).map_err(|error| named(&error))?;
-        let defined = makes.define(definition).await.map_err(|problem| named(&problem))?;
+        definitions.push((name, global, serde_json::to_value(definition).map_err(|error| named(&error))?));
+    }
+    // At once: each may have to wait for MCP servers.
+    let defining = definitions.into_iter().map(|(name, global, definition)| {
+        let defining = makes.define(definition);
+        async move { (name, global, defining.await) }
+    });
+    let mut made = BTreeMap::new();
+    for (name, global, defined) in futures_util::future::join_all(defining).await {
+        let defined = defined.map_err(|problem| usage(format!("serve.agents.{name}: {problem}")))?;
         for warning in defined.warnings {
             warn(&global, &format!("serve.agents.{name}: {warning}"))?;
         }

@@ -44,7 +44,7 @@ fn logged(place: &Place) -> String {
 /// Configures the server `test` with these further settings, and this section of permissions.
 fn configure(place: &Place, more: &Value) -> bool {
     let Some(python) = python() else { return false };
-    let mut server = json!({ "command": python, "args": [script(), "--log", log(place)] });
+    let mut server = json!({ "command": python, "args": [script(), "--log", "{workspace}/../server.log"] });
     server.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
     place.own_file(&json!({ "mcp_servers": { "test": server } }).to_string());
     true
@@ -166,7 +166,7 @@ async fn a_host_s_agents_share_a_server_which_ends_with_the_host() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_gets_the_client_s_variables_and_the_tools_folder() {
+async fn a_server_gets_the_client_s_variables_and_starts_at_home() {
     let hosted = Hosted::of(calls("mcp__test__environment", json!({}))).await;
     let env = json!({ "A_TOKEN": "env:THE_TOKEN", "PLAIN": "x" });
     if !configure(&hosted.place, &json!({ "env": env })) {
@@ -194,12 +194,103 @@ async fn a_server_gets_the_client_s_variables_and_the_tools_folder() {
         ] {
             assert_eq!(names.contains(&name), expected, "{name}, {is_hosted}: {ran:?}");
         }
-        assert_eq!(Path::new(folder), hosted.place.work().canonicalize().unwrap(), "{ran:?}");
+        // Not in the project, whose files could change what the program does.
+        let home = hosted.place.work().parent().unwrap().canonicalize().unwrap();
+        assert_eq!(Path::new(folder).canonicalize().unwrap(), home, "{ran:?}");
     }
     // Without the variable, the run goes on without the server.
     let ran = hosted.run(&arguments);
     let warning = "the MCP server `test` is not used: the environment variable THE_TOKEN is not set; its tools are missing";
     assert!(ran.stderr.contains(warning), "{ran:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_agents_that_are_made_at_the_same_time_one_starts_the_server() {
+    let hosted = Hosted::of(calls("mcp__test__pid", json!({}))).await;
+    if !configure(&hosted.place, &json!({})) {
+        return;
+    }
+    hosted.start_host();
+    let modes = ["ask", "accept_edits", "everything"];
+    let start = |mode: &&str| {
+        let arguments = [
+            "run",
+            "--window",
+            "100000",
+            "--session",
+            mode,
+            "-p",
+            "go",
+            "--mode",
+            mode,
+            "--allow",
+            "mcp__test__*",
+        ];
+        hosted.command(&arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    };
+    let started: Vec<_> = modes.iter().map(start).collect();
+    let said: Vec<_> =
+        started.into_iter().map(|child| super::support::ran(child.wait_with_output().unwrap())).collect();
+    assert!(said[0].stdout.starts_with("it says: "), "{said:?}");
+    assert!(said.iter().all(|ran| ran.stdout == said[0].stdout), "{said:?}");
+}
+
+#[test]
+fn a_value_that_is_given_to_a_server_is_redacted() {
+    let secret = "a-value-whose-name-says-nothing-7";
+    let model = Model::new(calls("mcp__test__echo", json!({ "text": secret })), |_| {});
+    for is_broken in [false, true] {
+        let place = Place::new();
+        let end = if is_broken {
+            json!({ "args": ["-c", "import os; raise SystemExit(os.environ['A'])"] })
+        } else {
+            json!({})
+        };
+        let mut more = json!({ "env": { "A": "env:ACME_AUTH" } });
+        more.as_object_mut().unwrap().extend(end.as_object().unwrap().clone());
+        if !configure(&place, &more) {
+            return;
+        }
+        let arguments =
+            ["run", "-p", "go", "--base-url", &model.url(), "--mode", "everything", "-v", "--session", "s"];
+        let ran = super::support::ran(place.command(&arguments).env("ACME_AUTH", secret).output().unwrap());
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+        let shown = format!("{ran:?}");
+        assert!(!shown.contains(secret) && shown.contains("[redacted:ACME_AUTH]"), "{is_broken}: {shown}");
+    }
+}
+
+#[test]
+fn a_key_in_a_service_s_address_is_in_no_log() {
+    let place = Place::new();
+    place.own_file("mcp_servers: { test: { url: 'http://127.0.0.1:1/mcp?apikey=s3cretkey77' } }\n");
+    for flag in ["-v", "-vv", "-vvvv"] {
+        let ran = place.run(&["run", "-p", "go", "--simulate", "--mode", "everything", flag]);
+        assert!(
+            ran.stderr.contains("the MCP server `test` cannot be reached: connection refused"),
+            "{ran:?}"
+        );
+        assert!(!format!("{ran:?}").contains("s3cretkey77"), "{flag}: {ran:?}");
+    }
+}
+
+#[test]
+fn a_server_ends_with_the_run_even_if_its_helper_was_killed_and_in_its_own_time_if_not() {
+    let (place, model) =
+        (Place::new(), Model::new(calls("mcp__test__crash", json!({ "orphan": true })), |_| {}));
+    if !configure(&place, &json!({})) {
+        return;
+    }
+    let ran = place.run(&["run", "-p", "go", "--base-url", &model.url(), "--mode", "everything"]);
+    assert!(ran.stdout.contains("ended during the call"), "{ran:?}");
+    let noted = logged(&place);
+    let pid = noted.lines().find_map(|line| line.strip_prefix("orphan ")).expect("it was called");
+    wait_until("the orphan has ended", || !Path::new("/proc").join(pid).join("exe").exists());
+
+    let place = Place::new();
+    configure(&place, &json!({ "args": [script(), "--log", log(&place), "--slow-end"] }));
+    assert_eq!(place.run(&["mcp"]).code, Some(0));
+    assert_eq!(logged(&place), "end\n");
 }
 
 /// The host refuses processes with this mark, so none of them can answer an approval.

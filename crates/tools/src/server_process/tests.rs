@@ -1,4 +1,4 @@
-//! Programs that talk, that end, and that stay. The helper is tested with the binary (`tests/it/cli/mcp.rs`).
+//! Programs that talk, that end, and that stay. The helper is tested with the binary (`crates/cli/tests/cli/mcp.rs`).
 
 use std::time::Duration;
 

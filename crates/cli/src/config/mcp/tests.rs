@@ -19,7 +19,12 @@ fn what_cannot_work_is_refused_with_its_key() {
         ("a", json!({ "command": "npx -y x" }), "command", "must be the program alone"),
         ("a", json!({ "command": "x", "url": "http://h/" }), "", "not both"),
         ("a", json!({ "url": "http://h/", "args": ["x"] }), "", "not both"),
-        ("a", json!({ "command": "x", "folder": "here" }), "folder", "must be an absolute path"),
+        (
+            "a",
+            json!({ "command": "x", "folder": "here" }),
+            "folder",
+            "must be an absolute path, begin with ~/, or be {workspace}",
+        ),
         (
             "a",
             json!({ "url": "http://h/", "token_env": "sk-123" }),
@@ -61,6 +66,7 @@ fn what_can_work_is_accepted() {
     for value in [
         json!({ "command": "npx", "args": ["-y", "x"], "env": { "GH_TOKEN": "env:GITHUB_TOKEN", "LOG_LEVEL": "debug" } }),
         json!({ "command": "/opt/my tools/server", "folder": "~/x" }),
+        json!({ "command": "npx", "args": ["{workspace}"], "folder": "{workspace}" }),
         json!({ "url": "https://h.example/mcp", "token_env": "H_TOKEN", "headers": { "X-Mode": "read" } }),
         json!({ "enabled": false }),
     ] {
@@ -87,6 +93,12 @@ fn a_server_knows_which_variables_it_needs() {
     assert_eq!(key(&config, "/"), key(&config, "/"));
     assert_ne!(key(&config, "/"), key(&config, "/tmp"));
     assert_ne!(key(&config, "/"), key(&other, "/"));
+    // A connection through another proxy is another one.
+    let by = |proxies| {
+        config.server("a", Path::new("/"), None, proxies, &Surroundings::here()).expect("it can be made").1
+    };
+    let proxied = Proxies { https: Some("http://proxy:3128".to_owned()), ..Proxies::default() };
+    assert_ne!(by(proxied), by(Proxies::default()));
     let service = |query: &str| parsed(json!({ "url": format!("http://h/?{query}") }));
     assert_ne!(
         key(&service("a=1"), "/"),
