@@ -14,10 +14,13 @@ pub(crate) fn output(result: CallToolResult) -> ToolOutput {
     if let Some(value) = structured_content.filter(|_| blocks.is_empty()) {
         blocks.push(Block::Text(value.to_string()));
     }
+    let (status, nothing) = match is_error {
+        Some(true) => (ToolStatus::Error, "the tool failed, and did not say why"),
+        Some(false) | None => (ToolStatus::Ok, "(no output)"),
+    };
     if blocks.is_empty() {
-        blocks.push(Block::Text("(no output)".to_owned()));
+        blocks.push(Block::Text(nothing.to_owned()));
     }
-    let status = if is_error == Some(true) { ToolStatus::Error } else { ToolStatus::Ok };
     ToolOutput::new(blocks, status, Vec::new())
 }
 

@@ -4,7 +4,7 @@ use greenroom_provider::{ServiceFailure, service_failure};
 use rmcp::transport::streamable_http_client::StreamableHttpError;
 
 /// The maximum length of a reason, in bytes.
-const REASON_BYTES_MAX: usize = 400;
+const REASON_BYTES_MAX: usize = 800;
 
 /// Why a server is not available.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -73,12 +73,13 @@ impl Server {
     /// # Errors
     /// The server could not be started or reached, or did not answer in time.
     pub async fn connect(self) -> Result<Connection, McpError> {
-        let (link, Listed { tools: found, is_cut }, about) = Link::connect(self).await?;
+        let (link, Listed { tools: found, is_cut, mut left_out }, about) = Link::connect(self).await?;
         let (link, about) = (Arc::new(link), Arc::new(about));
-        let (mut tools, mut left_out) = (Registry::new(), Vec::new());
+        let mut tools = Registry::new();
         if is_cut {
             left_out.push(format!("it lists too many tools; only the first {TOOLS_MAX} are read"));
         }
+        let own_names: Vec<String> = found.iter().map(|found| found.name.to_string()).collect();
         for found in found {
             if !link.server().offers(&found.name) {
                 continue;
@@ -90,7 +91,11 @@ impl Server {
                     .push(format!("its tool `{own_name}` is not offered: its description has {bytes} bytes"));
                 continue;
             }
-            let name = name::tool_name(link.server().name(), &own_name, |name| tools.get(name).is_some());
+            let name = name::tool_name(link.server().name(), &own_name);
+            if tools.get(&name).is_some() {
+                left_out.push(format!("its tool `{own_name}` is listed twice"));
+                continue;
+            }
             if let Err(error) = tools.insert(McpTool::new(Arc::clone(&link), name, found)) {
                 let why = if let ToolsError::NotAnObject { found, .. } = error {
                     format!("its arguments are {found}, and have no names")
@@ -99,6 +104,9 @@ impl Server {
                 };
                 left_out.push(format!("its tool `{own_name}` is not offered: {why}"));
             }
+        }
+        for pattern in link.server().patterns_without(&own_names) {
+            left_out.push(format!("no tool of it is named `{pattern}`"));
         }
         Ok(Connection { link, tools, left_out: left_out.into(), about })
     }

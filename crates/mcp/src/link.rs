@@ -4,8 +4,10 @@
 //! replaced by the next call. A call that was sent is not sent again. What was started ends with its [`Link`].
 
 use std::collections::{HashMap, VecDeque};
+use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
@@ -15,8 +17,8 @@ use greenroom_tools::{ToolContext, ToolOutput};
 use parking_lot::Mutex;
 use rmcp::ClientLifecycleMode;
 use rmcp::model::{
-    CallToolRequest, CallToolRequestParams, ClientRequest, ErrorCode, JsonObject, PaginatedRequestParams,
-    ProtocolVersion, ServerResult, Tool,
+    CallToolRequest, CallToolRequestParams, ClientRequest, CustomResult, ErrorCode, JsonObject,
+    ListToolsRequest, PaginatedRequestParams, ProtocolVersion, ServerResult, Tool,
 };
 use rmcp::service::{
     ClientInitializeError, Peer, PeerRequestOptions, RequestHandle, RoleClient, RunningService, ServiceError,
@@ -26,8 +28,9 @@ use rmcp::transport::IntoTransport;
 use rmcp::transport::streamable_http_client::{
     StreamableHttpClient, StreamableHttpClientTransport, StreamableHttpClientTransportConfig,
 };
-use tokio::io::AsyncBufReadExt as _;
-use tokio::process::ChildStderr;
+use serde_json::Value;
+use tokio::io::{AsyncBufReadExt as _, AsyncRead, ReadBuf};
+use tokio::process::{ChildStderr, ChildStdout};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
@@ -42,9 +45,11 @@ const END_MAX: Duration = Duration::from_secs(2);
 /// How long the last lines of a server that ended are awaited.
 const LAST_WORDS_MAX: Duration = Duration::from_millis(500);
 /// The number of lines of a server's error output that are kept.
-const LAST_LINES: usize = 5;
+const LAST_LINES: usize = 3;
 /// The maximum number of bytes of such a line that are kept.
-const LINE_BYTES_MAX: usize = 500;
+const LINE_BYTES_MAX: usize = 200;
+/// The maximum size of a message of a program, in bytes.
+const MESSAGE_BYTES_MAX: usize = rmcp::transport::async_rw::DEFAULT_MAX_LINE_LENGTH;
 /// The maximum number of tools that are read from a server.
 pub(crate) const TOOLS_MAX: usize = 1_000;
 /// The maximum size of all descriptions and schemas that are read, in bytes.
@@ -260,7 +265,8 @@ impl Connected {
                 let (process, streams) = ServerProcess::start(program)
                     .map_err(|error| refused(format!("cannot be started: {error}")))?;
                 let last_lines = LastLines::of(streams.errors, server.name());
-                let served = serve(handler, (streams.output, streams.input), lifecycle);
+                let output = Lines::new(streams.output, last_lines.clone());
+                let served = serve(handler, (output, streams.input), lifecycle);
                 (Some(process), last_lines, timeout_at(deadline, served).await)
             }
             Transport::Http(http) => {
@@ -305,6 +311,8 @@ pub(crate) struct Listed {
     pub(crate) tools: Vec<Tool>,
     /// Whether there are more of them than are read.
     pub(crate) is_cut: bool,
+    /// Why some are left out, a clause each.
+    pub(crate) left_out: Vec<String>,
 }
 
 /// Returns the size of a tool's description and schema, in bytes.
@@ -323,10 +331,19 @@ impl Listed {
         let (mut cursor, mut bytes) = (None, 0);
         for _page in 0..PAGES_MAX {
             let params = PaginatedRequestParams::default().with_cursor(cursor);
-            let page = peer.list_tools(Some(params)).await?;
-            bytes += page.tools.iter().map(tool_bytes).sum::<usize>();
-            listed.tools.extend(page.tools);
-            cursor = page.next_cursor;
+            let request = ClientRequest::ListToolsRequest(ListToolsRequest::with_param(params));
+            let answer = peer.send_request(request).await?;
+            let (tools, next) = if let ServerResult::ListToolsResult(page) = answer {
+                (page.tools, page.next_cursor)
+            } else if let ServerResult::CustomResult(CustomResult(page)) = answer {
+                // One tool that is not as the protocol has it would lose all of them.
+                listed.readable(page)?
+            } else {
+                return Err(ServiceError::UnexpectedResponse);
+            };
+            bytes += tools.iter().map(tool_bytes).sum::<usize>();
+            listed.tools.extend(tools);
+            cursor = next;
             if cursor.is_none() && listed.tools.len() <= TOOLS_MAX {
                 return Ok(listed);
             }
@@ -337,6 +354,22 @@ impl Listed {
         listed.tools.truncate(TOOLS_MAX);
         listed.is_cut = true;
         Ok(listed)
+    }
+
+    /// Returns the tools of a page that can be read, and the next page's cursor.
+    fn readable(&mut self, mut page: Value) -> Result<(Vec<Tool>, Option<String>), ServiceError> {
+        let Some(Value::Array(tools)) = page.get_mut("tools").map(Value::take) else {
+            return Err(ServiceError::UnexpectedResponse);
+        };
+        let mut readable = Vec::new();
+        for tool in tools {
+            let name = tool.get("name").and_then(Value::as_str).unwrap_or_default().to_owned();
+            match serde_json::from_value(tool) {
+                Ok(tool) => readable.push(tool),
+                Err(error) => self.left_out.push(format!("its tool `{name}` is not offered: {error}")),
+            }
+        }
+        Ok((readable, page.get("nextCursor").and_then(Value::as_str).map(str::to_owned)))
     }
 }
 
@@ -452,6 +485,43 @@ fn shown(error: &ServiceError) -> String {
         root_cause(&*error.error)
     } else {
         error.to_string()
+    }
+}
+
+/// The output of a program. It ends with a line that is too long for the library below, which would drop it and leave its
+/// call waiting.
+struct Lines {
+    output: ChildStdout,
+    /// The length of the current line, in bytes.
+    length: usize,
+    last_lines: LastLines,
+}
+
+impl Lines {
+    fn new(output: ChildStdout, last_lines: LastLines) -> Self {
+        Self { output, length: 0, last_lines }
+    }
+}
+
+impl AsyncRead for Lines {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<std::io::Result<()>> {
+        let start = into.filled().len();
+        ready!(Pin::new(&mut self.output).poll_read(context, into))?;
+        let read = &into.filled()[start..];
+        self.length = match read.iter().rposition(|byte| *byte == b'\n') {
+            Some(end) => read.len() - end - 1,
+            None => self.length + read.len(),
+        };
+        if self.length > MESSAGE_BYTES_MAX {
+            let text = format!("a message of more than {} MiB is not read", MESSAGE_BYTES_MAX / 1024 / 1024);
+            self.last_lines.lines.lock().push_back(text.clone());
+            return Poll::Ready(Err(std::io::Error::other(text)));
+        }
+        Poll::Ready(Ok(()))
     }
 }
 

@@ -1,7 +1,9 @@
 //! The names of tools: `mcp__SERVER__TOOL`.
 //!
-//! Invariants: a name is one that every provider accepts, and unique within its server; it stays the same as long as the
-//! server lists its tools in the same order.
+//! Invariants: a name is one that every provider accepts, and depends on nothing but the names of its server and its tool:
+//! not on what else the server lists.
+
+use sha2::{Digest as _, Sha256};
 
 /// The longest name that providers accept, in bytes.
 const NAME_BYTES_MAX: usize = 64;
@@ -13,24 +15,18 @@ pub fn is_server_name(name: &str) -> bool {
     (1..=32).contains(&name.len()) && name.chars().all(valid) && !name.contains("__") && !name.ends_with('_')
 }
 
-/// Returns the name under which a model calls the tool `tool` of the server `server`.
-pub(crate) fn tool_name(server: &str, tool: &str, is_taken: impl Fn(&str) -> bool) -> String {
-    let plain = |letter: char| {
-        if letter.is_ascii_alphanumeric() || matches!(letter, '_' | '-') { letter } else { '_' }
-    };
-    let whole: String = format!("mcp__{server}__{tool}").chars().map(plain).collect();
-    let with = |suffix: &str| {
-        let end = whole.len().min(NAME_BYTES_MAX - suffix.len());
-        format!("{}{suffix}", &whole[..end])
-    };
-    let first = with("");
-    if !is_taken(&first) {
-        return first;
+/// Returns the name under which a model calls the tool `tool` of the server `server`. Where it is not that of the tool
+/// letter by letter, it ends with a digest of the tool's name: a rule about it never applies to another tool.
+pub(crate) fn tool_name(server: &str, tool: &str) -> String {
+    let prefix = format!("mcp__{server}__");
+    let is_plain = |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, '_' | '-');
+    if !tool.is_empty() && tool.chars().all(is_plain) && prefix.len() + tool.len() <= NAME_BYTES_MAX {
+        return prefix + tool;
     }
-    (2_u64..)
-        .map(|number| with(&format!("_{number}")))
-        .find(|name| !is_taken(name))
-        .expect("numbers do not end")
+    let plain: String = tool.chars().map(|letter| if is_plain(letter) { letter } else { '_' }).collect();
+    let digest: String = Sha256::digest(tool).iter().take(4).map(|byte| format!("{byte:02x}")).collect();
+    let room = NAME_BYTES_MAX - prefix.len() - digest.len() - 1;
+    format!("{prefix}{}_{digest}", &plain[..plain.len().min(room)])
 }
 
 /// Whether a name matches a pattern, in which `*` stands for any text.
@@ -57,17 +53,19 @@ mod tests {
         let long = "x".repeat(80);
         for (server, tool, expected) in [
             ("github", "create_issue", "mcp__github__create_issue".to_owned()),
-            ("a-b", "files/read.all", "mcp__a-b__files_read_all".to_owned()),
-            ("s", "über", "mcp__s___ber".to_owned()),
-            ("s", &long, format!("mcp__s__{}", "x".repeat(56))),
-            ("s", "", "mcp__s__".to_owned()),
+            ("s", &*"y".repeat(56), format!("mcp__s__{}", "y".repeat(56))),
+            ("a-b", "files/read.all", "mcp__a-b__files_read_all_18936d67".to_owned()),
+            ("s", "über", "mcp__s___ber_".to_owned()),
+            ("s", &long, format!("mcp__s__{}_", "x".repeat(47))),
+            ("s", "", "mcp__s___".to_owned()),
         ] {
-            assert_eq!(tool_name(server, tool, |_| false), expected, "{server} {tool}");
+            let name = tool_name(server, tool);
+            assert!(name.starts_with(&expected) && name.len() <= 64, "{server} {tool}: {name}");
+            assert_eq!(name == expected, !expected.ends_with('_'), "{name}");
         }
-        let taken = ["mcp__s__a".to_owned(), "mcp__s__a_2".to_owned(), format!("mcp__s__{}", "x".repeat(56))];
-        let is_taken = |name: &str| taken.iter().any(|taken| taken == name);
-        assert_eq!(tool_name("s", "a", is_taken), "mcp__s__a_3");
-        assert_eq!(tool_name("s", &long, is_taken), format!("mcp__s__{}_2", "x".repeat(54)));
+        // Two that differ in what providers refuse, or at their ends, differ.
+        assert_ne!(tool_name("s", "a.b"), tool_name("s", "a/b"));
+        assert_ne!(tool_name("s", &long), tool_name("s", &format!("{long}y")));
     }
 
     #[test]

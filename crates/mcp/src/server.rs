@@ -199,6 +199,12 @@ impl Server {
         ))
     }
 
+    /// Returns the patterns of [`Self::only`] that match none of these tools.
+    pub(crate) fn patterns_without(&self, tools: &[String]) -> Vec<String> {
+        let is_unused = |pattern: &&String| !tools.iter().any(|tool| name::matches(pattern, tool));
+        self.only.iter().filter(is_unused).cloned().collect()
+    }
+
     pub(crate) fn offers(&self, tool: &str) -> bool {
         self.only.is_empty() || self.only.iter().any(|pattern| name::matches(pattern, tool))
     }

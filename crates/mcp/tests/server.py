@@ -8,6 +8,7 @@ It checks every message it gets, and writes what is wrong with one to standard e
   --exit             end at once, with words on standard error
   --newest           know only the protocol of July 2026, which has no handshake
   --no-tools         offer no tools
+  --odd              list a tool that is not as the protocol has it, and one twice
   --endless          list tools without end
   --slow-end         need a moment to end
   --slow-restart F   start slowly once the file F exists; it is written by the first start
@@ -54,6 +55,7 @@ def tools():
             "picture", "mixed", "structured", "nothing", "unknown_kind", "fails", "refuses", "slow", "crash", "pid",
             "environment", "roots", "write.it")],
         {"name": "list", "inputSchema": {"type": "array"}},
+        *([{"name": "odd"}, tool("echo")] if "--odd" in OPTIONS else []),
     ]
 
 
@@ -70,7 +72,7 @@ def call(request, send):
     name, arguments = params["name"], params.get("arguments", {})
     log(f"call {name}")
     if name == "echo":
-        return content("text", text="you said: " + arguments["text"])
+        return content("text", text="you said: " + arguments["text"] * arguments.get("times", 1))
     if name in ("read_it", "write.it"):
         return content("text", text=name)
     if name == "picture":
@@ -90,6 +92,8 @@ def call(request, send):
         return {"content": []}
     if name == "unknown_kind":
         return content("hologram", data="AAAA")
+    if name == "fails" and arguments.get("silent"):
+        return {"content": [], "isError": True}
     if name == "fails":
         return {**content("text", text="the disk is full"), "isError": True}
     if name == "refuses":
@@ -185,8 +189,9 @@ def handle(message, send):
                   "_meta": {"io.modelcontextprotocol/serverInfo": info}, "ttlMs": 0, "cacheScope": "private"}
     elif method == "tools/list":
         if "--endless" in OPTIONS:
-            many = [{"name": f"t{number}", "inputSchema": ANY} for number in range(30)]
-            return {"jsonrpc": "2.0", "id": number, "result": {"tools": many, "nextCursor": "more"}}
+            start = int((message.get("params") or {}).get("cursor") or 0)
+            many = [{"name": f"t{start + index}", "inputSchema": ANY} for index in range(30)]
+            return {"jsonrpc": "2.0", "id": number, "result": {"tools": many, "nextCursor": str(start + 30)}}
         # Two pages.
         cursor = (message.get("params") or {}).get("cursor")
         result = {"tools": tools()[7:]} if cursor else {"tools": tools()[:7], "nextCursor": "2"}

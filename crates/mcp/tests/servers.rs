@@ -93,11 +93,12 @@ async fn check_calls(connection: &Connection) {
     for (name, arguments, status, expected) in [
         ("echo", json!({ "text": "hi" }), ToolStatus::Ok, "you said: hi"),
         ("read_it", json!({}), ToolStatus::Ok, "read_it"),
-        ("write_it", json!({}), ToolStatus::Ok, "write.it"),
+        ("write_it_949d24e9", json!({}), ToolStatus::Ok, "write.it"),
         ("picture", json!({}), ToolStatus::Ok, "<image/png>"),
         ("structured", json!({}), ToolStatus::Ok, "{\"degrees\":21.5}"),
         ("nothing", json!({}), ToolStatus::Ok, "(no output)"),
         ("fails", json!({}), ToolStatus::Error, "the disk is full"),
+        ("fails", json!({ "silent": true }), ToolStatus::Error, "the tool failed, and did not say why"),
         ("refuses", json!({}), ToolStatus::Error, "no such city"),
         ("slow", json!({ "ends": true }), ToolStatus::Ok, "done"),
         ("echo", json!(["hi"]), ToolStatus::Error, "the arguments must be an object"),
@@ -170,16 +171,21 @@ async fn a_server_that_does_not_come_up_says_why() {
     let Some(silent) = program(&["--silent"]) else { return };
     let exits = program(&["--exit"]).expect("python");
     let unreachable = Server::http("test", "http://127.0.0.1:1/mcp").expect("a URL");
-    let nothing = Server::program("test", "sh").arguments(["-c", "echo hello; cat >/dev/null"]);
+    let nothing = Server::program("test", "sh")
+        .arguments(["-c", "echo hello; echo loading a model >&2; cat >/dev/null"]);
     for (server, reason) in [
         (silent.start_max(Duration::from_millis(300)), "did not answer within 0.3 s"),
+        (
+            program(&[]).expect("python").folder("/no/such"),
+            "cannot be started: its folder /no/such does not exist",
+        ),
         (exits, "ended before it answered (no database / at line 7)"),
         (
             Server::program("test", "no-such-program"),
             "cannot be started: there is no program no-such-program in PATH",
         ),
         (unreachable, "cannot be reached: connection refused"),
-        (nothing.start_max(Duration::from_millis(300)), "did not answer within 0.3 s"),
+        (nothing.start_max(Duration::from_millis(300)), "did not answer within 0.3 s (loading a model)"),
     ] {
         let error = server.connect().await.map(drop).expect_err(reason);
         assert_eq!(error.to_string(), format!("the MCP server `test` {reason}"));
@@ -242,9 +248,37 @@ async fn all_calls_learn_the_last_words_of_a_server() {
 async fn a_list_of_tools_without_end_is_cut() {
     let Some(server) = program(&["--endless"]) else { return };
     let connection = server.connect().await.expect("it connects");
-    // A name that is listed again is another tool.
     assert_eq!(connection.tools().len(), 1_000);
     assert_eq!(connection.left_out(), ["it lists too many tools; only the first 1000 are read"]);
+}
+
+#[tokio::test]
+async fn an_odd_tool_and_a_pattern_without_a_tool_are_named() {
+    let Some(server) = program(&["--odd"]) else { return };
+    let connection = server.only(["*", "nothing_*"]).connect().await.expect("it connects");
+    assert_eq!(connection.tools().len(), 15);
+    assert_eq!(
+        connection.left_out(),
+        [
+            "its tool `odd` is not offered: missing field `inputSchema`",
+            "its tool `list` is not offered: its arguments are a list, and have no names",
+            "its tool `echo` is listed twice",
+            "no tool of it is named `nothing_*`",
+        ]
+    );
+}
+
+#[tokio::test]
+async fn an_answer_that_is_too_large_ends_its_call() {
+    let Some(server) = program(&[]) else { return };
+    let connection = server.connect().await.expect("it connects");
+    let large = |mib: usize| call(&connection, "echo", json!({ "text": "x", "times": mib << 20 }));
+    // The registry cuts what is read.
+    assert_eq!(large(15).await.status, ToolStatus::Ok);
+    let result = large(17).await;
+    assert_eq!(result.status, ToolStatus::Error);
+    assert!(text(&result).contains("(a message of more than 16 MiB is not read)"), "{}", text(&result));
+    assert_eq!(text(&call(&connection, "read_it", json!({})).await), "read_it");
 }
 
 #[tokio::test]

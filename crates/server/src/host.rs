@@ -339,7 +339,14 @@ impl Seat {
         let (mut warnings, mut agent, mut news) = (Vec::new(), None, None);
         let mut labels = BTreeMap::new();
         if let Some(definition) = definition {
+            // The host is not idle while it makes the agent, which may take a while.
+            if kind != ClientKind::Watch {
+                self.host.clients().beginning.insert(self.number);
+            }
             let defined = self.host.definer.define(definition).await;
+            if defined.is_err() {
+                self.host.clients().beginning.remove(&self.number);
+            }
             let defined = defined.map_err(|problem| Refused::Problem(Box::new(problem)))?;
             (warnings, agent, labels) = (defined.warnings, Some(defined.agent), defined.labels);
             news = defined.news.map(|news| tell_news(news, out.clone()));
@@ -347,9 +354,6 @@ impl Seat {
         let mut clients = self.host.clients();
         if let Some(client) = clients.known.get_mut(&self.number) {
             client.kind = Some(kind);
-        }
-        if kind != ClientKind::Watch && agent.is_some() {
-            clients.beginning.insert(self.number);
         }
         drop(clients);
         self.host.strangers.send_modify(|count| *count -= 1);

@@ -107,6 +107,10 @@ impl Program {
     fn find(&self) -> std::io::Result<PathBuf> {
         use std::io::{Error, ErrorKind};
         let shown = self.program.display();
+        if !self.folder.is_dir() {
+            let text = format!("its folder {} does not exist", self.folder.display());
+            return Err(Error::new(ErrorKind::NotFound, text));
+        }
         let missing = |text: String| Err(Error::new(ErrorKind::NotFound, text));
         if Path::new(&self.program).components().count() > 1 {
             let path = self.folder.join(&self.program);

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
-use super::ServerArgs;
+use super::{ServerArgs, help};
 
 /// `completions`.
 #[derive(Debug, Args)]
@@ -81,6 +81,7 @@ pub(crate) struct McpArgs {
 #[derive(Debug, Subcommand)]
 pub(crate) enum McpCommand {
     /// Add a server to your own file (or the one named by --config), and connect to it once
+    #[command(after_help = help::MCP_ADD_EXAMPLES)]
     Add {
         /// A name for the server: letters, digits, hyphens and single underscores
         name: String,
@@ -98,6 +99,7 @@ pub(crate) enum McpCommand {
         command: Vec<String>,
     },
     /// Remove a server from your own file (or the one named by --config)
+    #[command(after_help = help::MCP_REMOVE_EXAMPLES)]
     Remove {
         /// The server's name
         name: String,

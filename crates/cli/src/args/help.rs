@@ -371,16 +371,28 @@ can use; `run`, `chat` and `resume` start a host if there is none. Its log is ho
 
 pub(super) const MCP_EXAMPLES: &str = "\
 Examples:
-  greenroom mcp                           connects to all servers, and lists their tools
+  greenroom mcp                   connects to all servers, and lists their tools
   greenroom mcp github --json
-  greenroom mcp add files -- npx -y @modelcontextprotocol/server-filesystem .
-  greenroom mcp add db --env DB_URL=env:DB_URL -- uvx some-mcp-server
-  greenroom mcp add github --url https://api.githubcopilot.com/mcp/ --token-env GITHUB_TOKEN
-  greenroom mcp remove github
+  greenroom mcp add time -- uvx mcp-server-time
+  greenroom mcp remove time
 
 The model calls a tool as mcp__SERVER__TOOL. A chat asks before such a call; the rule mcp__github__get_* allows some of \
 them (--allow, or permissions.allow). Servers are programs and services of your own: they run with your rights, outside \
-the sandbox. A server that was added is used by chats and runs that start afterwards.";
+the sandbox, in your home folder. A server that was added is used by chats and runs that start afterwards.";
+
+pub(super) const MCP_ADD_EXAMPLES: &str = "\
+Examples:
+  greenroom mcp add time -- uvx mcp-server-time
+  greenroom mcp add git -- uvx mcp-server-git --repository '{workspace}'
+  greenroom mcp add db --env DB_URL=env:DB_URL -- uvx some-mcp-server
+  greenroom mcp add linear --url https://mcp.linear.app/mcp --token-env LINEAR_KEY
+
+{workspace} stands for the folder of the agent's tools. A secret is never written to the file: name its variable. \
+`greenroom config edit` opens the file for all other settings.";
+
+pub(super) const MCP_REMOVE_EXAMPLES: &str = "\
+Examples:
+  greenroom mcp remove time";
 
 pub(super) const LOGIN_EXAMPLES: &str = "\
 Examples:

@@ -57,10 +57,14 @@ pub(crate) async fn run(global: &Global, args: &McpArgs) -> Result<u8> {
 async fn list(global: &Global, args: &McpArgs) -> Result<u8> {
     let loaded = agent::config(global)?;
     let config = &loaded.config;
-    if let Some(name) = args.name.as_ref().filter(|name| !config.mcp_servers.contains_key(*name)) {
+    // `mcp list` is what others type.
+    let is_list = |name: &&String| *name == "list" && !config.mcp_servers.contains_key("list");
+    let name = args.name.as_ref().filter(|name| !is_list(name));
+    if let Some(name) = name.filter(|name| !config.mcp_servers.contains_key(*name)) {
         return Err(unknown(config, name));
     }
-    let is_wanted = |name: &str| args.name.as_deref().is_none_or(|wanted| wanted == name);
+    let wanted = name;
+    let is_wanted = |name: &str| wanted.is_none_or(|wanted| wanted == name);
     let here = Surroundings::here();
     let found = connect_those(config, |name, _| is_wanted(name), &here.folder(), &here).await;
     let disabled = config.mcp_servers.iter().filter(|(name, server)| !server.enabled && is_wanted(name));
@@ -93,6 +97,13 @@ async fn add(global: &Global, name: &str, settings: &Value) -> Result<u8> {
     }
     let mut screen = Screen::stdout(global.color);
     screen.line(config::set_entry(global, SECTION, name, Some(&settings.to_string()))?)?;
+    let arguments = settings["args"].as_array().into_iter().flatten().filter_map(Value::as_str);
+    if let Some(relative) = arguments.into_iter().find(|text| *text == "." || text.starts_with("./")) {
+        screen.line(format!(
+            "Note: the program starts in your home folder, so `{relative}` is there; {{workspace}} stands for the folder of the \
+             agent's tools."
+        ))?;
+    }
     let (loaded, here) = (agent::config(global)?, Surroundings::here());
     let found = connect_those(&loaded.config, |known, _| known == name, &here.folder(), &here).await;
     let has_all = found.iter().all(|(_, connected)| connected.is_ok());

@@ -91,7 +91,7 @@ impl McpConfig {
         if !greenroom_mcp::is_server_name(name) {
             return wrong_at(
                 &[],
-                "must be a name of 1 to 32 letters, digits, hyphens and single underscores",
+                "must be a name of 1 to 32 letters, digits, hyphens and single underscores, with no underscore at its end",
             );
         }
         if self.command.as_deref().is_some_and(|command| command.trim().is_empty()) {
@@ -124,6 +124,9 @@ impl McpConfig {
         }
         for (key, values) in [("env", &self.env), ("headers", &self.headers)] {
             for (name, value) in values {
+                if key == "env" && check_variable(name).is_err() {
+                    return wrong_at(&[key, name], "is not the name of an environment variable");
+                }
                 match value.strip_prefix(VARIABLE) {
                     Some(variable) if check_variable(variable).is_err() => {
                         return wrong_at(&[key, name], "must name an environment variable behind `env:`");

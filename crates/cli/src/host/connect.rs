@@ -317,7 +317,10 @@ async fn kill(global: &Global, dir: &Path, silent: anyhow::Error) -> Result<u8> 
 pub(crate) fn still_silent(global: &Global) -> Option<String> {
     let dir = agent::data_dir(global).ok().filter(|dir| !is_free(dir))?;
     let process = holder(&dir).map(|pid| format!(" (process {pid})")).unwrap_or_default();
-    Some(format!("the host{process} does not answer yet; waiting for it (Ctrl-C quits)"))
+    let servers = agent::load_config(global, &Surroundings::here()).map(|loaded| loaded.config.mcp_servers);
+    let connects = servers.is_ok_and(|servers| servers.values().any(|server| server.enabled));
+    let connects = if connects { "; it may be connecting to MCP servers" } else { "" };
+    Some(format!("the host{process} does not answer yet{connects}; waiting for it (Ctrl-C quits)"))
 }
 
 struct Reaching<'a> {

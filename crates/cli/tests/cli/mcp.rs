@@ -356,13 +356,16 @@ fn servers_are_added_listed_and_removed() {
         assert!(ran.code == Some(2) && ran.stderr.contains(expected), "{arguments:?}: {ran:?}");
         assert_eq!(std::fs::read_to_string(place.own_file_path()).unwrap(), file, "{arguments:?}");
     }
+    let ran = run(&["add", "here", "--", &python, &script, "."]);
+    assert!(ran.code == Some(0) && ran.stdout.contains("`.` is there; {workspace} stands for"), "{ran:?}");
+    assert_eq!(run(&["remove", "here"]).code, Some(0));
     // One that cannot start is added all the same: it may be installed later.
     let ran = run(&["add", "later", "--", "no-such-program"]);
     assert!(
         ran.code == Some(2) && ran.stdout.contains("✗ the MCP server `later` cannot be started"),
         "{ran:?}"
     );
-    let ran = run(&["--json"]);
+    let ran = run(&["list", "--json"]);
     let listed: Value = serde_json::from_str(&ran.stdout).unwrap();
     assert_eq!(
         (ran.code, &listed[0]["name"], &listed[1]["tools"][0]["name"]),

@@ -49,6 +49,12 @@ fn what_cannot_work_is_refused_with_its_key() {
             "headers.X-Api-Key",
             "looks like",
         ),
+        (
+            "a",
+            json!({ "command": "x", "env": { "A B": "x" } }),
+            "env.A B",
+            "is not the name of an environment",
+        ),
         ("a", json!({ "command": "x", "start_timeout_s": 0 }), "start_timeout_s", "must be at least 1"),
         ("a", json!({ "command": "x", "call_timeout_s": 0 }), "call_timeout_s", "must be at least 1"),
     ] {
