@@ -371,7 +371,7 @@ can use; `run`, `chat` and `resume` start a host if there is none. Its log is ho
 
 pub(super) const MCP_EXAMPLES: &str = "\
 Examples:
-  greenroom mcp                   connects to all servers, and lists their tools
+  greenroom mcp                   connects to all, and lists their tools
   greenroom mcp github --json
   greenroom mcp add time -- uvx mcp-server-time
   greenroom mcp remove time
@@ -385,7 +385,7 @@ Examples:
   greenroom mcp add time -- uvx mcp-server-time
   greenroom mcp add git -- uvx mcp-server-git --repository '{workspace}'
   greenroom mcp add db --env DB_URL=env:DB_URL -- uvx some-mcp-server
-  greenroom mcp add linear --url https://mcp.linear.app/mcp --token-env LINEAR_KEY
+  greenroom mcp add x --url https://mcp.example.com --token-env X_TOKEN
 
 {workspace} stands for the folder of the agent's tools. A secret is never written to the file: name its variable. \
 `greenroom config edit` opens the file for all other settings.";

@@ -197,7 +197,8 @@ fn words(example: &str) -> Vec<String> {
 fn commands_help(place: &Place, words: &[String]) -> String {
     let named: Vec<&str> =
         words.iter().skip(1).map(String::as_str).take_while(|word| !word.starts_with('-')).collect();
-    let depth = if named.first().is_some_and(|first| matches!(*first, "store" | "config")) { 2 } else { 1 };
+    let has_subcommand = matches!(&named[..], ["store" | "config", ..] | ["mcp", "add" | "remove", ..]);
+    let depth = if has_subcommand { 2 } else { 1 };
     let mut arguments: Vec<&str> = named.into_iter().take(depth).collect();
     arguments.push("--help");
     place.run(&arguments).stdout
