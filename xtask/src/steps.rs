@@ -82,7 +82,12 @@ fn clippy() -> Result<Outcome> {
 
 fn test() -> Result<Outcome> {
     let output = if Cargo::new(&["nextest", "--version"]).succeeds() {
-        Cargo::new(&["nextest", "run", "--locked", "--workspace", "--no-fail-fast"]).run()?
+        // Many tests wait for processes and terminals: with one test a core, a quarter of the processor is idle.
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let threads = (cores * 3).div_ceil(2).to_string();
+        let tests =
+            ["nextest", "run", "--locked", "--workspace", "--no-fail-fast", "--test-threads", &threads];
+        Cargo::new(&tests).run()?
     } else {
         Cargo::new(&["test", "--locked", "--workspace", "--lib", "--bins", "--tests", "--no-fail-fast"])
             .run()?
