@@ -32,6 +32,7 @@ PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n" + b"\0" * 32).decode()
 ANY = {"type": "object", "properties": {}}
 NEWEST = "2026-07-28"
 cancelled = set()
+stays = []
 answers = {}
 
 
@@ -111,6 +112,7 @@ def call(request, send):
         return None
     if name == "crash" and arguments.get("orphan"):
         # What the system may do to the helper above it, and a server that outlives its connection.
+        stays.append(True)
         log(f"orphan {os.getpid()}")
         os.kill(os.getppid(), 9)
         os.close(1)
@@ -232,6 +234,8 @@ def serve_streams():
             threading.Thread(target=answer, args=(message,), daemon=True).start()
         else:
             answer(message)
+    if stays:
+        time.sleep(1000)
     if "--slow-end" in OPTIONS:
         time.sleep(0.3)
     log("end")
