@@ -82,7 +82,7 @@ fn clippy() -> Result<Outcome> {
 
 fn test() -> Result<Outcome> {
     let output = if Cargo::new(&["nextest", "--version"]).succeeds() {
-        // Many tests wait for processes and terminals: with one test a core, a quarter of the processor is idle.
+        // Many tests wait for processes and terminals, and leave the processor idle: three tests on two cores used 74 % of it.
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let threads = (cores * 3).div_ceil(2).to_string();
         let tests =

@@ -86,7 +86,7 @@ fn main() -> ExitCode {
     log::start(&options.global, logger, traces.layer());
     let result = runtime.block_on(async {
         let result = perform(&options).await;
-        // They end by themselves if they are given the time.
+        // MCP servers get the time to end by themselves.
         greenroom_mcp::closed().await;
         result
     });

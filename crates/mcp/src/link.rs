@@ -1,7 +1,7 @@
 //! The connection to a server, and the calls over it.
 //!
 //! Invariants: at most one connection to a server at a time, and one attempt to connect. A connection that ended is
-//! replaced by the next call. A call that was sent is not sent again. What was started ends with its [`Link`].
+//! replaced by the next call. A call that was sent is not sent again. A server that was started ends with its [`Link`].
 
 use std::collections::{HashMap, VecDeque};
 use std::pin::Pin;
@@ -69,16 +69,16 @@ pub(crate) struct Link {
 struct Connected {
     /// `None` once it is being closed.
     open: Option<Open>,
-    line: Line,
+    channel: Channel,
 }
 
 /// What a call needs of a connection.
 #[derive(Clone)]
-struct Line {
+struct Channel {
     peer: Peer<RoleClient>,
     handler: Handler,
     last_lines: LastLines,
-    /// Whether a call has found that the connection is of no more use.
+    /// Whether a call has found the connection unusable.
     ended: Arc<AtomicBool>,
 }
 
@@ -92,7 +92,7 @@ impl Link {
     pub(crate) async fn connect(server: Server) -> Result<(Self, Listed, About), McpError> {
         server.check()?;
         let (connected, listed) = Connected::open(server.clone()).await?;
-        let said = connected.line.peer.peer_info();
+        let said = connected.channel.peer.peer_info();
         let title = said.as_ref().and_then(|said| said.server_info.as_ref()).map(|named| {
             let title = named.title.as_ref().unwrap_or(&named.name);
             format!("{title} {}", named.version)
@@ -115,25 +115,28 @@ impl Link {
         let params = CallToolRequestParams::new(tool.to_owned()).with_arguments(arguments);
         let request = ClientRequest::CallToolRequest(CallToolRequest::new(params));
         for attempt in 1.. {
-            let line = tokio::select! {
+            let channel = tokio::select! {
                 biased;
                 () = context.cancel.cancelled() => {
                     return ToolOutput::interrupted("cancelled before the call was sent");
                 }
-                line = self.line() => line,
+                channel = self.channel() => channel,
             };
-            let line = match line {
-                Ok(line) => line,
+            let channel = match channel {
+                Ok(channel) => channel,
                 Err(error) => return ToolOutput::error(error.to_string()),
             };
-            match line.peer.send_request_with_option(request.clone(), PeerRequestOptions::no_options()).await
+            match channel
+                .peer
+                .send_request_with_option(request.clone(), PeerRequestOptions::no_options())
+                .await
             {
-                Ok(request) => return self.answer(request, &line, context).await,
+                Ok(request) => return self.answer(request, &channel, context).await,
                 // The server has just ended, and has not got the call.
                 Err(ServiceError::TransportClosed) if attempt == 1 => {
-                    line.ended.store(true, Ordering::Relaxed)
+                    channel.ended.store(true, Ordering::Relaxed)
                 }
-                Err(error) => return self.failed(error, &line).await,
+                Err(error) => return self.failed(error, &channel).await,
             }
         }
         unreachable!("the second attempt returns")
@@ -142,10 +145,10 @@ impl Link {
     async fn answer(
         &self,
         mut request: RequestHandle<RoleClient>,
-        line: &Line,
+        channel: &Channel,
         context: &ToolContext,
     ) -> ToolOutput {
-        let mut progress = line.handler.progress.subscribe(request.progress_token.clone()).await;
+        let mut progress = channel.handler.progress.subscribe(request.progress_token.clone()).await;
         let (mut since, mut reported) = (Instant::now(), 0);
         let answer = loop {
             tokio::select! {
@@ -175,20 +178,20 @@ impl Link {
                 "the server asks for further input before it completes the call, which is not supported",
             ),
             Ok(_) => ToolOutput::error("the server's answer is not the result of a call"),
-            Err(error) => self.failed(error, line).await,
+            Err(error) => self.failed(error, channel).await,
         }
     }
 
     /// Returns the result of a call that failed.
-    async fn failed(&self, error: ServiceError, line: &Line) -> ToolOutput {
+    async fn failed(&self, error: ServiceError, channel: &Channel) -> ToolOutput {
         if let ServiceError::McpError(error) = error {
             return ToolOutput::error(error.message.into_owned());
         }
         // The next call connects anew: a service may have forgotten this session.
-        line.ended.store(true, Ordering::Relaxed);
+        channel.ended.store(true, Ordering::Relaxed);
         let name = self.server.name();
         let what = if let ServiceError::TransportClosed = error {
-            format!("ended during the call{}", line.last_lines.read().await)
+            format!("ended during the call{}", channel.last_lines.read().await)
         } else {
             format!("did not complete the call: {}", shown(&error))
         };
@@ -197,21 +200,21 @@ impl Link {
         ))
     }
 
-    /// Returns the connection, made anew if it has ended. Connecting goes on if the caller leaves: a server may take longer
-    /// to start than a call may.
-    async fn line(self: &Arc<Self>) -> Result<Line, McpError> {
-        if let Some(now) = self.connected.lock().await.as_ref().filter(|now| !now.line.has_ended()) {
-            return Ok(now.line.clone());
+    /// Returns the connection, made anew if it has ended. The attempt to connect continues if the caller is cancelled: the start of
+    /// a server may take longer than the time limit of a call.
+    async fn channel(self: &Arc<Self>) -> Result<Channel, McpError> {
+        if let Some(now) = self.connected.lock().await.as_ref().filter(|now| !now.channel.has_ended()) {
+            return Ok(now.channel.clone());
         }
         let connecting = tokio::spawn(Arc::clone(self).reconnect());
         connecting.await.unwrap_or_else(|_| Err(McpError::new(self.server.name(), "could not be connected")))
     }
 
-    async fn reconnect(self: Arc<Self>) -> Result<Line, McpError> {
+    async fn reconnect(self: Arc<Self>) -> Result<Channel, McpError> {
         let mut connected = self.connected.lock().await;
         // Another call may have been faster.
-        if let Some(now) = connected.as_ref().filter(|now| !now.line.has_ended()) {
-            return Ok(now.line.clone());
+        if let Some(now) = connected.as_ref().filter(|now| !now.channel.has_ended()) {
+            return Ok(now.channel.clone());
         }
         // The old one ends first: it may hold a file or a port.
         if let Some(open) = connected.take().and_then(|mut ended| ended.open.take()) {
@@ -219,11 +222,11 @@ impl Link {
         }
         let (now, _listed) = Connected::open(self.server.clone()).await?;
         tracing::info!(server = self.server.name(), "the MCP server was connected again");
-        Ok(connected.insert(now).line.clone())
+        Ok(connected.insert(now).channel.clone())
     }
 }
 
-impl Line {
+impl Channel {
     fn has_ended(&self) -> bool {
         self.ended.load(Ordering::Relaxed) || self.peer.is_transport_closed()
     }
@@ -265,7 +268,7 @@ impl Connected {
                 let (process, streams) = ServerProcess::start(program)
                     .map_err(|error| refused(format!("cannot be started: {error}")))?;
                 let last_lines = LastLines::of(streams.errors, server.name());
-                let output = Lines::new(streams.output, last_lines.clone());
+                let output = BoundedOutput::new(streams.output, last_lines.clone());
                 let served = serve(handler, (output, streams.input), lifecycle);
                 (Some(process), last_lines, timeout_at(deadline, served).await)
             }
@@ -288,20 +291,20 @@ impl Connected {
                 return Err(Refused { knows_no_handshake, ..refused(reason) });
             }
         };
-        let line = Line {
+        let channel = Channel {
             peer: service.peer().clone(),
             handler: service.service().clone(),
             last_lines,
             ended: Arc::default(),
         };
         let open = Open { service, process };
-        let reason = match timeout_at(deadline, Listed::read(&line.peer)).await {
-            Ok(Ok(listed)) => return Ok((Self { open: Some(open), line }, listed)),
+        let reason = match timeout_at(deadline, Listed::read(&channel.peer)).await {
+            Ok(Ok(listed)) => return Ok((Self { open: Some(open), channel }, listed)),
             Ok(Err(error)) => format!("did not list its tools: {}", shown(&error)),
             Err(_) => late(),
         };
         open.close().await;
-        Err(refused(format!("{reason}{}", line.last_lines.read().await)))
+        Err(refused(format!("{reason}{}", channel.last_lines.read().await)))
     }
 }
 
@@ -488,22 +491,22 @@ fn shown(error: &ServiceError) -> String {
     }
 }
 
-/// The output of a program. It ends with a line that is too long for the library below, which would drop it and leave its
-/// call waiting.
-struct Lines {
+/// The output of a program, which ends at a message that is too large: `rmcp` would drop the message, and the call would wait
+/// forever.
+struct BoundedOutput {
     output: ChildStdout,
     /// The length of the current line, in bytes.
     length: usize,
     last_lines: LastLines,
 }
 
-impl Lines {
+impl BoundedOutput {
     fn new(output: ChildStdout, last_lines: LastLines) -> Self {
         Self { output, length: 0, last_lines }
     }
 }
 
-impl AsyncRead for Lines {
+impl AsyncRead for BoundedOutput {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,

@@ -361,7 +361,7 @@ async fn only_the_wanted_tools_are_offered_and_annotations_count_where_they_are_
 }
 
 #[tokio::test]
-async fn what_is_no_endpoint_is_said() {
+async fn an_address_that_is_no_endpoint_is_reported() {
     let folder = tempfile::tempdir().expect("a folder");
     let Some(service) = service(folder.path(), &[]).await else { return };
     let url = service.url.replace("/mcp", "/nothing?key=s3cret");

@@ -33,7 +33,7 @@ static SHARED: Mutex<Vec<(String, Arc<tokio::sync::Mutex<Slot>>)>> = Mutex::new(
 #[derive(Default)]
 struct Slot {
     connection: Option<WeakConnection>,
-    /// When the last attempt failed, and why: those who waited for it do not try again.
+    /// When the last attempt failed, and why: callers that waited for it do not try again.
     failed: Option<(Instant, String)>,
 }
 
@@ -160,8 +160,8 @@ async fn shared(server: Server, key: String) -> Result<Connection, String> {
 }
 
 impl Connected {
-    /// Returns the tools that an agent with these permissions is offered. Where nobody can be asked, those are the ones of
-    /// which some call may run.
+    /// Returns the tools that an agent with these permissions is offered. Where nobody can be asked,
+    /// those are the tools of which some call may run.
     pub(crate) fn tools(&self, answers: Answers, granted: &Granted) -> Registry {
         let policy = granted.permissions.policy();
         let mut offered = Registry::new();

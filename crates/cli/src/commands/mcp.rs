@@ -57,7 +57,7 @@ pub(crate) async fn run(global: &Global, args: &McpArgs) -> Result<u8> {
 async fn list(global: &Global, args: &McpArgs) -> Result<u8> {
     let loaded = agent::config(global)?;
     let config = &loaded.config;
-    // `mcp list` is what others type.
+    // Users of other programs type `mcp list`.
     let is_list = |name: &&String| *name == "list" && !config.mcp_servers.contains_key("list");
     let name = args.name.as_ref().filter(|name| !is_list(name));
     if let Some(name) = name.filter(|name| !config.mcp_servers.contains_key(*name)) {

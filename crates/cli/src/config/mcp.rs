@@ -18,9 +18,9 @@ use super::layers::expanded;
 use super::surroundings::Surroundings;
 use super::{Wrong, check_variable, layers, or_default, parse_url, redact, show_url, wrong};
 
-/// How a value names a variable.
+/// The prefix of a value that names an environment variable.
 const VARIABLE: &str = "env:";
-/// What stands for the folder of the agent's tools.
+/// The placeholder for the folder of the agent's tools.
 const WORKSPACE: &str = "{workspace}";
 /// The variables that a program gets besides its own, with a host and without.
 const INHERITED: [&str; 6] = ["PATH", "HOME", "LANG", "TERM", "TMPDIR", "USER"];
@@ -40,7 +40,7 @@ pub(crate) struct McpConfig {
     #[serde(deserialize_with = "or_default")]
     pub(crate) env: BTreeMap<String, String>,
     /// The program's working folder: an absolute path, `~/…`, or `{workspace}`, the folder of the agent's tools; by default
-    /// your home folder, because files in a project can change what a program does that starts there.
+    /// your home folder, because files in a project can change the behaviour of programs that start there.
     pub(crate) folder: Option<String>,
     /// The address of the service ("streamable HTTP").
     #[serde(deserialize_with = "parse_url", serialize_with = "show_url")]
@@ -151,7 +151,7 @@ impl McpConfig {
         Ok(())
     }
 
-    /// Whether it says how the server is reached.
+    /// Whether it has a command or an address.
     pub(super) fn has_transport(&self) -> bool {
         self.command.is_some() || self.url.is_some()
     }

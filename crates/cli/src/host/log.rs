@@ -32,7 +32,7 @@ pub(crate) enum Logger {
 }
 
 /// Starts logging: by default what [`Logger`] says, the steps of each run with `-v`, the decisions with `-vv`, or the filter
-/// in `RUST_LOG`. What the library for MCP logs of errors has addresses with their keys, and is left out.
+/// in `RUST_LOG`. `rmcp` is left out, because its errors contain addresses with their keys.
 ///
 /// `traces` takes the spans.
 pub(crate) fn start(global: &Global, logger: Logger, traces: Option<BoxedLayer>) {

@@ -41,7 +41,7 @@ fn logged(place: &Place) -> String {
     std::fs::read_to_string(log(place)).unwrap_or_default()
 }
 
-/// Configures the server `test` with these further settings, and this section of permissions.
+/// Configures the server `test` with these further settings. Returns whether there is a Python for it.
 fn configure(place: &Place, more: &Value) -> bool {
     let Some(python) = python() else { return false };
     let mut server = json!({ "command": python, "args": [script(), "--log", "{workspace}/../server.log"] });
