@@ -44,10 +44,16 @@ const EDGES: &[(&str, &[&str])] = &[
             "greenroom-tools",
         ],
     ),
+    // So does it, with the chat's requests and commands.
+    (
+        "greenroom-acp",
+        &["greenroom", "greenroom-chat", "greenroom-kernel", "greenroom-server", "greenroom-terminal"],
+    ),
     (
         "greenroom-cli",
         &[
             "greenroom",
+            "greenroom-acp",
             "greenroom-chat",
             "greenroom-server",
             "greenroom-files",
@@ -117,6 +123,7 @@ const OWNED: &[(&str, &str)] = &[
     ("reqwest", "greenroom-provider"),
     ("ractor", "greenroom"),
     ("rmcp", "greenroom-mcp"),
+    ("agent-client-protocol", "greenroom-acp"),
     ("axum", "greenroom-server"),
     ("clap", "greenroom-cli"),
     ("crossterm", "greenroom-terminal"),

@@ -18,7 +18,7 @@ const PRINTED: &str = "`. It printed:\n```\n";
 const RAN_END: &str = "\n```";
 
 /// Formats a file for appending to a prompt. Its content cannot end the file's part, and so cannot pass for the user's words.
-pub(crate) fn write(path: &str, content: &str) -> String {
+pub fn write(path: &str, content: &str) -> String {
     let content = content.replace("</file>", "<\\/file>");
     format!("{BEGIN}{path}{NAMED}{content}{END}")
 }

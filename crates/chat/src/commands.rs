@@ -261,6 +261,25 @@ pub struct Custom {
     body: String,
 }
 
+impl Custom {
+    /// The name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// A description in one line.
+    pub fn description(&self) -> &str {
+        &self.description
+    }
+}
+
+/// Returns the built-in commands of an editor, which has a list of commands and an end of its own: the name, the arguments
+/// and a description of each.
+pub fn of_editors() -> impl Iterator<Item = (&'static str, &'static str, &'static str)> {
+    let all = COMMANDS.iter().filter(|spec| !spec.needs_terminal && !matches!(spec.name, "help" | "quit"));
+    all.map(|spec| (spec.name, spec.arguments, spec.description))
+}
+
 /// Parses a line that starts with a slash.
 ///
 /// # Errors
@@ -528,6 +547,11 @@ pub(crate) fn load(folders: &[CommandFolder], skills: &[Skill]) -> Vec<Custom> {
         }
     }
     found
+}
+
+/// Returns the commands that ask for skills.
+pub fn of_skills(skills: &[Skill]) -> Vec<Custom> {
+    load(&[], skills)
 }
 
 /// A folder of custom commands.

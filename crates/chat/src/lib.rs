@@ -14,7 +14,7 @@
 //! `ask`, `picker`, `calls`, `viewer`, `markdown`, `highlight`, `status`, `figures`, `notice`; before a chat: `choose`.
 
 mod ask;
-mod attached;
+pub mod attached;
 mod backend;
 mod calls;
 pub mod choose;

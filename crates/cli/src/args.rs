@@ -15,7 +15,7 @@ pub(crate) use self::config::{
     CompletionsArgs, ConfigArgs, ConfigCommand, DoctorArgs, LoginArgs, McpArgs, McpCommand, ModelsArgs,
 };
 pub(crate) use self::model::{Answers, ModelArgs, ServerArgs};
-pub(crate) use self::serve::{ClusterArgs, HostArgs, RpcArgs, ServeArgs, SimulateArgs, Sort, TopArgs};
+pub(crate) use self::serve::{AcpArgs, ClusterArgs, HostArgs, RpcArgs, ServeArgs, SimulateArgs, Sort, TopArgs};
 pub(crate) use self::stored::{
     AcceptLossArgs, AnswerArgs, BackUpArgs, BackupArgs, CopyArgs, Cut, DeleteArgs, Estimator, EvalArgs,
     ExportArgs, ExportFormat, ImportArgs, JsonArgs, PruneArgs, QuestionsArgs, RecallArgs, RestoreArgs,
@@ -152,6 +152,9 @@ pub(crate) enum Command {
     /// Serve JSON-RPC 2.0 on standard input and output, one message per line
     #[command(after_help = help::RPC_EXAMPLES)]
     Rpc(RpcArgs),
+    /// Serve an editor: the Agent Client Protocol on standard input and output
+    #[command(after_help = help::ACP_EXAMPLES)]
+    Acp(AcpArgs),
     /// Run the background process that shares the store between terminals; `chat` and `run` start it automatically
     #[command(after_help = help::HOST_EXAMPLES)]
     Host(HostArgs),
@@ -197,6 +200,7 @@ impl Command {
             Self::Fork(args) => Some(&mut args.model),
             Self::Serve(args) => Some(&mut args.model),
             Self::Rpc(args) => Some(&mut args.model),
+            Self::Acp(args) => Some(&mut args.model),
             Self::Demo(_)
             | Self::Sessions(_)
             | Self::Top(_)

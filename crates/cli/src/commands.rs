@@ -5,13 +5,14 @@
 //! - Conversations: `chat`, `run`, `demo`, `questions`; `run_view` and `view` show a run, `confirm` asks the user.
 //! - Stored sessions: `sessions`, `show` (with `tree`), `compact` (with `plan`), `undo`, `fork`, `recall`, `export`,
 //!   `import`, `prune`, `usage`.
-//! - Services: `serve`, `rpc`, `host`, `simulate`, `top`.
+//! - Services: `serve`, `rpc`, `acp`, `host`, `simulate`, `top`.
 //! - Set-up: `config`, `login`, `models`, `mcp`, `doctor`, `store`, `completions`; `eval` measures summaries.
 //!
 //! Invariants: a command reads its flags, uses a runtime or a store through `host`, and prints through a
 //! `Screen`. Completion reads the store directly, because it must not start or wait for anything, and so does `store`,
 //! which is about its files.
 
+pub(crate) mod acp;
 pub(crate) mod chat;
 pub(crate) mod compact;
 pub(crate) mod completions;

@@ -29,7 +29,7 @@ use rustix::process::{Resource, getrlimit};
 
 use crate::args::front::{self, Unparsed};
 use crate::args::{Command, Global, Options, StoreCommand};
-use crate::commands::{
+use crate::commands::{acp, 
     chat, compact, completions, demo, doctor, eval, export, fork, import, login, mcp, models, prune,
     questions, recall, rpc, run, serve, sessions, show, simulate, store, top, undo,
 };
@@ -219,6 +219,7 @@ fn is_for_files(command: &Command) -> bool {
         | Command::Answer(_)
         | Command::Export(_)
         | Command::Rpc(_)
+        | Command::Acp(_)
         | Command::Delete(_)
         | Command::Prune(_)
         | Command::Store(_)
@@ -262,6 +263,7 @@ async fn perform(options: &Options) -> anyhow::Result<u8> {
         Command::Export(args) => export::run(global, args).await,
         Command::Serve(args) => serve::run(global, args).await,
         Command::Rpc(args) => rpc::run(global, args).await,
+        Command::Acp(args) => acp::run(global, args).await,
         Command::Host(args) => commands::host::run(global, args).await,
         Command::Simulate(args) => simulate::run(global, args).await,
         Command::Delete(args) => sessions::delete(global, args).await,

@@ -110,7 +110,8 @@ pub enum ReasoningEffort {
 }
 
 impl ReasoningEffort {
-    const ALL: [Self; 6] = [Self::None, Self::Minimal, Self::Low, Self::Medium, Self::High, Self::XHigh];
+    /// All efforts, from the least on.
+    pub const ALL: [Self; 6] = [Self::None, Self::Minimal, Self::Low, Self::Medium, Self::High, Self::XHigh];
 
     /// Returns the name on the wire.
     pub fn as_str(self) -> &'static str {

@@ -25,7 +25,7 @@ Live:
   questions, answer    List the open questions of tools; answer one
   host                 Run or stop the process that shares the store between terminals
 For programs:
-  serve, rpc           Serve an HTTP API; serve JSON-RPC on standard input and output
+  serve, rpc, acp      Serve an HTTP API; JSON-RPC on standard streams; an editor
   simulate, eval       Serve a simulated model; measure what compactions keep
 Setup:
   login, models        Store a provider's key; list models with windows and prices
@@ -338,6 +338,19 @@ Examples:
 
 docs/protocol.md has the methods, docs/schema/operations.json their schemas. At the end of the input, runs in progress \
 are interrupted and the process exits.";
+
+pub(super) const ACP_EXAMPLES: &str = "\
+Examples:
+  greenroom acp
+  greenroom acp --mode accept_edits --model gpt-5.5-mini
+
+An editor runs this command: in Zed, for example, with this in settings.json:
+  \"agent_servers\": {
+    \"Greenroom\": { \"type\": \"custom\", \"command\": \"greenroom\", \"args\": [\"acp\"] }
+  }
+
+docs/guide/editors.md has other editors. Runs in progress are interrupted when the editor ends; `greenroom resume` and \
+the editor resume the same sessions.";
 
 pub(super) const CONFIG_EXAMPLES: &str = "\
 Examples:

@@ -1,4 +1,4 @@
-//! Flags of the commands that serve clients: `host`, `serve`, `rpc`, `simulate`; and of `top`, which monitors
+//! Flags of the commands that serve clients: `host`, `serve`, `rpc`, `acp`, `simulate`; and of `top`, which monitors
 //! them.
 //!
 //! Invariants: a flag is explained once, as its help.
@@ -88,6 +88,16 @@ pub(crate) struct HostArgs {
 /// `rpc`.
 #[derive(Debug, Args)]
 pub(crate) struct RpcArgs {
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+}
+
+/// `acp`.
+#[derive(Debug, Args)]
+pub(crate) struct AcpArgs {
+    /// Store a provider's API key instead, as `greenroom login` does: editors run this at a terminal
+    #[arg(long)]
+    pub(crate) login: bool,
     #[command(flatten)]
     pub(crate) model: ModelArgs,
 }

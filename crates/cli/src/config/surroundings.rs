@@ -38,6 +38,22 @@ const NAMES: [&str; 12] = [
     "USER",
 ];
 
+tokio::task_local! {
+    /// Where a task works, if that is not the folder of this process.
+    static WITHIN: Surroundings;
+}
+
+/// Runs work whose own surroundings ([`Surroundings::here`]) are this folder, with further variables: for a process that
+/// works in several folders.
+pub(crate) async fn within<T>(
+    folder: &Path,
+    further: BTreeMap<String, String>,
+    work: impl Future<Output = T>,
+) -> T {
+    let inner = Inner { folder: folder.to_owned(), further, ..Inner::default() };
+    WITHIN.scope(Surroundings(Arc::new(inner)), work).await
+}
+
 /// A folder and an environment. Clones are the same.
 #[derive(Clone, Default)]
 pub(crate) struct Surroundings(Arc<Inner>);
@@ -48,6 +64,8 @@ struct Inner {
     folder: PathBuf,
     /// `None`: those of this process.
     variables: Option<BTreeMap<String, String>>,
+    /// Variables besides those of this process.
+    further: BTreeMap<String, String>,
     /// `None`: that of this process.
     umask: Option<u32>,
     /// The variables that were read, with their values if they were set.
@@ -94,9 +112,9 @@ impl fmt::Debug for Handed {
 }
 
 impl Surroundings {
-    /// Returns the environment of this process.
+    /// Returns the environment of this process, or that in which this task works ([`within`]).
     pub(crate) fn here() -> Self {
-        Self::default()
+        WITHIN.try_with(Self::clone).unwrap_or_default()
     }
 
     /// Returns the environment of a client.
@@ -104,10 +122,10 @@ impl Surroundings {
         let Handed { folder, variables, umask, secrets } = handed;
         secrets::redactor().add(secrets);
         let (variables, umask) = (Some(variables), Some(umask));
-        Self(Arc::new(Inner { folder, variables, umask, asked: Mutex::default() }))
+        Self(Arc::new(Inner { folder, variables, umask, ..Inner::default() }))
     }
 
-    /// Returns this process's environment, for a host; `keys` names the variables with keys, which only the
+    /// Returns this command's environment, for a host; `keys` names the variables with keys, which only the
     /// configuration knows. `secrets` are redacted there.
     pub(crate) fn hand_over(keys: &[String], secrets: Vec<(String, String)>) -> Result<Handed> {
         let names = privacy::variable_names().into_iter().filter_map(|name| name.into_string().ok());
@@ -116,9 +134,13 @@ impl Surroundings {
             .filter_map(|name| Some((name.clone(), screen::variable(&name)?)));
         // A key that is kept is used as if its variable were set.
         let kept = kept_keys::all().into_iter().filter(|(name, _)| matters(name) || keys.contains(name));
-        let variables = kept.chain(variables);
-        let folder = std::env::current_dir()
-            .map_err(|error| usage(format!("the current folder cannot be used: {error}")))?;
+        let here = Self::here();
+        let variables = kept.chain(variables).chain(here.0.further.clone());
+        let folder = match here.0.folder.as_os_str().is_empty() {
+            false => here.0.folder.clone(),
+            true => std::env::current_dir()
+                .map_err(|error| usage(format!("the current folder cannot be used: {error}")))?,
+        };
         let secrets = secrets.into_iter().collect();
         Ok(Handed { folder, variables: variables.collect(), umask: own_umask(), secrets })
     }
@@ -126,7 +148,8 @@ impl Surroundings {
     /// Returns a variable that is set and not empty.
     pub(crate) fn variable(&self, name: &str) -> Option<String> {
         let Some(variables) = &self.0.variables else {
-            return screen::variable(name).or_else(|| kept_keys::key(name));
+            let further = self.0.further.get(name).cloned();
+            return further.or_else(|| screen::variable(name)).or_else(|| kept_keys::key(name));
         };
         let value = variables.get(name).cloned();
         self.0.asked.lock().insert(name.to_owned(), value.clone());
@@ -153,6 +176,7 @@ impl Surroundings {
                 .into_iter()
                 .filter_map(|name| Some((name.clone(), screen::variable(&name)?)))
                 .chain(kept_keys::all())
+                .chain(self.0.further.clone())
                 .collect(),
         }
     }
@@ -165,8 +189,8 @@ impl Surroundings {
     /// Returns the folder, for searching sessions that were started in it.
     pub(crate) fn folder(&self) -> PathBuf {
         match &self.0.variables {
-            Some(_) => self.0.folder.clone(),
-            None => std::env::current_dir().unwrap_or_default(),
+            None if self.0.folder.as_os_str().is_empty() => std::env::current_dir().unwrap_or_default(),
+            Some(_) | None => self.0.folder.clone(),
         }
     }
 

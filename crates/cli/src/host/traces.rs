@@ -83,7 +83,8 @@ fn has_runs(command: &Command) -> bool {
         | Command::Undo(_)
         | Command::Fork(_)
         | Command::Serve(_)
-        | Command::Rpc(_) => true,
+        | Command::Rpc(_)
+        | Command::Acp(_) => true,
         Command::Host(args) => !args.stop,
         Command::Sessions(_)
         | Command::Top(_)
