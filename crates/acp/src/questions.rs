@@ -51,13 +51,16 @@ pub(crate) fn asking(call_id: &str, question: &Question, folder: &Path) -> Optio
                 .content(details.collect::<Vec<ToolCallContent>>());
             Some(Asking { call: ToolCallUpdate::new(call_id.to_owned(), fields), options })
         }
-        _ => None,
+        QuestionKind::Text
+        | QuestionKind::Choice { .. }
+        | QuestionKind::Form { .. }
+        | QuestionKind::Unknown
+        | _ => None,
     }
 }
 
 fn approval_of(call_id: &str, text: &str, approval: &Approval, folder: &Path) -> Asking {
-    let mut options =
-        vec![PermissionOption::new(YES, "Allow".to_owned(), PermissionOptionKind::AllowOnce)];
+    let mut options = vec![PermissionOption::new(YES, "Allow".to_owned(), PermissionOptionKind::AllowOnce)];
     if !approval.rules.is_empty() {
         let name = format!("Allow, and do not ask again for {}", approval.rules.join(", "));
         options.push(PermissionOption::new(ALWAYS, name, PermissionOptionKind::AllowAlways));
@@ -80,12 +83,16 @@ fn approval_of(call_id: &str, text: &str, approval: &Approval, folder: &Path) ->
 /// Returns the answer of a chosen option.
 pub(crate) fn answer(question: &Question, option: &str) -> Option<Value> {
     match &question.kind {
-        QuestionKind::Approval { .. } => Some(Value::from(option)),
+        QuestionKind::Approval { approval } => {
+            let is_offered =
+                option == YES || option == NO || (option == ALWAYS && !approval.rules.is_empty());
+            is_offered.then(|| Value::from(option))
+        }
         QuestionKind::Choice { choices, .. } => {
             let index: usize = option.parse().ok()?;
             choices.get(index).map(|choice| Value::from(choice.as_str()))
         }
-        _ => None,
+        QuestionKind::Text | QuestionKind::Form { .. } | QuestionKind::Unknown | _ => None,
     }
 }
 
@@ -103,13 +110,17 @@ pub(crate) fn in_words(question: &Question) -> String {
     match &question.kind {
         QuestionKind::Choice { choices, several } => {
             let choices: String = choices.iter().map(|choice| format!("- {choice}\n")).collect();
-            let how = if *several { "one or more of these, each in a line of its own" } else { "one of these" };
+            let how =
+                if *several { "one or more of these, each in a line of its own" } else { "one of these" };
             text.push_str(&format!("\n\n{choices}\nAnswer with {how}."));
         }
         QuestionKind::Form { schema } => {
-            text.push_str(&format!("\n\nAnswer with JSON that matches this schema:\n\n{}", calls::block(&schema.to_string())));
+            text.push_str(&format!(
+                "\n\nAnswer with JSON that matches this schema:\n\n{}",
+                calls::block(&schema.to_string())
+            ));
         }
-        _ => {}
+        QuestionKind::Text | QuestionKind::Approval { .. } | QuestionKind::Unknown | _ => {}
     }
     text
 }
@@ -124,18 +135,26 @@ pub(crate) fn said(question: &Question, words: &str) -> Result<Value, String> {
         QuestionKind::Choice { choices, several } => {
             let chosen = |line: &str| {
                 let line = line.trim().trim_start_matches("- ");
-                choices.iter().find(|choice| choice.eq_ignore_ascii_case(line)).map(|choice| Value::from(&**choice))
+                choices
+                    .iter()
+                    .find(|choice| choice.eq_ignore_ascii_case(line))
+                    .map(|choice| Value::from(&**choice))
             };
             let unknown = || format!("Answer with one of these: {}.", choices.join(", "));
             if !several {
                 return chosen(words).ok_or_else(unknown);
             }
             let lines = words.lines().filter(|line| !line.trim().is_empty());
-            lines.map(|line| chosen(line).ok_or_else(unknown)).collect::<Result<Vec<Value>, String>>().map(Value::from)
+            lines
+                .map(|line| chosen(line).ok_or_else(unknown))
+                .collect::<Result<Vec<Value>, String>>()
+                .map(Value::from)
         }
         QuestionKind::Form { .. } => {
             serde_json::from_str(words).map_err(|error| format!("The answer must be JSON: {error}."))
         }
-        _ => Ok(Value::from(words)),
+        QuestionKind::Text | QuestionKind::Approval { .. } | QuestionKind::Unknown | _ => {
+            Ok(Value::from(words))
+        }
     }
 }

@@ -12,8 +12,8 @@ use std::time::Duration;
 use agent_client_protocol::v1::ConnectionTo;
 use agent_client_protocol::v1::schema::{
     AvailableCommand, AvailableCommandInput, AvailableCommandsUpdate, ConfigOptionUpdate, ContentBlock,
-    ErrorCode, NoticeSeverity, RequestPermissionOutcome, RequestPermissionRequest, SessionId, SessionInfoUpdate,
-    SessionNotification, SessionUpdate, StopReason as TurnEnd, UnstructuredCommandInput,
+    ErrorCode, NoticeSeverity, RequestPermissionOutcome, RequestPermissionRequest, SessionId,
+    SessionInfoUpdate, SessionNotification, SessionUpdate, StopReason as TurnEnd, UnstructuredCommandInput,
 };
 use agent_client_protocol::{Client as Editor, Error};
 use greenroom::{EntryId, Event, EventKind, ModelSettings, Question, StopReason};
@@ -21,10 +21,11 @@ use greenroom_chat::commands::{self, Command, Custom};
 use greenroom_chat::{Backend, Chosen, figures};
 use greenroom_kernel::RunOutcome;
 use greenroom_server::operations::{
-    Accepted, ImageData, ListQuestions, Operation, PromptOutcome, PromptSession, ResumeSession, SetPermissions,
+    Accepted, ImageData, ListQuestions, Operation, PromptOutcome, PromptSession, ResumeSession,
+    SetPermissions,
 };
 use greenroom_server::{ClientError, Events, ProblemKind, Received};
-use greenroom_terminal::{format, text};
+use greenroom_terminal::{Row, format, text};
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
@@ -99,6 +100,8 @@ struct Progress {
     outcome: Option<RunOutcome>,
     /// How many questions needed words.
     asked: u64,
+    /// The newest durable event.
+    seen: Option<u64>,
 }
 
 impl Session {
@@ -121,12 +124,12 @@ impl Session {
             is_cancelled: AtomicBool::new(false),
             title: Mutex::default(),
         });
-        let (backend, events) = Backend::open(client, &session_id).await.map_err(failed)?;
+        let (backend, events) = Backend::open(client, &session_id).await.map_err(|error| failed(&error))?;
         if mode.is_some() {
             let change = SetPermissions { mode, ..SetPermissions::default() };
-            backend.set_permissions(change).await.map_err(failed)?;
+            backend.set_permissions(change).await.map_err(|error| failed(&error))?;
         }
-        let choices = Choices { effort, ..choices(&backend).await.map_err(failed)? };
+        let choices = Choices { effort, ..choices(&backend).await.map_err(|error| failed(&error))? };
         let live = Live::new(backend, events, line.clone(), Arc::clone(&shared), folder.clone());
         let session = Self {
             id: session_id,
@@ -153,7 +156,8 @@ impl Session {
     /// Sends what belongs to an open session: the commands, and warnings.
     pub(crate) fn greet(&self, warnings: &[String]) {
         let command = |name: &str, arguments: &str, description: &str| {
-            let input = AvailableCommandInput::Unstructured(UnstructuredCommandInput::new(arguments.to_owned()));
+            let input =
+                AvailableCommandInput::Unstructured(UnstructuredCommandInput::new(arguments.to_owned()));
             AvailableCommand::new(name, description).input((!arguments.is_empty()).then_some(input))
         };
         let built_in = commands::of_editors().map(|(name, arguments, text)| command(name, arguments, text));
@@ -171,7 +175,7 @@ impl Session {
         let shown = match backend.show().await {
             Ok(shown) => shown,
             Err(error) if error.kind() == Some(ProblemKind::NoSession) => return Ok(()),
-            Err(error) => return Err(failed(error)),
+            Err(error) => return Err(failed(&error)),
         };
         for said in &shown.conversation {
             let updates = self.shared.updates.lock().said(said);
@@ -190,7 +194,12 @@ impl Session {
             match questions::asking(&open.call_id, &open.question, &self.folder) {
                 Some(asking) => {
                     let asked = Asked { id: open.id, question: open.question, asking };
-                    drop(tokio::spawn(ask(self.line.clone(), live.backend.clone(), Arc::clone(&self.shared), asked)));
+                    drop(tokio::spawn(ask(
+                        self.line.clone(),
+                        live.backend.clone(),
+                        Arc::clone(&self.shared),
+                        asked,
+                    )));
                 }
                 None => {
                     say(&self.line, &questions::in_words(&open.question));
@@ -243,10 +252,12 @@ impl Session {
         match choice {
             Choice::Mode(mode) => {
                 let change = SetPermissions { mode: Some(mode), ..SetPermissions::default() };
-                let now = live.backend.set_permissions(change).await.map_err(failed)?;
+                let now = live.backend.set_permissions(change).await.map_err(|error| failed(&error))?;
                 self.choices.lock().mode = now.mode;
                 self.program.keep(&self.id, Chosen::Mode(mode));
-                self.line.send([SessionUpdate::ConfigOptionUpdate(ConfigOptionUpdate::new(self.choices().options()))]);
+                self.line.send([SessionUpdate::ConfigOptionUpdate(ConfigOptionUpdate::new(
+                    self.choices().options(),
+                ))]);
             }
             Choice::Effort(effort) => {
                 self.choices.lock().effort = effort;
@@ -276,11 +287,12 @@ impl Session {
         let wanted =
             Wanted { folder: &self.folder, session_id: Some(&self.id), model, servers: &self.servers };
         let connected = self.program.connect(wanted).await.map_err(refused)?;
-        let (backend, events) = Backend::open(connected.client, &self.id).await.map_err(failed)?;
+        let (backend, events) =
+            Backend::open(connected.client, &self.id).await.map_err(|error| failed(&error))?;
         let mode = self.choices.lock().mode;
         if mode.is_some() {
             let change = SetPermissions { mode, ..SetPermissions::default() };
-            backend.set_permissions(change).await.map_err(failed)?;
+            backend.set_permissions(change).await.map_err(|error| failed(&error))?;
         }
         for warning in &connected.warnings {
             self.notice(NoticeSeverity::Warning, warning);
@@ -289,7 +301,8 @@ impl Session {
     }
 
     async fn run(&self, live: &Live, text: String, images: Vec<ImageData>) -> Result<TurnEnd, Error> {
-        let prompt = PromptSession { images, settings: self.settings(), ..PromptSession::new(&self.id, text) };
+        let prompt =
+            PromptSession { images, settings: self.settings(), ..PromptSession::new(&self.id, text) };
         self.shared.updates.lock().prompts += 1;
         let ended = self.work(live, prompt).await;
         if live.backend.client().is_closed() {
@@ -310,7 +323,7 @@ impl Session {
         let before = live.progress.borrow().clone();
         let working = live.backend.client().work(work).await.map_err(|error| {
             self.shared.updates.lock().prompts = 0;
-            failed(error)
+            failed(&error)
         })?;
         // It may have been cancelled before it had begun.
         if self.shared.is_cancelled.load(Ordering::Relaxed) {
@@ -325,18 +338,23 @@ impl Session {
                 return Ok(TurnEnd::EndTurn);
             }
         };
-        // The last events may still be on their way.
-        let told = progress.wait_for(|now| now.ended > before.ended);
-        let _ = tokio::time::timeout(EVENTS_MAX, told).await;
+        self.settle(live).await;
         self.tell_title().await;
         match outcome {
-            Ok(outcome) => Ok(match outcome.reply.stop {
-                StopReason::Length => TurnEnd::MaxTokens,
-                StopReason::ContentFilter => TurnEnd::Refusal,
-                _ => TurnEnd::EndTurn,
-            }),
-            Err(error) => self.ended(error.kind(), failed(error)),
+            Ok(outcome) if outcome.reply.stop == StopReason::Length => Ok(TurnEnd::MaxTokens),
+            Ok(outcome) if outcome.reply.stop == StopReason::ContentFilter => Ok(TurnEnd::Refusal),
+            Ok(_) => Ok(TurnEnd::EndTurn),
+            Err(error) => self.ended(error.kind(), failed(&error)),
         }
+    }
+
+    /// Waits until the editor was told of everything that has happened.
+    async fn settle(&self, live: &Live) {
+        let Ok(state) = live.backend.state().await else { return };
+        let Some(last) = state.entries.checked_sub(1) else { return };
+        let mut progress = live.progress.clone();
+        let told = progress.wait_for(|now| now.seen.is_some_and(|seen| seen >= last));
+        let _ = tokio::time::timeout(EVENTS_MAX, told).await;
     }
 
     /// Returns the end of a turn whose run failed.
@@ -369,7 +387,7 @@ impl Session {
         };
         let before = live.progress.borrow().clone();
         if let Err(error) = live.backend.answer(id, value, None).await {
-            say(&self.line, &failed(error).message);
+            say(&self.line, &failed(&error).message);
             return Ok(TurnEnd::EndTurn);
         }
         let mut progress = live.progress.clone();
@@ -379,7 +397,9 @@ impl Session {
         self.tell_title().await;
         match outcome {
             Some(RunOutcome::Failed(failure)) => Err(internal(failure.to_string())),
-            Some(RunOutcome::Aborted) if self.shared.is_cancelled.load(Ordering::Relaxed) => Ok(TurnEnd::Cancelled),
+            Some(RunOutcome::Aborted) if self.shared.is_cancelled.load(Ordering::Relaxed) => {
+                Ok(TurnEnd::Cancelled)
+            }
             Some(_) | None => Ok(TurnEnd::EndTurn),
         }
     }
@@ -387,7 +407,10 @@ impl Session {
     /// Performs a command, and sends what it says.
     async fn command(&self, live: &Live, line: &str, command: Command) -> Result<TurnEnd, Error> {
         let backend = &live.backend;
-        #[expect(clippy::wildcard_enum_match_arm, reason = "all others need a chat at a terminal, as their table says")]
+        #[expect(
+            clippy::wildcard_enum_match_arm,
+            reason = "all others need a chat at a terminal, as their table says"
+        )]
         let said = match command {
             Command::Compact(how) => backend.compact(how).await.map(|done| text::compacted(&done)),
             Command::Told(told) => told.answer(backend).await,
@@ -398,9 +421,14 @@ impl Session {
             Command::Undo(back) => {
                 let rewound = backend.rewind(None, back.scope.unwrap_or_default(), back, false).await;
                 rewound.map(|rewound| {
-                    figures::rewound(&rewound).into_iter().map(|(_, line)| line).collect::<Vec<_>>().join("\n")
+                    figures::rewound(&rewound)
+                        .into_iter()
+                        .map(|(_, line)| line)
+                        .collect::<Vec<_>>()
+                        .join("\n")
                 })
             }
+            Command::Help => Ok(lines(&commands::plain_help(WIDTH))),
             Command::Context => self.context(backend).await,
             Command::Status => self.status(backend).await,
             _ => {
@@ -408,10 +436,11 @@ impl Session {
                 Ok(format!("{name} needs a chat at a terminal: `greenroom resume {}`", self.id))
             }
         };
+        self.settle(live).await;
         match said {
             Ok(said) => say(&self.line, &crate::calls::block(&said)),
             Err(_) if self.shared.is_cancelled.load(Ordering::Relaxed) => return Ok(TurnEnd::Cancelled),
-            Err(error) => say(&self.line, &failed(error).message),
+            Err(error) => say(&self.line, &failed(&error).message),
         }
         Ok(TurnEnd::EndTurn)
     }
@@ -419,7 +448,7 @@ impl Session {
     async fn context(&self, backend: &Backend) -> Result<String, ClientError> {
         let (parts, state) = (backend.context().await?, backend.state().await?);
         let rows = figures::context(&parts, &[], state.compacts_at.unwrap_or(0), WIDTH);
-        Ok(rows.iter().map(|row| row.text().trim_end().to_owned()).collect::<Vec<_>>().join("\n"))
+        Ok(lines(&rows))
     }
 
     async fn status(&self, backend: &Backend) -> Result<String, ClientError> {
@@ -518,6 +547,7 @@ async fn tell(
                 }),
                 _ => {}
             }
+            told.send_if_modified(|told| std::mem::replace(&mut told.seen, seen) != seen);
         }
     }
     let updates = shared.updates.lock().close();
@@ -544,15 +574,19 @@ async fn ask(line: Line, backend: Backend, shared: Arc<Shared>, asked: Asked) {
                         match backend.answer(id, value, None).await {
                             Ok(()) if !refuses => return,
                             Ok(()) => None,
-                            Err(error) => Some(failed(error).message),
+                            Err(error) => Some(failed(&error).message),
                         }
                     }
-                    None => Some(format!("The editor chose {:?}, which was not offered.", chosen.option_id.0)),
+                    None => {
+                        Some(format!("The editor chose {:?}, which was not offered.", chosen.option_id.0))
+                    }
                 }
             }
-            _ => None,
+            RequestPermissionOutcome::Cancelled | _ => None,
         },
-        Err(error) => Some(format!("The editor did not answer the request for permission: {}", error.message)),
+        Err(error) => {
+            Some(format!("The editor did not answer the request for permission: {}", error.message))
+        }
     };
     if let Some(problem) = problem {
         let updates = shared.updates.lock().notice(NoticeSeverity::Error, &problem);
@@ -565,6 +599,10 @@ async fn ask(line: Line, backend: Backend, shared: Arc<Shared>, asked: Asked) {
 fn say(line: &Line, text: &str) {
     let chunk = agent_client_protocol::v1::schema::ContentChunk::new(text.to_owned().into());
     line.send([SessionUpdate::AgentMessageChunk(chunk)]);
+}
+
+fn lines(rows: &[Row]) -> String {
+    rows.iter().map(|row| row.text().trim_end().to_owned()).collect::<Vec<_>>().join("\n")
 }
 
 /// Returns the present choices of a session.
@@ -586,7 +624,7 @@ pub(crate) fn refused(problem: Problem) -> Error {
 }
 
 /// Returns the error for a request that the runtime refused, or that was lost.
-fn failed(error: ClientError) -> Error {
+fn failed(error: &ClientError) -> Error {
     internal(error.to_string())
 }
 

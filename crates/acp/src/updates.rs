@@ -7,8 +7,9 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 
 use agent_client_protocol::v1::schema::{
-    ClientCapabilities, CompactionStatus, CompactionUpdate, ContentBlock, ContentChunk, Cost, CurrentModeUpdate,
-    MessageId, Notice, NoticeSeverity, SessionUpdate, ToolCall, ToolCallStatus, ToolKind, UsageUpdate,
+    ClientCapabilities, CompactionStatus, CompactionUpdate, ContentBlock, ContentChunk, Cost,
+    CurrentModeUpdate, MessageId, Notice, NoticeSeverity, SessionUpdate, ToolCall, ToolCallStatus, ToolKind,
+    UsageUpdate,
 };
 use greenroom::{Compacted, Delta, EntryId, Event, EventKind, MessageView, Role};
 use greenroom_kernel::entry::{CompactionOutcome, Trigger};
@@ -218,16 +219,12 @@ impl Updates {
         let Some(started) = end.started else { return Vec::new() };
         let (id, text) = (format!("compaction-{started}"), format::compaction(end));
         if self.abilities.compactions {
-            let status = match &end.outcome {
-                outcome if outcome.is_installed() => CompactionStatus::Completed,
-                CompactionOutcome::Failed { .. } => CompactionStatus::Failed,
-                _ => CompactionStatus::Cancelled,
-            };
-            let is_installed = end.is_installed();
-            let update = CompactionUpdate::new(id, status);
-            let update = match is_installed {
-                true => update.summary(vec![ContentBlock::from(text)]),
-                false => update.error(text),
+            let update = if end.is_installed() {
+                CompactionUpdate::new(id, CompactionStatus::Completed).summary(vec![ContentBlock::from(text)])
+            } else if matches!(end.outcome, CompactionOutcome::Failed { .. }) {
+                CompactionUpdate::new(id, CompactionStatus::Failed).error(text)
+            } else {
+                CompactionUpdate::new(id, CompactionStatus::Cancelled).error(text)
             };
             return vec![SessionUpdate::CompactionUpdate(update)];
         }

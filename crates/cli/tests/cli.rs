@@ -1,5 +1,6 @@
 //! The binary, run as a user runs it, against simulated models over real HTTP:
 //!
+//! - `acp`: sessions for an editor
 //! - `chats`: the chat at a terminal, in tmux
 //! - `closed`: the store, the token and the user's configuration are out of the file tools' reach
 //! - `keeping`: backups, and sessions that are not kept
@@ -43,6 +44,7 @@
 #![expect(clippy::unwrap_used, reason = "tests end where something is not as it should be")]
 
 mod cli {
+    mod acp;
     mod at_work;
     mod canaries;
     pub(crate) mod chats;

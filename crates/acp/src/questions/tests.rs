@@ -1,1 +1,89 @@
 //! Tests of `questions`.
+
+use std::path::Path;
+
+use agent_client_protocol::v1::schema::PermissionOptionKind;
+use greenroom::{Approval, Question, QuestionKind};
+use serde_json::{Value, json};
+
+use super::{answer, asking, in_words, refuses, said};
+
+fn question(kind: &Value) -> Question {
+    let mut question = json!({ "text": "Which?" });
+    question.as_object_mut().expect("an object").extend(kind.as_object().expect("an object").clone());
+    serde_json::from_value(question).expect("a question")
+}
+
+fn choice(count: usize, several: bool) -> Question {
+    let choices: Vec<String> = (0..count).map(|number| format!("c{number}")).collect();
+    question(&json!({ "kind": "choice", "choices": choices, "several": several }))
+}
+
+fn approval(command: &str, rules: &[&str]) -> Question {
+    let mut approval = Approval::new("bash", json!({ "command": command }));
+    approval.rules = rules.iter().map(|rule| (*rule).to_owned()).collect();
+    let mut question = choice(2, false);
+    question.kind = QuestionKind::Approval { approval: Box::new(approval) };
+    question
+}
+
+#[test]
+fn few_choices_are_options_and_all_else_needs_words() {
+    let form = question(&json!({ "kind": "form", "schema": {} }));
+    let rows = [(choice(2, false), Some(2)), (choice(9, false), Some(9)), (choice(10, false), None)];
+    let more = [(choice(2, true), None), (question(&json!({ "kind": "text" })), None), (form, None)];
+    for (question, count) in rows.into_iter().chain(more) {
+        let asked = asking("id", &question, Path::new("/work"));
+        assert_eq!(asked.map(|asking| asking.options.len()), count, "{question:?}");
+    }
+    assert_eq!(answer(&choice(2, false), "1"), Some(json!("c1")));
+    for wrong in ["2", "c1", "", "-1"] {
+        assert_eq!(answer(&choice(2, false), wrong), None, "{wrong}");
+    }
+}
+
+#[test]
+fn an_approval_offers_always_only_with_rules_and_hides_nothing() {
+    use PermissionOptionKind::{AllowAlways, AllowOnce, RejectOnce};
+    let rows: [(&[&str], &[PermissionOptionKind]); 2] =
+        [(&[], &[AllowOnce, RejectOnce]), (&["bash(ls)"], &[AllowOnce, AllowAlways, RejectOnce])];
+    for (rules, kinds) in rows {
+        let question = approval("ls\u{202e}x", rules);
+        let asked = asking("id", &question, Path::new("/work")).expect("options");
+        let offered: Vec<PermissionOptionKind> = asked.options.iter().map(|option| option.kind).collect();
+        assert_eq!(offered, kinds);
+        // The character that would turn the text around is shown as what it is.
+        let content = serde_json::to_string(&asked.call.fields.content).expect("JSON");
+        assert!(content.contains("ls") && !content.contains('\u{202e}'), "{content}");
+    }
+    let question = approval("ls", &[]);
+    assert_eq!(answer(&question, "yes"), Some(json!("yes")));
+    // Without rules, "always" is no answer; nor is what was never offered.
+    assert_eq!((answer(&question, "always"), answer(&question, "maybe")), (None, None));
+    assert!(refuses(&question, &json!("no")) && !refuses(&question, &json!("yes")));
+    assert!(!refuses(&choice(2, false), &json!("no")));
+}
+
+#[test]
+fn words_are_answers_of_their_question() {
+    let text = question(&json!({ "kind": "text" }));
+    let form = question(&json!({ "kind": "form", "schema": { "type": "object" } }));
+    let rows = [
+        (&text, " Ada ", Ok(json!("Ada"))),
+        (&choice(12, false), "C3", Ok(json!("c3"))),
+        (&choice(2, false), "c7", Err("one of these: c0, c1")),
+        (&choice(3, true), "- c0\n\nc2", Ok(json!(["c0", "c2"]))),
+        (&choice(3, true), "c0, c2", Err("one of these")),
+        (&form, "{\"a\": 1}", Ok(json!({ "a": 1 }))),
+        (&form, "a", Err("must be JSON")),
+    ];
+    for (question, words, expected) in rows {
+        match (said(question, words), expected) {
+            (Ok(value), Ok(expected)) => assert_eq!(value, expected, "{words}"),
+            (Err(reason), Err(part)) => assert!(reason.contains(part), "{words}: {reason}"),
+            (found, _) => panic!("{words}: {found:?}"),
+        }
+    }
+    assert!(in_words(&choice(2, true)).contains("- c1\n"), "{}", in_words(&choice(2, true)));
+    assert!(in_words(&form).contains("{\"type\":\"object\"}"), "{}", in_words(&form));
+}

@@ -3,7 +3,7 @@
 //! Invariants: each session works in the folder that the editor names, with the configuration of that folder; runs end
 //! with the editor; secrets of the editor's MCP servers are passed as variables, never as settings.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -18,12 +18,13 @@ use greenroom_server::operations::{
 };
 use greenroom_terminal::{Interrupts, Screen};
 use parking_lot::Mutex;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::agent::choice::{self, Choice};
 use crate::agent::kept::{self, Kept};
 use crate::args::{AcpArgs, Answers, Global, LoginArgs, ModelArgs};
 use crate::commands::login;
+use crate::config::redact::is_secret;
 use crate::config::surroundings::{Surroundings, within};
 use crate::error::usage;
 use crate::host::link::{Link, is_one_shot};
@@ -60,7 +61,13 @@ pub(crate) async fn run(global: &Global, args: &AcpArgs) -> Result<u8> {
     }
     let patience = Patience::to_the_end(&global);
     let args = ModelArgs { answers: Answers::Terminal, ..args.model.clone() };
-    let program = Arc::new(Around(Arc::new(Inner { global, args, patience, links: Mutex::default() })));
+    let program = Arc::new(Around(Arc::new(Inner {
+        global,
+        args,
+        patience,
+        links: Mutex::default(),
+        named: Mutex::default(),
+    })));
     let served = greenroom_acp::serve(program, tokio::io::stdin(), tokio::io::stdout());
     tokio::select! {
         biased;
@@ -79,9 +86,19 @@ struct Inner {
     patience: Patience,
     /// The connections of the open sessions.
     links: Mutex<HashMap<String, Arc<Link>>>,
+    /// The names that were given to new sessions.
+    named: Mutex<HashSet<String>>,
 }
 
 impl Inner {
+    /// Returns this name, or the first one with a number behind it that this process has not given yet.
+    fn name(&self, name: String) -> String {
+        let mut named = self.named.lock();
+        let numbered = (2_u64..).map(|number| format!("{name}-{number}"));
+        let mut names = std::iter::once(name.clone()).chain(numbered);
+        names.find(|name| named.insert(name.clone())).unwrap_or(name)
+    }
+
     fn link(&self, session_id: &str) -> Option<Arc<Link>> {
         self.links.lock().get(session_id).cloned()
     }
@@ -116,7 +133,8 @@ impl Inner {
         let opening = Link::open_and(global, args, ClientKind::Run, &self.patience, None, async |link| {
             let id = match session_id {
                 Some(id) => id.to_owned(),
-                None => link.new_session("acp").await?,
+                // A session without messages has no log, by which others would know that its name is taken.
+                None => self.name(link.new_session("acp").await?),
             };
             link.check_not_waiting_for_others(&id).await?;
             Ok(id)
@@ -126,7 +144,9 @@ impl Inner {
         warnings.extend(kept.as_ref().and_then(|kept| kept.lacking(global)));
         let mode = kept.as_ref().and_then(|kept| kept.chosen_mode(args));
         let keeping = Kept::of(global, args).and_then(|new| {
-            let new = kept.as_ref().map_or_else(|| Ok(new.clone()), |kept| anyhow::Ok(new.clone().with_choices_of(kept)));
+            let new = kept
+                .as_ref()
+                .map_or_else(|| Ok(new.clone()), |kept| anyhow::Ok(new.clone().with_choices_of(kept)));
             new?.write(global, &id)
         });
         if let Err(error) = keeping {
@@ -176,7 +196,8 @@ impl Program for Around {
             let (mut global, mut args) = (around.global.clone(), around.args.clone());
             (args.workspace, args.is_workspace_given) = (folder.clone(), true);
             let opening = async {
-                let known = agent::load_config(&global, &Surroundings::here()).map_err(other)?.config.mcp_servers;
+                let known =
+                    agent::load_config(&global, &Surroundings::here()).map_err(other)?.config.mcp_servers;
                 // The user's own server of this name takes precedence.
                 let new = settings.into_iter().filter(|(name, _)| !known.contains_key(name));
                 global.settings.extend(new.map(|(_, setting)| setting));
@@ -203,7 +224,8 @@ impl Program for Around {
         };
         let around = Arc::clone(&self.0);
         apart(async move || {
-            let listed = source::look(&around.global, async |source| Ok(source.client.call(list.clone()).await?));
+            let listed =
+                source::look(&around.global, async |source| Ok(source.client.call(list.clone()).await?));
             let none = || SessionPage {
                 sessions: Vec::new(),
                 next: None,
@@ -262,9 +284,14 @@ impl Program for Around {
 /// Returns the settings for MCP servers of the editor, with their names, and the variables that they refer to.
 fn of_servers(servers: &[Server]) -> (Vec<(String, String)>, BTreeMap<String, String>) {
     let (mut settings, mut variables) = (Vec::new(), BTreeMap::new());
-    let mut referred = |values: &[(String, String)]| -> BTreeMap<String, String> {
+    let mut referred = |values: &[(String, String)], are_headers: bool| -> BTreeMap<String, String> {
         let mut refer = |(name, value): &(String, String)| {
-            let variable = format!("ACP_{}", variables.len() + 1);
+            let plain_name = name.replace(|c: char| !c.is_ascii_alphanumeric(), "_");
+            // What is no secret is not redacted, either. A value in this form would be read as a variable's name.
+            if !are_headers && !is_secret(&plain_name, value) && !value.starts_with("env:") {
+                return (name.clone(), value.clone());
+            }
+            let variable = format!("ACP_{}_{plain_name}", variables.len() + 1);
             variables.insert(variable.clone(), value.clone());
             (name.clone(), format!("env:{variable}"))
         };
@@ -273,12 +300,15 @@ fn of_servers(servers: &[Server]) -> (Vec<(String, String)>, BTreeMap<String, St
     for server in servers {
         let value = match &server.kind {
             ServerKind::Program { command, args, env } => {
-                json!({ "command": command, "args": args, "env": referred(env) })
+                json!({ "command": command, "args": args, "env": referred(env, false) })
             }
-            ServerKind::Service { url, headers } => json!({ "url": url, "headers": referred(headers) }),
+            ServerKind::Service { url, headers } => json!({ "url": url, "headers": referred(headers, true) }),
         };
         let name = server_name(&server.name);
-        settings.push((name.clone(), format!("mcp_servers.{name}={value}")));
+        let parts = value.as_object().into_iter().flatten();
+        let set =
+            |(key, value): (&String, &Value)| (name.clone(), format!("mcp_servers.{name}.{key}={value}"));
+        settings.extend(parts.map(set));
     }
     (settings, variables)
 }

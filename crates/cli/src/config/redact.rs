@@ -34,7 +34,7 @@ impl Default for RedactConfig {
 }
 
 /// Whether a variable with this name and this value is a secret.
-pub(super) fn is_secret(name: &str, value: &str) -> bool {
+pub(crate) fn is_secret(name: &str, value: &str) -> bool {
     is_secret_name(name) && can_be_secret(value)
 }
 

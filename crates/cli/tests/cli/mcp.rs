@@ -13,7 +13,7 @@ use super::screen::{Terminal, is_there};
 use super::support::{Model, Place};
 
 /// The interpreter itself: what starts it by its name may need more variables than a server gets.
-fn python() -> Option<String> {
+pub(super) fn python() -> Option<String> {
     let found = Command::new("python3")
         .args(["-c", "import sys; print(sys.executable)"])
         .stderr(Stdio::null())
@@ -28,7 +28,7 @@ fn python() -> Option<String> {
     path.map(|path| path.trim().to_owned())
 }
 
-fn script() -> PathBuf {
+pub(super) fn script() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../mcp/tests/server.py").canonicalize().unwrap()
 }
 

@@ -1,0 +1,618 @@
+//! `greenroom acp` with an editor that is written without a library: it sends and reads lines of JSON.
+
+use std::borrow::Borrow;
+use std::collections::VecDeque;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use greenroom_simulator::{Answer, ByPurpose, CallInfo, Function, Pace, SeenRequest, Summariser};
+use serde_json::{Value, json};
+
+use super::host::{Hosted, wait_until};
+use super::mcp::{python, script};
+use super::support::files;
+
+/// A value that the editor gives to an MCP server.
+const SECRET: &str = "a-value-of-the-editor-8";
+
+/// Nothing here takes longer, on the slowest machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// An editor that runs the command.
+struct Editor {
+    child: Child,
+    input: Option<ChildStdin>,
+    output: mpsc::Receiver<Value>,
+    next: u64,
+    /// How permissions are answered: an option's id, or an outcome.
+    answers: VecDeque<&'static str>,
+    /// The requests for permission, and all updates.
+    asked: Vec<Value>,
+    updates: Vec<Value>,
+    /// The response to `initialize`.
+    about: Value,
+}
+
+impl Editor {
+    fn start(hosted: &Hosted, arguments: &[&str]) -> Self {
+        Self::with(hosted.command(&[&["acp"], arguments].concat()), &json!({}))
+    }
+
+    /// With this command, and what the editor can do.
+    fn with(mut command: Command, capabilities: &Value) -> Self {
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let (input, output) = (child.stdin.take(), BufReader::new(child.stdout.take().unwrap()));
+        let (sender, receiver) = mpsc::channel();
+        std::thread::spawn(move || {
+            for line in output.lines().map_while(Result::ok) {
+                let message = serde_json::from_str(&line).unwrap_or_else(|_| panic!("not JSON: {line}"));
+                if sender.send(message).is_err() {
+                    return;
+                }
+            }
+        });
+        let mut editor = Self {
+            child,
+            input,
+            output: receiver,
+            next: 0,
+            answers: VecDeque::new(),
+            asked: Vec::new(),
+            updates: Vec::new(),
+            about: Value::Null,
+        };
+        let hello = json!({ "protocolVersion": 1, "clientCapabilities": capabilities });
+        editor.about = editor.call("initialize", hello);
+        editor
+    }
+
+    fn send(&mut self, message: &Value) {
+        writeln!(self.input.as_mut().unwrap(), "{message}").unwrap();
+    }
+
+    /// Sends a request, and gives its id.
+    fn request(&mut self, method: &str, params: &Value) -> u64 {
+        self.next += 1;
+        let id = self.next;
+        self.send(&json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params }));
+        id
+    }
+
+    /// Handles messages until one is this.
+    fn until(&mut self, what: &str, mut is_it: impl FnMut(&Value) -> bool) -> Value {
+        loop {
+            let message = self.output.recv_timeout(PATIENCE);
+            let message = message.unwrap_or_else(|_| panic!("{what} did not come: {:#?}", self.updates));
+            assert_eq!(message["jsonrpc"], "2.0", "{message}");
+            if message["method"] == "session/update" {
+                self.updates.push(message["params"].clone());
+            } else if message["method"] == "session/request_permission" {
+                self.asked.push(message["params"].clone());
+                let outcome = match self.answers.pop_front() {
+                    Some("cancelled") => json!({ "outcome": "cancelled" }),
+                    Some("later") | None => Value::Null,
+                    Some(option) => json!({ "outcome": "selected", "optionId": option }),
+                };
+                if !outcome.is_null() {
+                    let result = json!({ "outcome": outcome });
+                    self.send(&json!({ "jsonrpc": "2.0", "id": message["id"], "result": result }));
+                }
+            }
+            if is_it(&message) {
+                return message;
+            }
+        }
+    }
+
+    /// Gives the response to a request.
+    fn response(&mut self, id: u64) -> Value {
+        self.until("a response", |message| message["id"] == id && message.get("method").is_none())
+    }
+
+    /// Sends a request, and gives its result.
+    fn call(&mut self, method: &str, params: impl Borrow<Value>) -> Value {
+        let id = self.request(method, params.borrow());
+        let response = self.response(id);
+        assert!(response["result"].is_object(), "{method}: {response}");
+        response["result"].clone()
+    }
+
+    /// Sends a request, and gives its error.
+    fn refused(&mut self, method: &str, params: impl Borrow<Value>) -> Value {
+        let id = self.request(method, params.borrow());
+        let response = self.response(id);
+        assert!(response["error"].is_object(), "{method}: {response}");
+        response["error"].clone()
+    }
+
+    fn open(&mut self, folder: &Path) -> String {
+        let opened = self.call("session/new", json!({ "cwd": folder, "mcpServers": [] }));
+        opened["sessionId"].as_str().unwrap().to_owned()
+    }
+
+    /// Sends a prompt, and gives why the turn ended.
+    fn prompt(&mut self, session: &str, text: &str) -> String {
+        let ended = self.call("session/prompt", prompt(session, text));
+        ended["stopReason"].as_str().unwrap().to_owned()
+    }
+
+    /// The kinds of the updates, without repetitions.
+    fn kinds(&self) -> Vec<String> {
+        let mut kinds: Vec<String> =
+            self.of(|_| true).iter().map(|update| text(&update["sessionUpdate"])).collect();
+        kinds.dedup();
+        kinds
+    }
+
+    fn of(&self, is_wanted: impl Fn(&Value) -> bool) -> Vec<Value> {
+        let updates = self.updates.iter().map(|params| params["update"].clone());
+        updates.filter(|update| is_wanted(update)).collect()
+    }
+
+    /// What the agent said, or the user in a conversation that was loaded.
+    fn said(&self, kind: &str) -> String {
+        let chunks = self.of(|update| update["sessionUpdate"] == kind);
+        chunks.iter().map(|update| text(&update["content"]["text"])).collect()
+    }
+
+    /// The editor ends. Gives the exit code.
+    fn end(mut self) -> Option<i32> {
+        drop(self.input.take());
+        self.child.wait().unwrap().code()
+    }
+}
+
+fn prompt(session: &str, text: &str) -> Value {
+    json!({ "sessionId": session, "prompt": [{ "type": "text", "text": text }] })
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_owned()
+}
+
+/// A model that does what the last prompt says.
+async fn hosted() -> Hosted {
+    let script = Function(move |request: &SeenRequest, _: CallInfo| {
+        let last = request.messages.last().unwrap();
+        if last.role() == "tool" {
+            return Answer::text(format!("it says: {}", last.text()));
+        }
+        match request.last_user_text().as_str() {
+            "write" => Answer::call("write", &json!({ "path": "new.txt", "content": "one\n" })),
+            "edit" => Answer::call("edit", &json!({ "path": "a.txt", "old": "alpha", "new": "beta" })),
+            "run" => Answer::call("bash", &json!({ "command": "truncate -s 4 ran.txt" })),
+            "read" => Answer::call("read", &json!({ "path": "a.txt" })),
+            "choose" => {
+                Answer::call("ask_user", &json!({ "question": "Which?", "choices": ["red", "blue"] }))
+            }
+            "ask" => Answer::call("ask_user", &json!({ "question": "What name?" })),
+            "server" => Answer::call("mcp__the-editor-s__environment", &json!({})),
+            "slow" => {
+                Answer::text("word ".repeat(600)).with_pace(Pace { chunks: 600, first_ms: 0, between_ms: 50 })
+            }
+            said => Answer::text(format!("heard {said}")),
+        }
+    });
+    let hosted = Hosted::of(ByPurpose::new(script, Summariser::Obedient)).await;
+    std::fs::write(hosted.place.work().join("a.txt"), "alpha\n").unwrap();
+    hosted
+}
+
+fn file(hosted: &Hosted, name: &str) -> Option<String> {
+    std::fs::read_to_string(hosted.place.work().join(name)).ok()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_turn_is_told_in_updates_before_its_end() {
+    let hosted = hosted().await;
+    let mut editor = Editor::start(&hosted, &[]);
+    assert_eq!(
+        (&editor.about["protocolVersion"], &editor.about["agentInfo"]["name"]),
+        (&json!(1), &json!("greenroom"))
+    );
+    let session = editor.open(&hosted.place.work());
+    assert_eq!(editor.prompt(&session, "read"), "end_turn");
+    assert_eq!(
+        editor.kinds(),
+        [
+            "available_commands_update",
+            "usage_update",
+            "tool_call",
+            "tool_call_update",
+            "agent_message_chunk",
+            "usage_update",
+            "session_info_update"
+        ]
+    );
+    assert!(editor.said("agent_message_chunk").starts_with("it says: "), "{:?}", editor.updates);
+    let call = editor.of(|update| update["sessionUpdate"] == "tool_call").pop().unwrap();
+    let place = json!([{ "path": hosted.place.work().join("a.txt") }]);
+    assert_eq!(
+        (&call["kind"], &call["title"], &call["locations"]),
+        (&json!("read"), &json!("read a.txt"), &place)
+    );
+    let statuses = editor.of(|update| update["toolCallId"] == call["toolCallId"]);
+    let statuses: Vec<&Value> = statuses.iter().map(|update| &update["status"]).collect();
+    assert_eq!(statuses[1..], [&json!("in_progress"), &json!("completed")], "{statuses:?}");
+    // A prompt is in the order of its parts, with the file that the editor has open.
+    let parts = json!([
+        { "type": "text", "text": "Look at " },
+        { "type": "resource_link", "name": "a.txt", "uri": format!("file://{}/a.txt", hosted.place.work().display()) },
+        { "type": "text", "text": " and " },
+        { "type": "resource", "resource": { "uri": "file:///else/b.txt", "text": "the </file> content" } },
+    ]);
+    editor.call("session/prompt", json!({ "sessionId": session, "prompt": parts }));
+    let request = hosted.simulator.requests().pop().unwrap().request;
+    let said = request.last_user_text();
+    assert!(said.starts_with("Look at a.txt and /else/b.txt"), "{said}");
+    assert!(said.contains("the <\\/file> content"), "{said}");
+    assert_eq!(editor.end(), Some(0));
+}
+
+/// Answers to approvals, in each mode.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_changes_something_is_asked_about() {
+    let hosted = hosted().await;
+    let mut editor = Editor::start(&hosted, &[]);
+    // The mode, the prompt, the answer; how many requests there are, and whether the call ran.
+    let rows = [
+        ("ask", "write", Some("no"), 1, false),
+        ("ask", "write", Some("cancelled"), 1, false),
+        ("ask", "write", Some("an unknown one"), 1, false),
+        ("ask", "write", Some("yes"), 1, true),
+        ("read_only", "write", None, 0, false),
+        ("accept_edits", "write", None, 0, true),
+        ("accept_edits", "run", Some("yes"), 1, true),
+        ("everything", "run", None, 0, true),
+        ("ask", "run", Some("always"), 1, true),
+        // Not asked again.
+        ("ask", "run", None, 0, true),
+    ];
+    for (mode, text, answer, count, runs) in rows {
+        for name in ["new.txt", "ran.txt"] {
+            let _ = std::fs::remove_file(hosted.place.work().join(name));
+        }
+        let session = editor.open(&hosted.place.work());
+        editor.call("session/set_mode", json!({ "sessionId": session, "modeId": mode }));
+        editor.asked.clear();
+        editor.answers = answer.into_iter().collect();
+        let row = format!("{mode} {text} {answer:?}");
+        assert_eq!(editor.prompt(&session, text), "end_turn", "{row}");
+        assert_eq!(editor.asked.len(), count, "{row}: {:?}", editor.asked);
+        let has_run = file(&hosted, "new.txt").is_some() || file(&hosted, "ran.txt").is_some();
+        assert_eq!(has_run, runs, "{row}");
+        // Each call that was announced has ended.
+        let calls = editor.of(|update| update["sessionUpdate"] == "tool_call");
+        for call in &calls {
+            let last = editor.of(|update| update["toolCallId"] == call["toolCallId"]).pop().unwrap();
+            assert!(last["status"] == "completed" || last["status"] == "failed", "{row}: {last}");
+        }
+    }
+    assert_eq!(editor.end(), Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_approval_shows_the_change() {
+    let hosted = hosted().await;
+    let mut editor = Editor::start(&hosted, &[]);
+    let session = editor.open(&hosted.place.work());
+    editor.answers = ["yes", "yes"].into();
+    editor.prompt(&session, "edit");
+    editor.prompt(&session, "run");
+    assert_eq!(file(&hosted, "a.txt").as_deref(), Some("beta\n"));
+    let [edit, run] = &editor.asked[..] else { panic!("{:?}", editor.asked) };
+    let diff = json!({
+        "type": "diff",
+        "path": hosted.place.work().join("a.txt"),
+        "oldText": "alpha",
+        "newText": "beta",
+    });
+    assert_eq!(edit["toolCall"]["content"][0], diff, "{edit}");
+    let kinds = |asked: &Value| -> Vec<String> {
+        asked["options"].as_array().unwrap().iter().map(|option| text(&option["kind"])).collect()
+    };
+    assert_eq!(kinds(edit), ["allow_once", "allow_always", "reject_once"], "{edit}");
+    assert!(run.to_string().contains("truncate -s 4 ran.txt"), "{run}");
+    // The announced call has the change, too, and keeps it.
+    let call = editor.of(|update| update["sessionUpdate"] == "tool_call").remove(0);
+    assert_eq!(call["content"][0], diff, "{call}");
+    let ended = editor.of(|update| update["status"] == "completed").remove(0);
+    assert!(ended.get("content").is_none(), "{ended}");
+    assert_eq!(editor.end(), Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_turn_is_cancelled() {
+    let hosted = hosted().await;
+    let mut editor = Editor::start(&hosted, &[]);
+    let session = editor.open(&hosted.place.work());
+    let cancel = json!({ "jsonrpc": "2.0", "method": "session/cancel", "params": { "sessionId": session } });
+    // While the model answers.
+    let id = editor.request("session/prompt", &prompt(&session, "slow"));
+    editor.until("a piece", |message| message["params"]["update"]["sessionUpdate"] == "agent_message_chunk");
+    editor.send(&cancel);
+    assert_eq!(editor.response(id)["result"]["stopReason"], "cancelled");
+    // While a call waits for an approval.
+    editor.answers = ["later"].into();
+    let id = editor.request("session/prompt", &prompt(&session, "write"));
+    editor.until("an approval", |message| message["method"] == "session/request_permission");
+    editor.send(&cancel);
+    assert_eq!(editor.response(id)["result"]["stopReason"], "cancelled");
+    assert_eq!(file(&hosted, "new.txt"), None);
+    // At once.
+    let id = editor.request("session/prompt", &prompt(&session, "slow"));
+    editor.send(&cancel);
+    assert_eq!(editor.response(id)["result"]["stopReason"], "cancelled");
+    assert_eq!(editor.prompt(&session, "and now"), "end_turn");
+    assert!(editor.said("agent_message_chunk").ends_with("heard and now"), "{:?}", editor.updates);
+    assert_eq!(editor.end(), Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_question_is_answered_by_a_choice_or_by_the_next_prompt() {
+    let hosted = hosted().await;
+    let mut editor = Editor::start(&hosted, &[]);
+    let session = editor.open(&hosted.place.work());
+    editor.answers = ["1"].into();
+    assert_eq!(editor.prompt(&session, "choose"), "end_turn");
+    assert!(editor.said("agent_message_chunk").ends_with("it says: blue"), "{:?}", editor.updates);
+    assert_eq!(editor.prompt(&session, "ask"), "end_turn");
+    assert!(editor.said("agent_message_chunk").ends_with("What name?"), "{:?}", editor.updates);
+    assert_eq!(editor.prompt(&session, "Ada"), "end_turn");
+    assert!(editor.said("agent_message_chunk").ends_with("it says: Ada"), "{:?}", editor.updates);
+    assert_eq!(editor.end(), Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sessions_are_listed_loaded_resumed_and_deleted() {
+    let hosted = hosted().await;
+    let (work, other) = (hosted.place.work(), hosted.place.work().with_file_name("other"));
+    std::fs::create_dir(&other).unwrap();
+    let mut editor = Editor::start(&hosted, &[]);
+    let session = editor.open(&work);
+    editor.answers = ["yes"].into();
+    editor.prompt(&session, "write");
+    let elsewhere = editor.open(&other);
+    editor.prompt(&elsewhere, "hello");
+    let titles = |editor: &mut Editor, params: Value| -> Vec<(String, PathBuf)> {
+        let listed = editor.call("session/list", params);
+        let sessions = listed["sessions"].as_array().unwrap().iter();
+        sessions.map(|session| (text(&session["title"]), text(&session["cwd"]).into())).collect()
+    };
+    let (first, second) = (("write".to_owned(), work.clone()), ("hello".to_owned(), other.clone()));
+    assert_eq!(titles(&mut editor, json!({})), [second, first.clone()]);
+    assert_eq!(titles(&mut editor, json!({ "cwd": work })), [first]);
+    assert_eq!(editor.end(), Some(0));
+    // Another process of an editor.
+    let mut editor = Editor::start(&hosted, &[]);
+    let known = json!({ "sessionId": session, "cwd": work, "mcpServers": [] });
+    editor.call("session/load", known.clone());
+    assert_eq!(editor.said("user_message_chunk"), "write");
+    assert!(editor.said("agent_message_chunk").starts_with("it says: "), "{:?}", editor.updates);
+    let call = editor.of(|update| update["sessionUpdate"] == "tool_call").pop().unwrap();
+    assert_eq!((&call["title"], &call["content"][0]["newText"]), (&json!("write new.txt"), &json!("one\n")));
+    assert_eq!(editor.prompt(&session, "more"), "end_turn");
+    assert!(editor.said("agent_message_chunk").ends_with("heard more"), "{:?}", editor.updates);
+    editor.updates.clear();
+    editor.call("session/resume", known);
+    assert_eq!(
+        (editor.said("user_message_chunk"), editor.prompt(&session, "again")),
+        (String::new(), "end_turn".to_owned())
+    );
+    editor.call("session/close", json!({ "sessionId": session }));
+    let error = editor.refused("session/prompt", prompt(&session, "closed"));
+    assert!(text(&error["message"]).contains("is not open"), "{error}");
+    editor.call("session/delete", json!({ "sessionId": session }));
+    assert_eq!(titles(&mut editor, json!({ "cwd": work })), []);
+    assert_eq!(editor.end(), Some(0));
+    assert_eq!(hosted.place.only_session(), elsewhere);
+}
+
+/// Each folder has its own configuration, whatever the folder of the process is.
+#[tokio::test(flavor = "multi_thread")]
+async fn each_session_has_the_configuration_of_its_folder() {
+    let hosted = hosted().await;
+    let (work, other) = (hosted.place.work(), hosted.place.work().with_file_name("other"));
+    std::fs::create_dir(&other).unwrap();
+    std::fs::write(other.join("AGENTS.md"), "Speak Latin.").unwrap();
+    hosted.place.project_file("model: of-the-project\n");
+    let mut command = hosted.command(&["acp"]);
+    command.current_dir("/");
+    let mut editor = Editor::with(command, &json!({ "session": { "notices": {} } }));
+    let (one, two) = (editor.open(&work), editor.open(&other));
+    for (session, is_of_project) in [(&one, true), (&two, false), (&one, true)] {
+        editor.prompt(session, "hello");
+        let request = hosted.simulator.requests().pop().unwrap().request;
+        assert_eq!(request.model == "of-the-project", is_of_project, "{session}: {}", request.model);
+        assert!(!request.system.clone().unwrap_or_default().contains("Speak Latin."), "{session}");
+    }
+    // Nobody has said yet that the files of that folder may be used.
+    let notices = editor.of(|update| update["sessionUpdate"] == "notice");
+    assert!(notices.iter().any(|notice| notice.to_string().contains("AGENTS.md")), "{notices:?}");
+    assert_eq!(editor.end(), Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_model_an_effort_and_a_mode_are_chosen_and_kept() {
+    let hosted = hosted().await;
+    let mut editor = Editor::start(&hosted, &[]);
+    let session = editor.open(&hosted.place.work());
+    for (option, value) in [("model", "another"), ("effort", "high"), ("mode", "accept_edits")] {
+        let choice = json!({ "sessionId": session, "configId": option, "value": value });
+        let now = editor.call("session/set_config_option", choice);
+        let options = now["configOptions"].as_array().unwrap().iter();
+        let of_option = options.clone().find(|known| known["id"] == option).unwrap();
+        assert_eq!(of_option["currentValue"], value, "{now}");
+    }
+    let check = |editor: &mut Editor| {
+        assert_eq!(editor.prompt(&session, "write"), "end_turn");
+        assert_eq!(editor.asked.len(), 0);
+        let request = hosted.simulator.requests().pop().unwrap().request;
+        let effort = request.settings.reasoning_effort.map(|effort| effort.as_str());
+        assert_eq!((request.model.as_str(), effort), ("another", Some("high")));
+    };
+    check(&mut editor);
+    assert_eq!(editor.end(), Some(0));
+    let mut editor = Editor::start(&hosted, &[]);
+    let known = json!({ "sessionId": session, "cwd": hosted.place.work(), "mcpServers": [] });
+    let opened = editor.call("session/resume", known);
+    assert_eq!(opened["modes"]["currentModeId"], "accept_edits");
+    check(&mut editor);
+    assert_eq!(editor.end(), Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_host_that_dies_is_replaced() {
+    let hosted = hosted().await;
+    let mut editor = Editor::start(&hosted, &[]);
+    let session = editor.open(&hosted.place.work());
+    editor.prompt(&session, "one");
+    hosted.kill_host();
+    assert_eq!(editor.prompt(&session, "two"), "end_turn");
+    assert!(editor.said("agent_message_chunk").ends_with("heard two"), "{:?}", editor.updates);
+    // In the middle of a turn.
+    let id = editor.request("session/prompt", &prompt(&session, "slow"));
+    editor.until("a piece", |message| message["params"]["update"]["content"]["text"] == "word ");
+    hosted.kill_host();
+    let response = editor.response(id);
+    assert!(response["error"].is_object(), "{response}");
+    assert_eq!(editor.prompt(&session, "three"), "end_turn");
+    assert!(editor.said("agent_message_chunk").ends_with("heard three"), "{:?}", editor.updates);
+    assert_eq!(editor.end(), Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_ends_with_its_editor() {
+    let hosted = hosted().await;
+    let mut editor = Editor::start(&hosted, &[]);
+    let session = editor.open(&hosted.place.work());
+    editor.request("session/prompt", &prompt(&session, "slow"));
+    editor.until("a piece", |message| message["params"]["update"]["content"]["text"] == "word ");
+    assert_eq!(editor.end(), Some(0));
+    wait_until("the run has ended", || {
+        let listed = hosted.run(&["sessions", "--json"]);
+        !listed.stdout.contains("\"running\"")
+    });
+}
+
+/// The tools of the editor's servers are tools of its sessions alone; what it gives them is neither stored nor shown.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_editor_s_servers_are_used() {
+    let Some(python) = python() else { return };
+    let hosted = hosted().await;
+    let work = hosted.place.work();
+    let mut editor = Editor::start(&hosted, &[]);
+    let stdio = json!({
+        "name": "the editor's",
+        "command": python,
+        "args": [script(), "--log", "{workspace}/../server.log"],
+        "env": [{ "name": "API_TOKEN", "value": SECRET }, { "name": "LEVEL", "value": "everything" }],
+    });
+    let old = json!({ "type": "sse", "name": "old", "url": "http://127.0.0.1:1/sse", "headers": [] });
+    let opened = editor.call("session/new", json!({ "cwd": work, "mcpServers": [stdio, old] }));
+    let session = text(&opened["sessionId"]);
+    editor.answers = ["yes"].into();
+    assert_eq!(editor.prompt(&session, "server"), "end_turn");
+    assert_eq!(editor.asked.len(), 1, "{:?}", editor.updates);
+    let said = editor.said("agent_message_chunk");
+    assert!(said.contains("API_TOKEN") && said.contains("LEVEL"), "{said}");
+    assert!(said.contains("The MCP server old of the editor is not used"), "{said}");
+    let offered = |hosted: &Hosted| {
+        let tools = hosted.simulator.requests().pop().unwrap().request.tools.clone();
+        tools.iter().filter(|tool| tool.name.starts_with("mcp__")).count()
+    };
+    assert!(offered(&hosted) > 0);
+    let other = editor.open(&work);
+    editor.prompt(&other, "hello");
+    assert_eq!(offered(&hosted), 0);
+    assert_eq!(editor.end(), Some(0));
+    let folder = work.parent().unwrap();
+    for path in files(folder) {
+        let bytes = std::fs::read(&path).unwrap_or_default();
+        let is_there = bytes.windows(SECRET.len()).any(|part| part == SECRET.as_bytes());
+        assert!(!is_there, "{}", path.display());
+    }
+}
+
+/// In the form that the editor knows, or else as a call.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_compaction_is_shown() {
+    let hosted = hosted().await;
+    let able = json!({ "session": { "compaction": {} } });
+    for (capabilities, kind) in [(json!({}), "tool_call"), (able, "compaction_update")] {
+        let mut editor = Editor::with(hosted.command(&["acp", "--window", "100000"]), &capabilities);
+        let session = editor.open(&hosted.place.work());
+        for number in 0..6 {
+            editor
+                .prompt(&session, &format!("{number} {}", "Count the green things of the room. ".repeat(40)));
+        }
+        editor.updates.clear();
+        assert_eq!(editor.prompt(&session, "/compact --force"), "end_turn");
+        let is_of_it = |update: &Value| {
+            let id = update["toolCallId"].as_str().or(update["compactionId"].as_str());
+            id.is_some_and(|id| id.starts_with("compaction-"))
+        };
+        let updates = editor.of(is_of_it);
+        let statuses: Vec<String> = updates.iter().map(|update| text(&update["status"])).collect();
+        assert_eq!(statuses, ["in_progress", "completed"], "{updates:?}");
+        assert_eq!(updates[0]["sessionUpdate"], kind);
+        assert!(editor.said("agent_message_chunk").contains("Compacted 6 messages"), "{:?}", editor.updates);
+        assert_eq!(editor.end(), Some(0));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_wrong_is_said() {
+    let hosted = hosted().await;
+    let work = hosted.place.work();
+    let mut editor = Editor::start(&hosted, &[]);
+    let session = editor.open(&work);
+    let new = |cwd: &str| json!({ "cwd": cwd, "mcpServers": [] });
+    let missing = json!({ "sessionId": "nobody", "cwd": work, "mcpServers": [] });
+    let option = |id: &str, value: &str| json!({ "sessionId": session, "configId": id, "value": value });
+    let rows = [
+        ("session/new", new("relative"), -32602, "must be an absolute path"),
+        ("session/new", new("/no/such/folder"), -32602, "there is no such folder"),
+        ("session/load", missing.clone(), -32002, "there is no session nobody"),
+        ("session/resume", missing, -32002, "there is no session nobody"),
+        ("session/prompt", prompt("nobody", "hi"), -32602, "is not open"),
+        (
+            "session/set_mode",
+            json!({ "sessionId": session, "modeId": "yolo" }),
+            -32602,
+            "there are read_only, ask",
+        ),
+        ("session/set_config_option", option("effort", "huge"), -32602, "use one of none, minimal"),
+        ("session/set_config_option", option("colour", "red"), -32602, "there are mode, model and effort"),
+        ("session/nonsense", json!({}), -32601, ""),
+        ("session/new", json!({ "cwd": 3 }), -32602, ""),
+    ];
+    for (method, params, code, reason) in rows {
+        let error = editor.refused(method, params.clone());
+        assert_eq!(error["code"], code, "{method} {params}: {error}");
+        assert!(error.to_string().contains(reason), "{method} {params}: {error}");
+    }
+    // A command that is none, and one that needs a terminal.
+    for (line, reason) in
+        [("/nonsense", "Unknown command"), ("/theme", "needs a chat at a terminal"), ("/help", "/compact")]
+    {
+        editor.updates.clear();
+        assert_eq!(editor.prompt(&session, line), "end_turn");
+        assert!(editor.said("agent_message_chunk").contains(reason), "{line}: {:?}", editor.updates);
+    }
+    assert_eq!(editor.end(), Some(0));
+    // Without a key.
+    let mut command = hosted.command(&["acp"]);
+    command.env_remove("OPENAI_API_KEY").env_remove("OPENAI_BASE_URL");
+    let mut editor = Editor::with(command, &json!({ "auth": { "terminal": true } }));
+    assert_eq!(editor.about["authMethods"][0]["args"], json!(["--login"]));
+    let error = editor.refused("session/new", new(work.to_str().unwrap()));
+    assert_eq!(error["code"], -32000, "{error}");
+    assert!(error.to_string().contains("greenroom login"), "{error}");
+    assert_eq!(editor.end(), Some(0));
+    let ran = hosted.run(&["acp", "--no-host"]);
+    assert!(ran.code == Some(2) && ran.stderr.contains("leave out --no-host"), "{ran:?}");
+}
