@@ -29,6 +29,8 @@ pub mod guide {
     pub mod costs {}
     #[doc = include_str!("../docs/guide/deployment.md")]
     pub mod deployment {}
+    #[doc = include_str!("../docs/guide/editors.md")]
+    pub mod editors {}
     #[doc = include_str!("../docs/guide/events.md")]
     pub mod events {}
     #[doc = include_str!("../docs/guide/first-agent.md")]

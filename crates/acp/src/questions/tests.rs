@@ -33,7 +33,7 @@ fn few_choices_are_options_and_all_else_needs_words() {
     let rows = [(choice(2, false), Some(2)), (choice(9, false), Some(9)), (choice(10, false), None)];
     let more = [(choice(2, true), None), (question(&json!({ "kind": "text" })), None), (form, None)];
     for (question, count) in rows.into_iter().chain(more) {
-        let asked = asking("id", &question, Path::new("/work"));
+        let asked = asking("id", &question, Path::new("/project"));
         assert_eq!(asked.map(|asking| asking.options.len()), count, "{question:?}");
     }
     assert_eq!(answer(&choice(2, false), "1"), Some(json!("c1")));
@@ -49,7 +49,7 @@ fn an_approval_offers_always_only_with_rules_and_hides_nothing() {
         [(&[], &[AllowOnce, RejectOnce]), (&["bash(ls)"], &[AllowOnce, AllowAlways, RejectOnce])];
     for (rules, kinds) in rows {
         let question = approval("ls\u{202e}x", rules);
-        let asked = asking("id", &question, Path::new("/work")).expect("options");
+        let asked = asking("id", &question, Path::new("/project")).expect("options");
         let offered: Vec<PermissionOptionKind> = asked.options.iter().map(|option| option.kind).collect();
         assert_eq!(offered, kinds);
         // The character that would turn the text around is shown as what it is.

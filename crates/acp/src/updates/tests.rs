@@ -9,7 +9,7 @@ use super::{Abilities, Updates};
 const ABLE: Abilities = Abilities { notices: true, compactions: true };
 
 fn updates(abilities: Abilities) -> Updates {
-    Updates::new("/work".into(), abilities)
+    Updates::new("/project".into(), abilities)
 }
 
 /// The updates of these events, in JSON.

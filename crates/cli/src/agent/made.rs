@@ -157,11 +157,11 @@ impl Made {
         if let Some(skills) = skills {
             agent = agent.add_tool(skills.tool());
         }
-        if args.answers == Answers::Terminal {
+        if args.answers == Answers::Person {
             // A chat begins with the window and its source.
             agent = agent.window_is_shown();
         }
-        if args.answers == Answers::Terminal && !args.no_tools {
+        if args.answers == Answers::Person && !args.no_tools {
             agent = agent.add_tool(ask_user());
         }
         if config.model_may_compact && !args.no_tools {

@@ -61,7 +61,7 @@ fn might_run(name: &str, server: &McpConfig, answers: Answers, policy: &Policy) 
     };
     server.trust_annotations
         || match answers {
-            Answers::Terminal => true,
+            Answers::Person => true,
             Answers::Client => policy.mode() > Mode::ReadOnly,
             Answers::Nobody if policy.mode() == Mode::Everything => true,
             Answers::Nobody => policy.mode() > Mode::ReadOnly && policy.rules().iter().any(is_allowed),
@@ -171,7 +171,7 @@ impl Connected {
                 let might_run =
                     || policy.might_allow(&Subject::Tool(spec.name.clone())) || tool.is_read_only();
                 let is_offered = match answers {
-                    Answers::Terminal => true,
+                    Answers::Person => true,
                     Answers::Client => policy.mode() > Mode::ReadOnly || tool.is_read_only(),
                     Answers::Nobody => might_run(),
                 };

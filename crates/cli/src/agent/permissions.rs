@@ -85,7 +85,7 @@ pub(crate) fn granted(
     let warning = policy.problem().map(|problem| format!("every call of a tool is denied: {problem}"));
     let mut permissions = match args.answers {
         Answers::Nobody => Permissions::unattended(policy, "--allow '", "'"),
-        Answers::Client | Answers::Terminal => Permissions::new(policy),
+        Answers::Client | Answers::Person => Permissions::new(policy),
     };
     if let Some((answers, seen)) = answers.zip(seen) {
         let (written, seen) = (answers.clone(), Mutex::new(seen));
@@ -98,7 +98,7 @@ pub(crate) fn granted(
             *seen = now;
             Some(with_answers(&without, &answers))
         });
-        if args.answers == Answers::Terminal {
+        if args.answers == Answers::Person {
             permissions =
                 permissions.remember(move |rules| written.add(rules).map_err(|error| format!("{error:#}")));
         }
@@ -133,7 +133,7 @@ fn mode_of(args: &ModelArgs, configured: Option<Mode>, has_rules: bool) -> Mode 
         (false, true) => Some(Mode::AcceptEdits),
         (false, false) => None,
     };
-    let is_asked = args.answers == Answers::Terminal || has_rules;
+    let is_asked = args.answers == Answers::Person || has_rules;
     let default = if is_asked { Mode::Ask } else { Mode::ReadOnly };
     args.mode.or(by_flag).or(configured).unwrap_or(default)
 }
@@ -144,7 +144,7 @@ fn offered(args: &ModelArgs, policy: &Policy) -> Offered {
     }
     match args.answers {
         // The mode may change while the session is open, and the tools stay: they are a part of every request.
-        Answers::Terminal => Offered::All,
+        Answers::Person => Offered::All,
         Answers::Client if policy.mode() > Mode::ReadOnly => Offered::All,
         Answers::Nobody if policy.might_allow(&Subject::Bash) => Offered::All,
         Answers::Nobody if policy.might_allow(&Subject::Write) => Offered::Files,

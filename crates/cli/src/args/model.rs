@@ -40,8 +40,8 @@ pub(crate) enum Answers {
     /// A client, at any time.
     #[default]
     Client,
-    /// The person at the terminal of a chat.
-    Terminal,
+    /// The person at a chat or an editor.
+    Person,
     /// Nobody: calls that would ask are denied.
     Nobody,
 }

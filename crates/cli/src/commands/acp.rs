@@ -60,7 +60,7 @@ pub(crate) async fn run(global: &Global, args: &AcpArgs) -> Result<u8> {
         *config = std::path::absolute(&*config)?;
     }
     let patience = Patience::to_the_end(&global);
-    let args = ModelArgs { answers: Answers::Terminal, ..args.model.clone() };
+    let args = ModelArgs { answers: Answers::Person, ..args.model.clone() };
     let program = Arc::new(Around(Arc::new(Inner {
         global,
         args,

@@ -64,7 +64,7 @@ async fn talk(global: &Global, args: &ModelArgs, which: Which<'_>, prompt: &str)
         return Ok(error::INTERRUPTED);
     };
     if is_drawn(&global) {
-        args.answers = Answers::Terminal;
+        args.answers = Answers::Person;
         if !args.no_tools {
             let asked = ask_trust::about_project(&global, &args, &interrupts).await?;
             let Some(behind) = asked else { return Ok(error::INTERRUPTED) };

@@ -252,6 +252,7 @@ fn what_a_script_reads_is_json() {
         .map(|(command, _)| command.join(" "))
         .collect();
     let expected = [
+        "acp",
         "chat",
         "completions",
         "config edit",

@@ -16,7 +16,7 @@ fn args(answers: Answers, change: impl FnOnce(&mut ModelArgs)) -> ModelArgs {
 
 #[test]
 fn the_mode_and_the_tools_at_the_start() {
-    use Answers::{Client, Nobody, Terminal};
+    use Answers::{Client, Nobody, Person};
     type Change = fn(&mut ModelArgs);
     let none: Change = |_| {};
     let write: Change = |args| args.allow_write = true;
@@ -25,11 +25,11 @@ fn the_mode_and_the_tools_at_the_start() {
         (|args| args.mode = Some(Mode::AcceptEdits), |args| args.mode = Some(Mode::Everything));
     type Row = (Answers, Change, Option<Mode>, &'static [&'static str], Mode, Offered);
     let rows: &[Row] = &[
-        (Terminal, none, None, &[], Mode::Ask, Offered::All),
-        (Terminal, none, Some(Mode::ReadOnly), &[], Mode::ReadOnly, Offered::All),
-        (Terminal, write, None, &[], Mode::AcceptEdits, Offered::Files),
-        (Terminal, shell, Some(Mode::Ask), &[], Mode::Everything, Offered::All),
-        (Terminal, edits, Some(Mode::ReadOnly), &[], Mode::AcceptEdits, Offered::All),
+        (Person, none, None, &[], Mode::Ask, Offered::All),
+        (Person, none, Some(Mode::ReadOnly), &[], Mode::ReadOnly, Offered::All),
+        (Person, write, None, &[], Mode::AcceptEdits, Offered::Files),
+        (Person, shell, Some(Mode::Ask), &[], Mode::Everything, Offered::All),
+        (Person, edits, Some(Mode::ReadOnly), &[], Mode::AcceptEdits, Offered::All),
         (Client, none, None, &[], Mode::ReadOnly, Offered::Reading),
         (Client, none, Some(Mode::Ask), &[], Mode::Ask, Offered::All),
         (Client, none, None, &["bash(ls)"], Mode::Ask, Offered::All),

@@ -231,8 +231,8 @@ async fn a_run_that_waits_for_a_person_goes_on_with_its_own_tools_only() {
     .await;
     let crossed = hosted.place.work().join("crossed");
     hosted.start_host();
-    let hers = json!({ "model": { "answers": "terminal", "allow_write": true } });
-    let his = json!({ "model": { "answers": "terminal", "allow_shell": true } });
+    let hers = json!({ "model": { "answers": "person", "allow_write": true } });
+    let his = json!({ "model": { "answers": "person", "allow_shell": true } });
     let ada = hosted.client(ClientKind::Chat, hers.clone()).await;
     start(&ada).await;
     drop(ada.work(PromptSession::new("s", "ask")).await.unwrap());

@@ -52,7 +52,7 @@ async fn a_run_that_asks_a_person_waits() {
     .await;
     hosted.start_host();
     let chat = hosted
-        .client(ClientKind::Chat, json!({ "model": { "answers": "terminal", "allow_write": true } }))
+        .client(ClientKind::Chat, json!({ "model": { "answers": "person", "allow_write": true } }))
         .await;
     chat.call(StartSession { session_id: "a".to_owned() }).await.unwrap();
     drop(chat.work(PromptSession::new("a", "ask")).await.unwrap());
