@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use greenroom::futures_util::future::BoxFuture;
 use greenroom::permissions::Mode;
 use greenroom::{ReasoningEffort, SessionSummary};
-use greenroom_chat::{Chosen, Skill};
+use greenroom_chat::Chosen;
+use greenroom_chat::commands::Custom;
 use greenroom_server::Client;
 use greenroom_server::operations::SessionPage;
 
@@ -60,8 +61,8 @@ pub struct Connected {
     pub mode: Option<Mode>,
     /// The effort with which the session is resumed.
     pub effort: Option<ReasoningEffort>,
-    /// The skills that the model is offered.
-    pub skills: Vec<Skill>,
+    /// The user's and the project's commands, and those for skills.
+    pub commands: Vec<Custom>,
     /// Warnings for the user, a line each.
     pub warnings: Vec<String>,
 }

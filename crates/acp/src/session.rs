@@ -116,7 +116,7 @@ impl Session {
     ) -> Result<(Self, Vec<String>), Error> {
         let wanted = Wanted { folder: &folder, session_id, model: None, servers: &servers };
         let connected = program.connect(wanted).await.map_err(refused)?;
-        let Connected { session_id, client, mode, effort, skills, warnings } = connected;
+        let Connected { session_id, client, mode, effort, commands, warnings } = connected;
         let line = Line { editor, session: SessionId::new(session_id.as_str()) };
         let shared = Arc::new(Shared {
             updates: Mutex::new(Updates::new(folder.clone(), abilities)),
@@ -133,7 +133,7 @@ impl Session {
         let live = Live::new(backend, events, line.clone(), Arc::clone(&shared), folder.clone());
         let session = Self {
             id: session_id,
-            commands: commands::of_skills(&skills),
+            commands,
             folder,
             servers,
             program,
@@ -161,8 +161,8 @@ impl Session {
             AvailableCommand::new(name, description).input((!arguments.is_empty()).then_some(input))
         };
         let built_in = commands::of_editors().map(|(name, arguments, text)| command(name, arguments, text));
-        let skills = self.commands.iter().map(|skill| command(skill.name(), "[text]", skill.description()));
-        let all = AvailableCommandsUpdate::new(built_in.chain(skills).collect());
+        let custom = self.commands.iter().map(|own| command(own.name(), "[text]", own.description()));
+        let all = AvailableCommandsUpdate::new(built_in.chain(custom).collect());
         self.line.send([SessionUpdate::AvailableCommandsUpdate(all)]);
         for warning in warnings {
             self.notice(NoticeSeverity::Warning, warning);

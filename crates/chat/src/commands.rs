@@ -25,6 +25,10 @@ pub(crate) use self::help::{help, keys};
 pub const INIT: &str = include_str!("commands/init.md");
 /// The largest file of a custom command, in bytes.
 const CUSTOM_BYTES_MAX: u64 = 64 * 1024;
+/// The folder of the user's custom commands, in their configuration folder.
+const FOLDER: &str = "commands";
+/// The folders of a project's custom commands.
+const PROJECT_FOLDERS: [&str; 2] = [".greenroom/commands", ".claude/commands"];
 /// The maximum number of custom commands from one folder.
 const CUSTOM_MAX: usize = 200;
 
@@ -549,9 +553,14 @@ pub(crate) fn load(folders: &[CommandFolder], skills: &[Skill]) -> Vec<Custom> {
     found
 }
 
-/// Returns the commands that ask for skills.
-pub fn of_skills(skills: &[Skill]) -> Vec<Custom> {
-    load(&[], skills)
+/// Returns the custom commands: the user's own, those of a project that the user trusts, and those that ask for skills.
+pub fn custom(own_folder: Option<&Path>, project: Option<&Path>, skills: &[Skill]) -> Vec<Custom> {
+    let own = own_folder.map(|folder| CommandFolder { path: folder.join(FOLDER), project: None });
+    let of_project = project.into_iter().flat_map(|project| {
+        PROJECT_FOLDERS
+            .map(|path| CommandFolder { path: project.join(path), project: Some(project.to_owned()) })
+    });
+    load(&own.into_iter().chain(of_project).collect::<Vec<_>>(), skills)
 }
 
 /// A folder of custom commands.

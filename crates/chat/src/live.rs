@@ -218,7 +218,8 @@ pub async fn talk(
 ) -> Result<Ended> {
     let history = History::new(&environment.data_dir);
     let local = Arc::new(Local::new(&environment));
-    let custom = commands::load(&local.command_folders(), &environment.skills);
+    let project = Some(&*environment.folder).filter(|_| environment.trusts_project);
+    let custom = commands::custom(environment.own_folder.as_deref(), project, &environment.skills);
     let color = Screen::stdout(environment.color).has_color();
     let size = input::size();
     let (done, mut results) = mpsc::unbounded_channel();

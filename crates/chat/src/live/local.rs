@@ -18,7 +18,6 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use crate::attached;
-use crate::commands::CommandFolder;
 use crate::program::Environment;
 
 /// How many levels of folders are searched for a file name.
@@ -31,18 +30,12 @@ const KNOWN: Duration = Duration::from_secs(3);
 const OFFERED_MAX: usize = 50;
 /// The largest image that is sent, in bytes.
 const IMAGE_BYTES_MAX: u64 = 5 * 1024 * 1024;
-/// The folders of the project's custom commands. The user's are in the configuration folder.
-const PROJECT_COMMANDS: [&str; 2] = [".greenroom/commands", ".claude/commands"];
-const COMMANDS: &str = "commands";
 
 /// Access to the user's own files and commands.
 pub(crate) struct Local {
     folder: PathBuf,
     workspace: Workspace,
     files: Registry,
-    trusts_project: bool,
-    /// The user's configuration folder.
-    own_folder: Option<PathBuf>,
     /// The folder of the user's data.
     data_dir: PathBuf,
     /// The workspace's files, and when they were listed.
@@ -61,10 +54,8 @@ pub(super) struct Whole {
 impl Local {
     /// Creates the access for the chat's folder.
     pub(crate) fn new(environment: &Environment) -> Self {
-        let (folder, own_folder) = (environment.folder.clone(), environment.own_folder.clone());
-        let trusts_project = environment.trusts_project;
-        let data_dir = environment.data_dir.clone();
-        Self { folder, own_folder, data_dir, trusts_project, ..Self::of(environment.workspace.clone()) }
+        let (folder, data_dir) = (environment.folder.clone(), environment.data_dir.clone());
+        Self { folder, data_dir, ..Self::of(environment.workspace.clone()) }
     }
 
     /// Creates the access for a workspace.
@@ -74,8 +65,6 @@ impl Local {
             folder: workspace.root().to_owned(),
             workspace,
             files,
-            trusts_project: false,
-            own_folder: None,
             data_dir: PathBuf::new(),
             known: Default::default(),
         }
@@ -84,16 +73,6 @@ impl Local {
     /// Returns the folder of the user's data.
     pub(crate) fn data_dir(&self) -> &Path {
         &self.data_dir
-    }
-
-    /// Returns the folders of custom commands; the user's own comes first. Those of a project are texts of others.
-    pub(crate) fn command_folders(&self) -> Vec<CommandFolder> {
-        let own = self.own_folder.as_ref();
-        let own = own.map(|folder| CommandFolder { path: folder.join(COMMANDS), project: None });
-        let of_project = PROJECT_COMMANDS.into_iter().filter(|_| self.trusts_project);
-        let of_project = of_project
-            .map(|path| CommandFolder { path: self.folder.join(path), project: Some(self.folder.clone()) });
-        own.into_iter().chain(of_project).collect()
     }
 
     /// Returns the branch of the folder's repository.

@@ -12,7 +12,7 @@ use greenroom::futures_util::FutureExt as _;
 use greenroom::futures_util::future::BoxFuture;
 use greenroom::{Order, SessionSummary};
 use greenroom_acp::{Connected, Problem, Program, Server, ServerKind, Wanted};
-use greenroom_chat::{Chosen, Skill};
+use greenroom_chat::{Chosen, Skill, commands};
 use greenroom_server::operations::{
     ClientKind, DeleteSession, FOLDER, ListSessions, SessionPage, StoreLosses,
 };
@@ -26,6 +26,7 @@ use crate::args::{AcpArgs, Answers, Global, LoginArgs, ModelArgs};
 use crate::commands::login;
 use crate::config::redact::is_secret;
 use crate::config::surroundings::{Surroundings, within};
+use crate::config::trusted::FolderTrust;
 use crate::error::usage;
 use crate::host::link::{Link, is_one_shot};
 use crate::host::{Patience, source};
@@ -155,17 +156,14 @@ impl Inner {
         let here = Surroundings::here();
         let config = agent::load_config(global, &here).map_err(other)?.config;
         let skills = agent::skills(&config, args, Some(&link.with.folder), &here);
-        let skills = skills.map(|skills| skills.listed()).unwrap_or_default();
+        let skills = skills.map(|skills| skills.listed()).unwrap_or_default().into_iter();
+        let skills: Vec<Skill> = skills.map(|(name, description)| Skill { name, description }).collect();
+        let trust = FolderTrust::of(&config, &link.with.folder, &here);
+        let project = Some(&*link.with.folder).filter(|_| trust.is_given() && !args.no_tools);
+        let commands = commands::custom(agent::own_folder().as_deref(), project, &skills);
         let client = link.client.clone();
         self.links.lock().insert(id.clone(), Arc::new(link));
-        Ok(Connected {
-            session_id: id,
-            client,
-            mode,
-            effort: args.effort,
-            skills: skills.into_iter().map(|(name, description)| Skill { name, description }).collect(),
-            warnings,
-        })
+        Ok(Connected { session_id: id, client, mode, effort: args.effort, commands, warnings })
     }
 }
 

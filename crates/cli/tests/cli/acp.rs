@@ -281,12 +281,16 @@ async fn what_changes_something_is_asked_about() {
         let session = editor.open(&hosted.place.work());
         editor.call("session/set_mode", json!({ "sessionId": session, "modeId": mode }));
         editor.asked.clear();
+        editor.updates.clear();
         editor.answers = answer.into_iter().collect();
         let row = format!("{mode} {text} {answer:?}");
         assert_eq!(editor.prompt(&session, text), "end_turn", "{row}");
         assert_eq!(editor.asked.len(), count, "{row}: {:?}", editor.asked);
         let has_run = file(&hosted, "new.txt").is_some() || file(&hosted, "ran.txt").is_some();
         assert_eq!(has_run, runs, "{row}");
+        // After a refusal at the editor the run has ended; otherwise the model reads what came of the call.
+        let goes_on = editor.said("agent_message_chunk").contains("it says: ");
+        assert_eq!(goes_on, runs || mode == "read_only", "{row}: {:?}", editor.updates);
         // Each call that was announced has ended.
         let calls = editor.of(|update| update["sessionUpdate"] == "tool_call");
         for call in &calls {
@@ -565,6 +569,23 @@ async fn a_compaction_is_shown() {
         assert!(editor.said("agent_message_chunk").contains("Compacted 6 messages"), "{:?}", editor.updates);
         assert_eq!(editor.end(), Some(0));
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_user_s_own_commands_are_offered() {
+    let hosted = hosted().await;
+    let folder = hosted.place.own_file("{}").with_file_name("commands");
+    std::fs::create_dir_all(&folder).unwrap();
+    std::fs::write(folder.join("greet.md"), "Greet $ARGUMENTS warmly.").unwrap();
+    let mut editor = Editor::start(&hosted, &[]);
+    let session = editor.open(&hosted.place.work());
+    assert_eq!(editor.prompt(&session, "/greet Ada"), "end_turn");
+    assert_eq!(hosted.simulator.requests().pop().unwrap().request.last_user_text(), "Greet Ada warmly.");
+    let offered = editor.of(|update| update["sessionUpdate"] == "available_commands_update").remove(0);
+    let names = offered["availableCommands"].as_array().unwrap().iter().map(|command| text(&command["name"]));
+    let names: Vec<String> = names.collect();
+    assert!(names.contains(&"greet".to_owned()) && names.contains(&"compact".to_owned()), "{names:?}");
+    assert_eq!(editor.end(), Some(0));
 }
 
 #[tokio::test(flavor = "multi_thread")]
