@@ -193,9 +193,11 @@ async fn hosted() -> Hosted {
             }
             "ask" => Answer::call("ask_user", &json!({ "question": "What name?" })),
             "server" => Answer::call("mcp__the-editor-s__environment", &json!({})),
-            "slow" => {
-                Answer::text("word ".repeat(600)).with_pace(Pace { chunks: 600, first_ms: 0, between_ms: 50 })
-            }
+            "slow" => Answer::text("word ".repeat(6_000)).with_pace(Pace {
+                chunks: 6_000,
+                first_ms: 0,
+                between_ms: 50,
+            }),
             said => Answer::text(format!("heard {said}")),
         }
     });
