@@ -28,7 +28,6 @@ use greenroom_server::{ClientError, Events, ProblemKind, Received};
 use greenroom_terminal::{Row, format, text};
 use parking_lot::Mutex;
 use tokio::sync::watch;
-use tokio::task::AbortHandle;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::options::{Choice, Choices};
@@ -124,12 +123,12 @@ impl Session {
             is_cancelled: AtomicBool::new(false),
             title: Mutex::default(),
         });
-        let (backend, events) = Backend::open(client, &session_id).await.map_err(|error| failed(&error))?;
+        let (backend, events) = Backend::open(client, &session_id).await.map_err(failed)?;
         if mode.is_some() {
             let change = SetPermissions { mode, ..SetPermissions::default() };
-            backend.set_permissions(change).await.map_err(|error| failed(&error))?;
+            backend.set_permissions(change).await.map_err(failed)?;
         }
-        let choices = Choices { effort, ..choices(&backend).await.map_err(|error| failed(&error))? };
+        let choices = Choices { effort, ..choices(&backend).await.map_err(failed)? };
         let live = Live::new(backend, events, line.clone(), Arc::clone(&shared), folder.clone());
         let session = Self {
             id: session_id,
@@ -175,7 +174,7 @@ impl Session {
         let shown = match backend.show().await {
             Ok(shown) => shown,
             Err(error) if error.kind() == Some(ProblemKind::NoSession) => return Ok(()),
-            Err(error) => return Err(failed(&error)),
+            Err(error) => return Err(failed(error)),
         };
         for said in &shown.conversation {
             let updates = self.shared.updates.lock().said(said);
@@ -252,7 +251,7 @@ impl Session {
         match choice {
             Choice::Mode(mode) => {
                 let change = SetPermissions { mode: Some(mode), ..SetPermissions::default() };
-                let now = live.backend.set_permissions(change).await.map_err(|error| failed(&error))?;
+                let now = live.backend.set_permissions(change).await.map_err(failed)?;
                 self.choices.lock().mode = now.mode;
                 self.program.keep(&self.id, Chosen::Mode(mode));
                 self.line.send([SessionUpdate::ConfigOptionUpdate(ConfigOptionUpdate::new(
@@ -287,12 +286,11 @@ impl Session {
         let wanted =
             Wanted { folder: &self.folder, session_id: Some(&self.id), model, servers: &self.servers };
         let connected = self.program.connect(wanted).await.map_err(refused)?;
-        let (backend, events) =
-            Backend::open(connected.client, &self.id).await.map_err(|error| failed(&error))?;
+        let (backend, events) = Backend::open(connected.client, &self.id).await.map_err(failed)?;
         let mode = self.choices.lock().mode;
         if mode.is_some() {
             let change = SetPermissions { mode, ..SetPermissions::default() };
-            backend.set_permissions(change).await.map_err(|error| failed(&error))?;
+            backend.set_permissions(change).await.map_err(failed)?;
         }
         for warning in &connected.warnings {
             self.notice(NoticeSeverity::Warning, warning);
@@ -323,7 +321,7 @@ impl Session {
         let before = live.progress.borrow().clone();
         let working = live.backend.client().work(work).await.map_err(|error| {
             self.shared.updates.lock().prompts = 0;
-            failed(&error)
+            failed(error)
         })?;
         // It may have been cancelled before it had begun.
         if self.shared.is_cancelled.load(Ordering::Relaxed) {
@@ -344,7 +342,7 @@ impl Session {
             Ok(outcome) if outcome.reply.stop == StopReason::Length => Ok(TurnEnd::MaxTokens),
             Ok(outcome) if outcome.reply.stop == StopReason::ContentFilter => Ok(TurnEnd::Refusal),
             Ok(_) => Ok(TurnEnd::EndTurn),
-            Err(error) => self.ended(error.kind(), failed(&error)),
+            Err(error) => self.ended(error.kind(), failed(error)),
         }
     }
 
@@ -387,7 +385,7 @@ impl Session {
         };
         let before = live.progress.borrow().clone();
         if let Err(error) = live.backend.answer(id, value, None).await {
-            say(&self.line, &failed(&error).message);
+            say(&self.line, &failed(error).message);
             return Ok(TurnEnd::EndTurn);
         }
         let mut progress = live.progress.clone();
@@ -440,7 +438,7 @@ impl Session {
         match said {
             Ok(said) => say(&self.line, &crate::calls::block(&said)),
             Err(_) if self.shared.is_cancelled.load(Ordering::Relaxed) => return Ok(TurnEnd::Cancelled),
-            Err(error) => say(&self.line, &failed(&error).message),
+            Err(error) => say(&self.line, &failed(error).message),
         }
         Ok(TurnEnd::EndTurn)
     }
@@ -490,7 +488,8 @@ async fn tell(
     folder: PathBuf,
     told: watch::Sender<Progress>,
 ) {
-    let mut asking: HashMap<EntryId, AbortHandle> = HashMap::new();
+    // A request for permission ends with its question, and with the connection.
+    let mut asking: HashMap<EntryId, AbortOnDropHandle<()>> = HashMap::new();
     let mut seen = None;
     while let Some(received) = events.next().await {
         let events: Vec<Arc<Event>> = match received {
@@ -523,7 +522,7 @@ async fn tell(
                         Some(request) => {
                             let asked = Asked { id: *entry_id, question: question.clone(), asking: request };
                             let task = ask(line.clone(), backend.clone(), Arc::clone(&shared), asked);
-                            asking.insert(*entry_id, tokio::spawn(task).abort_handle());
+                            asking.insert(*entry_id, AbortOnDropHandle::new(tokio::spawn(task)));
                         }
                         None => {
                             say(&line, &questions::in_words(question));
@@ -533,9 +532,7 @@ async fn tell(
                     }
                 }
                 EventKind::QuestionEnded { question, .. } => {
-                    if let Some(task) = asking.remove(question) {
-                        task.abort();
-                    }
+                    asking.remove(question);
                     let mut asked = shared.asked.lock();
                     if asked.as_ref().is_some_and(|(id, _)| id == question) {
                         *asked = None;
@@ -561,38 +558,51 @@ struct Asked {
     asking: questions::Asking,
 }
 
-/// Asks the person at the editor, and sends the answer. Without one, or after a refusal, the run is interrupted.
+/// Asks the person at the editor, and has the answer sent.
 async fn ask(line: Line, backend: Backend, shared: Arc<Shared>, asked: Asked) {
     let Asked { id, question, asking } = asked;
     let request = RequestPermissionRequest::new(line.session.clone(), asking.call, asking.options);
-    let problem = match line.editor.send_request(request).block_task().await {
-        Ok(response) => match response.outcome {
-            RequestPermissionOutcome::Selected(chosen) => {
-                match questions::answer(&question, &chosen.option_id.0) {
-                    Some(value) => {
-                        let refuses = questions::refuses(&question, &value);
-                        match backend.answer(id, value, None).await {
-                            Ok(()) if !refuses => return,
-                            Ok(()) => None,
-                            Err(error) => Some(failed(&error).message),
-                        }
-                    }
-                    None => {
-                        Some(format!("The editor chose {:?}, which was not offered.", chosen.option_id.0))
-                    }
+    let response = line.editor.send_request(request).block_task().await;
+    // This task ends with the question, which the answer ends.
+    drop(tokio::spawn(async move {
+        let problem = match response {
+            Ok(response) => match response.outcome {
+                RequestPermissionOutcome::Selected(chosen) => {
+                    answer(&backend, id, &question, &chosen.option_id.0).await
                 }
+                RequestPermissionOutcome::Cancelled | _ => Err(None),
+            },
+            Err(error) => {
+                Err(Some(format!("The editor did not answer the request for permission: {}", error.message)))
             }
-            RequestPermissionOutcome::Cancelled | _ => None,
-        },
-        Err(error) => {
-            Some(format!("The editor did not answer the request for permission: {}", error.message))
+        };
+        // Without an answer that lets the call run, the run ends.
+        if let Err(problem) = problem {
+            if let Some(problem) = problem {
+                let updates = shared.updates.lock().notice(NoticeSeverity::Error, &problem);
+                line.send(updates);
+            }
+            let _ = backend.interrupt().await;
         }
-    };
-    if let Some(problem) = problem {
-        let updates = shared.updates.lock().notice(NoticeSeverity::Error, &problem);
-        line.send(updates);
-    }
-    let _ = backend.interrupt().await;
+    }));
+}
+
+/// Sends the answer of an option.
+///
+/// # Errors
+/// The call does not run; if it was not refused, for this reason.
+async fn answer(
+    backend: &Backend,
+    id: EntryId,
+    question: &Question,
+    option: &str,
+) -> Result<(), Option<String>> {
+    let offered = questions::answer(question, option);
+    let value =
+        offered.ok_or_else(|| Some(format!("The editor chose {option:?}, which was not offered.")))?;
+    let refuses = questions::refuses(question, &value);
+    backend.answer(id, value, None).await.map_err(|error| Some(failed(error).message))?;
+    if refuses { Err(None) } else { Ok(()) }
 }
 
 /// Sends a message of the agent that is not part of the conversation.
@@ -624,7 +634,8 @@ pub(crate) fn refused(problem: Problem) -> Error {
 }
 
 /// Returns the error for a request that the runtime refused, or that was lost.
-fn failed(error: &ClientError) -> Error {
+#[expect(clippy::needless_pass_by_value, reason = "it is given to map_err")]
+fn failed(error: ClientError) -> Error {
     internal(error.to_string())
 }
 
