@@ -6,11 +6,12 @@
 //! Invariants: only the protocol is written to the output; all updates of a turn precede the response to its prompt; a
 //! call that needs an approval runs only after an answer of the person at the editor, or at another client.
 //!
-//! Reading order: `program` ([`Program`]), `agent` (the methods), `session` (an open session and its turns), `updates`
-//! (events as session updates); then the conversions: `calls`, `prompt`, `questions`, `options`.
+//! Reading order: `program` ([`Program`]), `agent` (the methods), `session` (an open session and its turns), `events`
+//! (what the editor is told meanwhile), `updates` (events as session updates); then the conversions: `calls`, `prompt`, `questions`, `options`.
 
 mod agent;
 mod calls;
+mod events;
 mod options;
 mod program;
 mod prompt;

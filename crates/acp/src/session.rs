@@ -3,7 +3,6 @@
 //! Invariants: a turn ends when its run ends, when it is cancelled, or when a question needs words, which the next prompt
 //! brings; all updates of a turn are sent before it ends. A connection that has ended is replaced before the next turn.
 
-use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,11 +11,11 @@ use std::time::Duration;
 use agent_client_protocol::v1::ConnectionTo;
 use agent_client_protocol::v1::schema::{
     AvailableCommand, AvailableCommandInput, AvailableCommandsUpdate, ConfigOptionUpdate, ContentBlock,
-    ErrorCode, NoticeSeverity, RequestPermissionOutcome, RequestPermissionRequest, SessionId,
-    SessionInfoUpdate, SessionNotification, SessionUpdate, StopReason as TurnEnd, UnstructuredCommandInput,
+    ErrorCode, NoticeSeverity, SessionId, SessionInfoUpdate, SessionUpdate, StopReason as TurnEnd,
+    UnstructuredCommandInput,
 };
 use agent_client_protocol::{Client as Editor, Error};
-use greenroom::{EntryId, Event, EventKind, ModelSettings, Question, StopReason};
+use greenroom::{EntryId, ModelSettings, Question, StopReason};
 use greenroom_chat::commands::{self, Command, Custom};
 use greenroom_chat::{Backend, Chosen, figures};
 use greenroom_kernel::RunOutcome;
@@ -24,12 +23,13 @@ use greenroom_server::operations::{
     Accepted, ImageData, ListQuestions, Operation, PromptOutcome, PromptSession, ResumeSession,
     SetPermissions,
 };
-use greenroom_server::{ClientError, Events, ProblemKind, Received};
+use greenroom_server::{ClientError, Events, ProblemKind};
 use greenroom_terminal::{Row, format, text};
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio_util::task::AbortOnDropHandle;
 
+use crate::events::{Asked, Line, Progress, Shared, ask, say, tell};
 use crate::options::{Choice, Choices};
 use crate::program::{Connected, Problem, Program, Server, Wanted};
 use crate::prompt::Prompt;
@@ -56,51 +56,12 @@ pub(crate) struct Session {
     shared: Arc<Shared>,
 }
 
-/// The connection to the editor, for one session.
-#[derive(Clone)]
-struct Line {
-    editor: ConnectionTo<Editor>,
-    session: SessionId,
-}
-
-impl Line {
-    fn send(&self, updates: impl IntoIterator<Item = SessionUpdate>) {
-        for update in updates {
-            // Without the editor nobody reads them.
-            let _ = self.editor.send_notification(SessionNotification::new(self.session.clone(), update));
-        }
-    }
-}
-
-/// What the turns and the events have in common.
-struct Shared {
-    updates: Mutex<Updates>,
-    /// The question that the next prompt answers.
-    asked: Mutex<Option<(EntryId, Question)>>,
-    /// Whether the editor has cancelled the turn.
-    is_cancelled: AtomicBool,
-    title: Mutex<Option<String>>,
-}
-
 /// A connection to the runtime.
 #[derive(Clone)]
 struct Live {
     backend: Backend,
     progress: watch::Receiver<Progress>,
     _events: Arc<AbortOnDropHandle<()>>,
-}
-
-/// How far the events were told.
-#[derive(Debug, Clone, Default)]
-struct Progress {
-    /// How many runs have ended.
-    ended: u64,
-    /// How the newest of them ended.
-    outcome: Option<RunOutcome>,
-    /// How many questions needed words.
-    asked: u64,
-    /// The newest durable event.
-    seen: Option<u64>,
 }
 
 impl Session {
@@ -477,138 +438,6 @@ impl Live {
         let telling = tell(events, backend.clone(), line, shared, folder, told);
         Self { backend, progress, _events: Arc::new(AbortOnDropHandle::new(tokio::spawn(telling))) }
     }
-}
-
-/// Sends the events of a session to the editor until the connection ends.
-async fn tell(
-    mut events: Events,
-    backend: Backend,
-    line: Line,
-    shared: Arc<Shared>,
-    folder: PathBuf,
-    told: watch::Sender<Progress>,
-) {
-    // A request for permission ends with its question, and with the connection.
-    let mut asking: HashMap<EntryId, AbortOnDropHandle<()>> = HashMap::new();
-    let mut seen = None;
-    while let Some(received) = events.next().await {
-        let events: Vec<Arc<Event>> = match received {
-            Received::Event(event) => vec![event],
-            Received::Gap { from_seq: Some(from), .. } => {
-                let missed = backend.since(from).await.unwrap_or_default();
-                missed.into_iter().map(Arc::new).collect()
-            }
-            Received::Gap { from_seq: None, .. } => continue,
-            Received::Warning(text) => {
-                let updates = shared.updates.lock().notice(NoticeSeverity::Warning, &text);
-                line.send(updates);
-                continue;
-            }
-        };
-        for event in events {
-            if event.is_durable() {
-                // Missed events may come twice.
-                if seen.is_some_and(|seen| event.seq <= seen) {
-                    continue;
-                }
-                seen = Some(event.seq);
-            }
-            let updates = shared.updates.lock().event(&event);
-            line.send(updates);
-            #[expect(clippy::wildcard_enum_match_arm, reason = "all other events are only shown")]
-            match &event.kind {
-                EventKind::QuestionAsked { entry_id, call_id, question, .. } => {
-                    match questions::asking(call_id, question, &folder) {
-                        Some(request) => {
-                            let asked = Asked { id: *entry_id, question: question.clone(), asking: request };
-                            let task = ask(line.clone(), backend.clone(), Arc::clone(&shared), asked);
-                            asking.insert(*entry_id, AbortOnDropHandle::new(tokio::spawn(task)));
-                        }
-                        None => {
-                            say(&line, &questions::in_words(question));
-                            *shared.asked.lock() = Some((*entry_id, question.clone()));
-                            told.send_modify(|told| told.asked += 1);
-                        }
-                    }
-                }
-                EventKind::QuestionEnded { question, .. } => {
-                    asking.remove(question);
-                    let mut asked = shared.asked.lock();
-                    if asked.as_ref().is_some_and(|(id, _)| id == question) {
-                        *asked = None;
-                    }
-                }
-                EventKind::RunEnd { outcome, .. } => told.send_modify(|told| {
-                    told.ended += 1;
-                    told.outcome = Some(outcome.clone());
-                }),
-                _ => {}
-            }
-            told.send_if_modified(|told| std::mem::replace(&mut told.seen, seen) != seen);
-        }
-    }
-    let updates = shared.updates.lock().close();
-    line.send(updates);
-}
-
-/// A question, as it is asked at the editor.
-struct Asked {
-    id: EntryId,
-    question: Question,
-    asking: questions::Asking,
-}
-
-/// Asks the person at the editor, and has the answer sent.
-async fn ask(line: Line, backend: Backend, shared: Arc<Shared>, asked: Asked) {
-    let Asked { id, question, asking } = asked;
-    let request = RequestPermissionRequest::new(line.session.clone(), asking.call, asking.options);
-    let response = line.editor.send_request(request).block_task().await;
-    // This task ends with the question, which the answer ends.
-    drop(tokio::spawn(async move {
-        let problem = match response {
-            Ok(response) => match response.outcome {
-                RequestPermissionOutcome::Selected(chosen) => {
-                    answer(&backend, id, &question, &chosen.option_id.0).await
-                }
-                RequestPermissionOutcome::Cancelled | _ => Err(None),
-            },
-            Err(error) => {
-                Err(Some(format!("The editor did not answer the request for permission: {}", error.message)))
-            }
-        };
-        // Without an answer that lets the call run, the run ends.
-        if let Err(problem) = problem {
-            if let Some(problem) = problem {
-                let updates = shared.updates.lock().notice(NoticeSeverity::Error, &problem);
-                line.send(updates);
-            }
-            let _ = backend.interrupt().await;
-        }
-    }));
-}
-
-/// Sends the answer of an option.
-///
-/// # Errors
-/// The call does not run; if it was not refused, for this reason.
-async fn answer(
-    backend: &Backend,
-    id: EntryId,
-    question: &Question,
-    option: &str,
-) -> Result<(), Option<String>> {
-    let offered = questions::answer(question, option);
-    let value =
-        offered.ok_or_else(|| Some(format!("The editor chose {option:?}, which was not offered.")))?;
-    let refuses = questions::refuses(question, &value);
-    backend.answer(id, value, None).await.map_err(|error| Some(failed(error).message))?;
-    if refuses { Err(None) } else { Ok(()) }
-}
-
-/// Sends a message of the agent that is not part of the conversation.
-fn say(line: &Line, text: &str) {
-    let chunk = agent_client_protocol::v1::schema::ContentChunk::new(text.to_owned().into());
-    line.send([SessionUpdate::AgentMessageChunk(chunk)]);
 }
 
 fn lines(rows: &[Row]) -> String {
