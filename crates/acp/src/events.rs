@@ -11,8 +11,9 @@ use std::sync::atomic::AtomicBool;
 use agent_client_protocol::Client as Editor;
 use agent_client_protocol::v1::ConnectionTo;
 use agent_client_protocol::v1::schema::{
-    ContentChunk, NoticeSeverity, RequestPermissionOutcome, RequestPermissionRequest, SessionId,
-    SessionNotification, SessionUpdate,
+    ContentChunk, CreateElicitationRequest, ElicitationAction, ElicitationFormMode, ElicitationSessionScope,
+    NoticeSeverity, RequestPermissionOutcome, RequestPermissionRequest, SessionId, SessionNotification,
+    SessionUpdate,
 };
 use greenroom::{EntryId, Event, EventKind, Question};
 use greenroom_chat::Backend;
@@ -22,7 +23,7 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::questions;
+use crate::questions::{self, Asking};
 use crate::updates::Updates;
 
 /// The connection to the editor, for one session.
@@ -76,6 +77,7 @@ pub(crate) async fn tell(
     // A request for permission ends with its question, and with the connection.
     let mut asking: HashMap<EntryId, AbortOnDropHandle<()>> = HashMap::new();
     let mut seen = None;
+    let has_forms = shared.updates.lock().abilities.forms;
     while let Some(received) = events.next().await {
         let events: Vec<Arc<Event>> = match received {
             Received::Event(event) => vec![event],
@@ -103,7 +105,7 @@ pub(crate) async fn tell(
             #[expect(clippy::wildcard_enum_match_arm, reason = "all other events are only shown")]
             match &event.kind {
                 EventKind::QuestionAsked { entry_id, call_id, question, .. } => {
-                    match questions::asking(call_id, question, &folder) {
+                    match questions::asking(call_id, question, &folder, has_forms) {
                         Some(request) => {
                             let asked = Asked { id: *entry_id, question: question.clone(), asking: request };
                             let task = ask(line.clone(), backend.clone(), Arc::clone(&shared), asked);
@@ -140,54 +142,61 @@ pub(crate) async fn tell(
 pub(crate) struct Asked {
     pub(crate) id: EntryId,
     pub(crate) question: Question,
-    pub(crate) asking: questions::Asking,
+    pub(crate) asking: Asking,
 }
 
 /// Asks the person at the editor, and has the answer sent.
 pub(crate) async fn ask(line: Line, backend: Backend, shared: Arc<Shared>, asked: Asked) {
     let Asked { id, question, asking } = asked;
-    let request = RequestPermissionRequest::new(line.session.clone(), asking.call, asking.options);
-    let response = line.editor.send_request(request).block_task().await;
+    let answered = match asking {
+        Asking::Permission(call, options) => {
+            let request = RequestPermissionRequest::new(line.session.clone(), call, options);
+            let response = line.editor.send_request(request).block_task().await;
+            response.map(|response| match response.outcome {
+                RequestPermissionOutcome::Selected(chosen) => {
+                    let option = chosen.option_id.0;
+                    let wrong = || format!("The editor chose {option:?}, which was not offered.");
+                    Some(questions::answer(&question, &option).ok_or_else(wrong))
+                }
+                RequestPermissionOutcome::Cancelled | _ => None,
+            })
+        }
+        Asking::Form(schema, message) => {
+            let scope = ElicitationSessionScope::new(line.session.clone());
+            let form = ElicitationFormMode::new(scope, schema);
+            let response =
+                line.editor.send_request(CreateElicitationRequest::new(form, message)).block_task().await;
+            response.map(|response| match response.action {
+                ElicitationAction::Accept(accepted) => {
+                    let wrong = || "The editor's form has no answer.".to_owned();
+                    Some(questions::filled(&question, accepted.content).ok_or_else(wrong))
+                }
+                ElicitationAction::Decline | ElicitationAction::Cancel | _ => None,
+            })
+        }
+    };
     // This task ends with the question, which the answer ends.
     drop(tokio::spawn(async move {
-        let problem = match response {
-            Ok(response) => match response.outcome {
-                RequestPermissionOutcome::Selected(chosen) => {
-                    answer(&backend, id, &question, &chosen.option_id.0).await
+        let problem = match answered {
+            Ok(Some(Ok(value))) => {
+                let refuses = questions::refuses(&question, &value);
+                match backend.answer(id, value, None).await {
+                    Ok(()) if !refuses => return,
+                    Ok(()) => None,
+                    Err(error) => Some(error.to_string()),
                 }
-                RequestPermissionOutcome::Cancelled | _ => Err(None),
-            },
-            Err(error) => {
-                Err(Some(format!("The editor did not answer the request for permission: {}", error.message)))
             }
+            Ok(Some(Err(problem))) => Some(problem),
+            Ok(None) => None,
+            Err(error) => Some(format!("The editor did not answer the question: {}", error.message)),
         };
-        // Without an answer that lets the call run, the run ends.
-        if let Err(problem) = problem {
-            if let Some(problem) = problem {
-                let updates = shared.updates.lock().notice(NoticeSeverity::Error, &problem);
-                line.send(updates);
-            }
-            let _ = backend.interrupt().await;
+        if let Some(problem) = problem {
+            let updates = shared.updates.lock().notice(NoticeSeverity::Error, &problem);
+            line.send(updates);
         }
+        // Without an answer that lets the call run, the run ends.
+        let _ = backend.interrupt().await;
     }));
-}
-
-/// Sends the answer of an option.
-///
-/// # Errors
-/// The call does not run; if it was not refused, for this reason.
-async fn answer(
-    backend: &Backend,
-    id: EntryId,
-    question: &Question,
-    option: &str,
-) -> Result<(), Option<String>> {
-    let offered = questions::answer(question, option);
-    let value =
-        offered.ok_or_else(|| Some(format!("The editor chose {option:?}, which was not offered.")))?;
-    let refuses = questions::refuses(question, &value);
-    backend.answer(id, value, None).await.map_err(|error| Some(error.to_string()))?;
-    if refuses { Err(None) } else { Ok(()) }
 }
 
 /// Sends a message of the agent that is not part of the conversation.

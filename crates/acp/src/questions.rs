@@ -1,16 +1,18 @@
-//! Questions of a session as requests for permission, and their answers.
+//! Questions of a session as requests to the editor, and their answers.
 //!
 //! Invariants: the whole call is shown as in a chat, with what is invisible escaped; an answer is one that was offered.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use agent_client_protocol::v1::schema::{
+    ElicitationContentValue, ElicitationPropertySchema, ElicitationSchema, MultiSelectItems,
     PermissionOption, PermissionOptionKind, ToolCallContent, ToolCallStatus, ToolCallUpdate,
     ToolCallUpdateFields,
 };
 use greenroom::{Approval, Question, QuestionKind};
 use greenroom_terminal::approvals;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::calls;
 
@@ -21,22 +23,28 @@ mod tests;
 const YES: &str = "yes";
 const ALWAYS: &str = "always";
 const NO: &str = "no";
-/// More choices are answered in the editor's prompt.
+/// The field of a form with one.
+const FIELD: &str = "answer";
+/// More choices are no options.
 const CHOICES_MAX: usize = 9;
 /// The width of the lines of an approval, in columns: wide enough to break none.
 const WIDTH: usize = 4096;
 
-/// A question with a few answers, as a request for permission.
+/// A question as a request to the editor.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Asking {
-    /// The call that asks.
-    pub(crate) call: ToolCallUpdate,
-    /// The answers.
-    pub(crate) options: Vec<PermissionOption>,
+pub(crate) enum Asking {
+    /// One with a few answers, as a request for permission: of the call that asks.
+    Permission(ToolCallUpdate, Vec<PermissionOption>),
+    /// Any other, as a form, with a message above it.
+    Form(ElicitationSchema, String),
 }
 
-/// Returns the request for a question; `None` if it needs words.
-pub(crate) fn asking(call_id: &str, question: &Question, folder: &Path) -> Option<Asking> {
+/// Returns the request for a question; `None` if the next prompt has to answer it. `has_forms`: the editor shows forms.
+pub(crate) fn asking(call_id: &str, question: &Question, folder: &Path, has_forms: bool) -> Option<Asking> {
+    permission(call_id, question, folder).or_else(|| form(question).filter(|_| has_forms))
+}
+
+fn permission(call_id: &str, question: &Question, folder: &Path) -> Option<Asking> {
     match &question.kind {
         QuestionKind::Approval { approval } => Some(approval_of(call_id, &question.text, approval, folder)),
         QuestionKind::Choice { choices, several: false } if choices.len() <= CHOICES_MAX => {
@@ -49,7 +57,7 @@ pub(crate) fn asking(call_id: &str, question: &Question, folder: &Path) -> Optio
                 .title(question.text.clone())
                 .status(ToolCallStatus::Pending)
                 .content(details.collect::<Vec<ToolCallContent>>());
-            Some(Asking { call: ToolCallUpdate::new(call_id.to_owned(), fields), options })
+            Some(Asking::Permission(ToolCallUpdate::new(call_id.to_owned(), fields), options))
         }
         QuestionKind::Text
         | QuestionKind::Choice { .. }
@@ -77,7 +85,47 @@ fn approval_of(call_id: &str, text: &str, approval: &Approval, folder: &Path) ->
         .status(ToolCallStatus::Pending)
         .content(content)
         .raw_input(approval.arguments.clone());
-    Asking { call: ToolCallUpdate::new(call_id.to_owned(), fields), options }
+    Asking::Permission(ToolCallUpdate::new(call_id.to_owned(), fields), options)
+}
+
+/// Returns the form of a question.
+fn form(question: &Question) -> Option<Asking> {
+    let field =
+        |schema: Value| json!({ "type": "object", "properties": { FIELD: schema }, "required": [FIELD] });
+    let schema = match &question.kind {
+        QuestionKind::Text => field(json!({ "type": "string" })),
+        QuestionKind::Choice { choices, several: false } => {
+            field(json!({ "type": "string", "enum": choices }))
+        }
+        QuestionKind::Choice { choices, several: true } => {
+            let items = json!({ "type": "string", "enum": choices });
+            field(json!({ "type": "array", "items": items, "minItems": 1 }))
+        }
+        QuestionKind::Form { schema } => schema.clone(),
+        QuestionKind::Approval { .. } | QuestionKind::Unknown | _ => return None,
+    };
+    let schema: ElicitationSchema = serde_json::from_value(schema).ok()?;
+    let is_other = |field: &ElicitationPropertySchema| match field {
+        ElicitationPropertySchema::Array(several) => matches!(several.items, MultiSelectItems::Other(_)),
+        field => matches!(field, ElicitationPropertySchema::Other(_)),
+    };
+    let is_shown = !schema.properties.is_empty() && !schema.properties.values().any(is_other);
+    let details = question.details.iter().map(|details| format!("\n\n{details}"));
+    let message = question.text.clone() + &details.collect::<String>();
+    is_shown.then_some(Asking::Form(schema, message))
+}
+
+/// Returns the answer of a form.
+pub(crate) fn filled(
+    question: &Question,
+    content: Option<BTreeMap<String, ElicitationContentValue>>,
+) -> Option<Value> {
+    let content = serde_json::to_value(content?).ok()?;
+    match &question.kind {
+        QuestionKind::Form { .. } => Some(content),
+        QuestionKind::Text | QuestionKind::Choice { .. } => content.get(FIELD).cloned(),
+        QuestionKind::Approval { .. } | QuestionKind::Unknown | _ => None,
+    }
 }
 
 /// Returns the answer of a chosen option.

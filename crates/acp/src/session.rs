@@ -150,8 +150,9 @@ impl Session {
         let Ok(live) = self.live().await else { return };
         let list = ListQuestions { session_id: Some(self.id.clone()) };
         let open = live.backend.client().call(list).await.map(|listed| listed.questions).unwrap_or_default();
+        let has_forms = self.shared.updates.lock().abilities.forms;
         for open in open {
-            match questions::asking(&open.call_id, &open.question, &self.folder) {
+            match questions::asking(&open.call_id, &open.question, &self.folder, has_forms) {
                 Some(asking) => {
                     let asked = Asked { id: open.id, question: open.question, asking };
                     drop(tokio::spawn(ask(

@@ -26,12 +26,17 @@ mod tests;
 pub(crate) struct Abilities {
     pub(crate) notices: bool,
     pub(crate) compactions: bool,
+    pub(crate) forms: bool,
 }
 
 impl Abilities {
     pub(crate) fn of(client: &ClientCapabilities) -> Self {
-        let Some(session) = &client.session else { return Self::default() };
-        Self { notices: session.notices.is_some(), compactions: session.compaction.is_some() }
+        let (session, forms) = (client.session.as_ref(), client.elicitation.as_ref());
+        Self {
+            notices: session.is_some_and(|session| session.notices.is_some()),
+            compactions: session.is_some_and(|session| session.compaction.is_some()),
+            forms: forms.is_some_and(|known| known.form.is_some()),
+        }
     }
 }
 
@@ -39,7 +44,7 @@ impl Abilities {
 #[derive(Debug, Default)]
 pub(crate) struct Updates {
     folder: PathBuf,
-    abilities: Abilities,
+    pub(crate) abilities: Abilities,
     /// The prompts of this editor whose messages have not come yet.
     pub(crate) prompts: usize,
     /// The number of the message that is streamed.

@@ -2,16 +2,23 @@
 
 use std::path::Path;
 
-use agent_client_protocol::v1::schema::PermissionOptionKind;
+use agent_client_protocol::v1::schema::{PermissionOption, PermissionOptionKind, ToolCallUpdate};
 use greenroom::{Approval, Question, QuestionKind};
 use serde_json::{Value, json};
 
-use super::{answer, asking, in_words, refuses, said};
+use super::{Asking, answer, asking, filled, in_words, refuses, said};
 
 fn question(kind: &Value) -> Question {
     let mut question = json!({ "text": "Which?" });
     question.as_object_mut().expect("an object").extend(kind.as_object().expect("an object").clone());
     serde_json::from_value(question).expect("a question")
+}
+
+fn options(asked: Asking) -> (ToolCallUpdate, Vec<PermissionOption>) {
+    match asked {
+        Asking::Permission(call, options) => (call, options),
+        Asking::Form(..) => panic!("a form: {asked:?}"),
+    }
 }
 
 fn choice(count: usize, several: bool) -> Question {
@@ -33,8 +40,8 @@ fn few_choices_are_options_and_all_else_needs_words() {
     let rows = [(choice(2, false), Some(2)), (choice(9, false), Some(9)), (choice(10, false), None)];
     let more = [(choice(2, true), None), (question(&json!({ "kind": "text" })), None), (form, None)];
     for (question, count) in rows.into_iter().chain(more) {
-        let asked = asking("id", &question, Path::new("/project"));
-        assert_eq!(asked.map(|asking| asking.options.len()), count, "{question:?}");
+        let asked = asking("id", &question, Path::new("/project"), false);
+        assert_eq!(asked.map(|asked| options(asked).1.len()), count, "{question:?}");
     }
     assert_eq!(answer(&choice(2, false), "1"), Some(json!("c1")));
     for wrong in ["2", "c1", "", "-1"] {
@@ -49,11 +56,12 @@ fn an_approval_offers_always_only_with_rules_and_hides_nothing() {
         [(&[], &[AllowOnce, RejectOnce]), (&["bash(ls)"], &[AllowOnce, AllowAlways, RejectOnce])];
     for (rules, kinds) in rows {
         let question = approval("ls\u{202e}x", rules);
-        let asked = asking("id", &question, Path::new("/project")).expect("options");
-        let offered: Vec<PermissionOptionKind> = asked.options.iter().map(|option| option.kind).collect();
+        let asked = asking("id", &question, Path::new("/project"), true).expect("a request");
+        let (call, offered) = options(asked);
+        let offered: Vec<PermissionOptionKind> = offered.iter().map(|option| option.kind).collect();
         assert_eq!(offered, kinds);
         // The character that would turn the text around is shown as what it is.
-        let content = serde_json::to_string(&asked.call.fields.content).expect("JSON");
+        let content = serde_json::to_string(&call.fields.content).expect("JSON");
         assert!(content.contains("ls") && !content.contains('\u{202e}'), "{content}");
     }
     let question = approval("ls", &[]);
@@ -62,6 +70,43 @@ fn an_approval_offers_always_only_with_rules_and_hides_nothing() {
     assert_eq!((answer(&question, "always"), answer(&question, "maybe")), (None, None));
     assert!(refuses(&question, &json!("no")) && !refuses(&question, &json!("yes")));
     assert!(!refuses(&choice(2, false), &json!("no")));
+}
+
+/// The forms of questions, with the content that the editor returns.
+#[test]
+fn other_questions_are_forms_where_the_editor_has_them() {
+    let form = question(
+        &json!({ "kind": "form", "schema": { "type": "object", "properties": { "n": { "type": "integer" } } } }),
+    );
+    let rows = [
+        (
+            question(&json!({ "kind": "text" })),
+            json!({ "type": "string" }),
+            json!({ "answer": "Ada" }),
+            json!("Ada"),
+        ),
+        (choice(10, false), json!({ "type": "string" }), json!({ "answer": "c3" }), json!("c3")),
+        (choice(2, true), json!({ "type": "array" }), json!({ "answer": ["c1"] }), json!(["c1"])),
+        (form, json!({ "type": "integer" }), json!({ "n": 3 }), json!({ "n": 3 })),
+    ];
+    for (question, kind, content, expected) in rows {
+        let asked = asking("id", &question, Path::new("/project"), true);
+        let Some(Asking::Form(schema, message)) = asked else { panic!("{question:?}: {asked:?}") };
+        assert_eq!(message, "Which?");
+        let schema = serde_json::to_value(schema).expect("JSON");
+        let field =
+            schema["properties"].as_object().and_then(|fields| fields.values().next()).expect("a field");
+        assert_eq!(field["type"], kind["type"], "{schema}");
+        let content = serde_json::from_value(content).expect("content");
+        assert_eq!(filled(&question, content), Some(expected), "{question:?}");
+        assert_eq!(filled(&question, None), None);
+    }
+    // What the protocol's forms cannot hold.
+    let nested = json!({ "type": "object", "properties": { "a": { "type": "object", "properties": {} } } });
+    for schema in [nested, json!({}), json!({ "type": "array" })] {
+        let question = question(&json!({ "kind": "form", "schema": schema }));
+        assert_eq!(asking("id", &question, Path::new("/project"), true), None, "{schema}");
+    }
 }
 
 #[test]

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::{Abilities, Updates};
 
-const ABLE: Abilities = Abilities { notices: true, compactions: true };
+const ABLE: Abilities = Abilities { notices: true, compactions: true, forms: true };
 
 fn updates(abilities: Abilities) -> Updates {
     Updates::new("/project".into(), abilities)

@@ -100,6 +100,14 @@ impl Editor {
                     let result = json!({ "outcome": outcome });
                     self.send(&json!({ "jsonrpc": "2.0", "id": message["id"], "result": result }));
                 }
+            } else if message["method"] == "elicitation/create" {
+                self.asked.push(message["params"].clone());
+                let answer = self.answers.pop_front();
+                let result = match answer {
+                    Some(answer) => json!({ "action": "accept", "content": { "answer": answer } }),
+                    None => json!({ "action": "decline" }),
+                };
+                self.send(&json!({ "jsonrpc": "2.0", "id": message["id"], "result": result }));
             }
             if is_it(&message) {
                 return message;
@@ -361,7 +369,7 @@ async fn a_turn_is_cancelled() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_question_is_answered_by_a_choice_or_by_the_next_prompt() {
+async fn a_question_is_answered_by_a_choice_a_form_or_the_next_prompt() {
     let hosted = hosted().await;
     let mut editor = Editor::start(&hosted, &[]);
     let session = editor.open(&hosted.place.work());
@@ -372,6 +380,20 @@ async fn a_question_is_answered_by_a_choice_or_by_the_next_prompt() {
     assert!(editor.said("agent_message_chunk").ends_with("What name?"), "{:?}", editor.updates);
     assert_eq!(editor.prompt(&session, "Ada"), "end_turn");
     assert!(editor.said("agent_message_chunk").ends_with("it says: Ada"), "{:?}", editor.updates);
+    assert_eq!(editor.end(), Some(0));
+    // An editor with forms.
+    let mut editor = Editor::with(hosted.command(&["acp"]), &json!({ "elicitation": { "form": {} } }));
+    let session = editor.open(&hosted.place.work());
+    editor.answers = ["Grace"].into();
+    assert_eq!(editor.prompt(&session, "ask"), "end_turn");
+    assert!(editor.said("agent_message_chunk").ends_with("it says: Grace"), "{:?}", editor.updates);
+    assert_eq!(
+        (&editor.asked[0]["message"], &editor.asked[0]["mode"]),
+        (&json!("What name?"), &json!("form"))
+    );
+    // Without an answer the run ends.
+    assert_eq!(editor.prompt(&session, "ask"), "end_turn");
+    assert!(editor.said("agent_message_chunk").ends_with("it says: Grace"), "{:?}", editor.updates);
     assert_eq!(editor.end(), Some(0));
 }
 
