@@ -105,9 +105,11 @@ fn form(question: &Question) -> Option<Asking> {
         QuestionKind::Approval { .. } | QuestionKind::Unknown | _ => return None,
     };
     let schema: ElicitationSchema = serde_json::from_value(schema).ok()?;
-    let is_other = |field: &ElicitationPropertySchema| match field {
-        ElicitationPropertySchema::Array(several) => matches!(several.items, MultiSelectItems::Other(_)),
-        field => matches!(field, ElicitationPropertySchema::Other(_)),
+    let is_other = |field: &ElicitationPropertySchema| {
+        if let ElicitationPropertySchema::Array(several) = field {
+            return matches!(several.items, MultiSelectItems::Other(_));
+        }
+        matches!(field, ElicitationPropertySchema::Other(_))
     };
     let is_shown = !schema.properties.is_empty() && !schema.properties.values().any(is_other);
     let details = question.details.iter().map(|details| format!("\n\n{details}"));
