@@ -45,6 +45,11 @@ pub(crate) fn result(id: &str, name: &str, status: ToolStatus, text: &str) -> To
     ToolCallUpdate::new(id.to_owned(), fields)
 }
 
+/// Returns the update of a call that reports these lines.
+pub(crate) fn progress(id: &str, lines: &str) -> ToolCallUpdate {
+    ToolCallUpdate::new(id.to_owned(), ToolCallUpdateFields::new().content(vec![block(lines).into()]))
+}
+
 /// Returns the update of a call that has this status from now on.
 pub(crate) fn status(id: &str, status: ToolCallStatus) -> ToolCallUpdate {
     ToolCallUpdate::new(id.to_owned(), ToolCallUpdateFields::new().status(status))
@@ -64,7 +69,7 @@ pub(crate) fn block(text: &str) -> String {
     format!("{fence}\n{}\n{fence}", text.trim_end_matches('\n'))
 }
 
-fn is_change(name: &str) -> bool {
+pub(crate) fn is_change(name: &str) -> bool {
     matches!(name, "edit" | "write")
 }
 

@@ -3,7 +3,7 @@
 //! Invariants: every call that was announced gets an end; a message of the user that the editor has sent is not sent back
 //! to it; notices and compactions are told in the client's own form, if it has one, and else as messages and calls.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::path::PathBuf;
 
 use agent_client_protocol::v1::schema::{
@@ -20,6 +20,10 @@ use crate::calls;
 
 #[cfg(test)]
 mod tests;
+
+/// How many lines of a call's progress are shown, and after which time they are sent again, in milliseconds.
+const PROGRESS_LINES: usize = 20;
+const PROGRESS_MS: u64 = 250;
 
 /// What the client can show in a form of its own.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -51,8 +55,18 @@ pub(crate) struct Updates {
     message: u64,
     /// Whether a piece of it was sent.
     has_text: bool,
-    /// The names of the calls without results.
-    open: HashMap<String, String>,
+    /// The calls without results.
+    open: HashMap<String, Open>,
+}
+
+/// A call without a result.
+#[derive(Debug, Default)]
+struct Open {
+    name: String,
+    /// The newest lines of its progress.
+    lines: VecDeque<String>,
+    /// When they were sent last, in Unix milliseconds.
+    sent_ms: u64,
 }
 
 impl Updates {
@@ -86,6 +100,7 @@ impl Updates {
                 updates.push(SessionUpdate::ToolCallUpdate(status));
                 updates
             }
+            EventKind::ToolUpdate { call_id, line, .. } => self.progress(call_id, line, event.at_ms),
             EventKind::RunEnd { .. } => self.close(),
             EventKind::UsageUpdate { context, context_window: Some(window), cost_microdollars, .. } => {
                 #[expect(clippy::cast_precision_loss, reason = "nobody spends 2^53 micro-dollars")]
@@ -135,7 +150,7 @@ impl Updates {
                 updates
             }
             Speech::Tool { call_id, status, text } => {
-                let name = self.open.remove(call_id).unwrap_or_default();
+                let Open { name, .. } = self.open.remove(call_id).unwrap_or_default();
                 vec![SessionUpdate::ToolCallUpdate(calls::result(call_id, &name, *status, text))]
             }
             Speech::Summary { tokens_before, tokens_after, text, .. } => {
@@ -150,7 +165,7 @@ impl Updates {
 
     /// Returns updates that end all calls without results.
     pub(crate) fn close(&mut self) -> Vec<SessionUpdate> {
-        let failed = |(id, _): (String, String)| {
+        let failed = |(id, _): (String, Open)| {
             SessionUpdate::ToolCallUpdate(calls::status(&id, ToolCallStatus::Failed))
         };
         self.open.drain().map(failed).collect()
@@ -204,10 +219,28 @@ impl Updates {
     }
 
     fn announce(&mut self, id: &str, name: &str, arguments: &str, is_past: bool) -> Vec<SessionUpdate> {
-        if self.open.insert(id.to_owned(), name.to_owned()).is_some() {
+        if self.open.contains_key(id) {
             return Vec::new();
         }
+        self.open.insert(id.to_owned(), Open { name: name.to_owned(), ..Open::default() });
         vec![SessionUpdate::ToolCall(calls::call(id, name, arguments, &self.folder, is_past))]
+    }
+
+    /// Returns the newest lines of a call's progress, not too often. The changes of files are shown as diffs.
+    fn progress(&mut self, id: &str, line: &str, now_ms: u64) -> Vec<SessionUpdate> {
+        let Some(open) = self.open.get_mut(id).filter(|open| !calls::is_change(&open.name)) else {
+            return Vec::new();
+        };
+        open.lines.push_back(line.to_owned());
+        if open.lines.len() > PROGRESS_LINES {
+            open.lines.pop_front();
+        }
+        if now_ms.saturating_sub(open.sent_ms) < PROGRESS_MS {
+            return Vec::new();
+        }
+        open.sent_ms = now_ms;
+        let lines: Vec<&str> = open.lines.iter().map(String::as_str).collect();
+        vec![SessionUpdate::ToolCallUpdate(calls::progress(id, &lines.join("\n")))]
     }
 
     fn compacting(&self, started: EntryId, trigger: Trigger, tokens: u64) -> Vec<SessionUpdate> {

@@ -89,6 +89,22 @@ fn each_announced_call_ends() {
 }
 
 #[test]
+fn the_newest_progress_of_a_call_is_sent_now_and_then() {
+    let mut updates = updates(ABLE);
+    let start = |id: &str, name: &str| json!({ "type": "tool_start", "call_id": id, "name": name, "arguments": "{}" });
+    told(&mut updates, &[start("a", "bash"), start("b", "edit")]);
+    let line = |id: &str, number: u64| json!({ "type": "tool_update", "call_id": id, "name": "", "line": format!("line {number}"), "at_ms": 5_000 + number });
+    // A line each millisecond, for a second.
+    let events: Vec<Value> = (0..1_000).map(|number| line("a", number)).collect();
+    let found = told(&mut updates, &events);
+    assert_eq!(found.len(), 4, "{found:?}");
+    let last = found[3].to_string();
+    assert!(last.contains("line 750") && last.contains("line 731") && !last.contains("line 730"), "{last}");
+    // Diffs are shown otherwise, and nobody knows of a call that has ended.
+    assert_eq!(told(&mut updates, &[line("b", 9_000), line("c", 9_000)]), Vec::<Value>::new());
+}
+
+#[test]
 fn notices_and_compactions_have_the_form_that_the_client_knows() {
     let warning = json!({ "type": "warning", "message": "careful" });
     let began = json!({
