@@ -113,22 +113,8 @@ fn text(id: u64) -> String {
         "request",
     ];
     const TOPICS: [&str; 16] = [
-        "parser",
-        "migration",
-        "proxy",
-        "staging",
-        "retry",
-        "lighthouse",
-        "ledger",
-        "harbour",
-        "tide",
-        "alarm",
-        "berth",
-        "export",
-        "cache",
-        "session",
-        "socket",
-        "port",
+        "parser", "migration", "proxy", "staging", "retry", "lighthouse", "ledger", "harbour", "tide",
+        "alarm", "berth", "export", "cache", "session", "socket", "port",
     ];
     let mut state = id.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
     let mut next = |below: u64| {

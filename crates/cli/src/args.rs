@@ -15,7 +15,9 @@ pub(crate) use self::config::{
     CompletionsArgs, ConfigArgs, ConfigCommand, DoctorArgs, LoginArgs, McpArgs, McpCommand, ModelsArgs,
 };
 pub(crate) use self::model::{Answers, ModelArgs, ServerArgs};
-pub(crate) use self::serve::{AcpArgs, ClusterArgs, HostArgs, RpcArgs, ServeArgs, SimulateArgs, Sort, TopArgs};
+pub(crate) use self::serve::{
+    AcpArgs, ClusterArgs, HostArgs, RpcArgs, ServeArgs, SimulateArgs, Sort, TopArgs,
+};
 pub(crate) use self::stored::{
     AcceptLossArgs, AnswerArgs, BackUpArgs, BackupArgs, CopyArgs, Cut, DeleteArgs, Estimator, EvalArgs,
     ExportArgs, ExportFormat, ImportArgs, JsonArgs, PruneArgs, QuestionsArgs, RecallArgs, RestoreArgs,

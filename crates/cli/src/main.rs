@@ -29,8 +29,8 @@ use rustix::process::{Resource, getrlimit};
 
 use crate::args::front::{self, Unparsed};
 use crate::args::{Command, Global, Options, StoreCommand};
-use crate::commands::{acp, 
-    chat, compact, completions, demo, doctor, eval, export, fork, import, login, mcp, models, prune,
+use crate::commands::{
+    acp, chat, compact, completions, demo, doctor, eval, export, fork, import, login, mcp, models, prune,
     questions, recall, rpc, run, serve, sessions, show, simulate, store, top, undo,
 };
 use crate::config::overrides::STORE;

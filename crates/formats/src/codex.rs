@@ -26,23 +26,13 @@ const HEADER: &str = "session_meta";
 
 /// The types of lines that say nothing about the conversation.
 const OTHER_TYPES: [&str; 8] = [
-    "inter_agent_communication",
-    "inter_agent_communication_metadata",
-    "token_usage_record",
-    "world_state",
-    "security_risk_score",
-    "retained_context",
-    "realtime_item",
-    HEADER,
+    "inter_agent_communication", "inter_agent_communication_metadata", "token_usage_record", "world_state",
+    "security_risk_score", "retained_context", "realtime_item", HEADER,
 ];
 
 /// The types of items without a readable form, and of those that the server handled itself.
 const OTHER_ITEMS: [&str; 6] = [
-    "web_search_call",
-    "image_generation_call",
-    "ghost_snapshot",
-    "compaction",
-    "compaction_summary",
+    "web_search_call", "image_generation_call", "ghost_snapshot", "compaction", "compaction_summary",
     "compaction_trigger",
 ];
 

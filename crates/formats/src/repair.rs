@@ -241,11 +241,8 @@ impl<'a> Repair<'a> {
         match &mut kind {
             EntryKind::Compaction(compaction) => {
                 for id in [
-                    &mut compaction.base,
-                    &mut compaction.previous,
-                    &mut compaction.first,
-                    &mut compaction.last,
-                    &mut compaction.first_kept,
+                    &mut compaction.base, &mut compaction.previous, &mut compaction.first,
+                    &mut compaction.last, &mut compaction.first_kept,
                 ] {
                     *id = id.and_then(new);
                 }

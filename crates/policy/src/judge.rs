@@ -78,16 +78,8 @@ const HARMLESS: [&str; 5] = ["pwd", "true", "false", ":", "echo"];
 
 /// Variables that have programs run what is not in the command.
 const LOADING: [&str; 10] = [
-    "BASH_ENV",
-    "ENV",
-    "PS4",
-    "PROMPT_COMMAND",
-    "SHELLOPTS",
-    "BASHOPTS",
-    "LD_PRELOAD",
-    "LD_AUDIT",
-    "LD_LIBRARY_PATH",
-    "PATH",
+    "BASH_ENV", "ENV", "PS4", "PROMPT_COMMAND", "SHELLOPTS", "BASHOPTS", "LD_PRELOAD", "LD_AUDIT",
+    "LD_LIBRARY_PATH", "PATH",
 ];
 
 /// Variables of bash that are numbers: what is assigned is evaluated, so it can run commands.

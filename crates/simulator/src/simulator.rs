@@ -450,13 +450,9 @@ impl Simulator {
         let options = &self.inner.options;
         let output = request.settings.output_tokens_max;
         if request.tokens > options.window {
-            return options.error_dialect.refuse(
-                options.window,
-                request.tokens,
-                output,
-                request.bytes,
-                request.streamed,
-            );
+            return options
+                .error_dialect
+                .refuse(options.window, request.tokens, output, request.bytes, request.streamed);
         }
         let too_much = output.filter(|wanted| *wanted > options.max_output);
         if let Some(wanted) = too_much.filter(|_| options.refuses_output_above_max) {

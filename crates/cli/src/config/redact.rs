@@ -101,13 +101,8 @@ mod tests {
     #[test]
     fn secrets_are_recognised_by_name_and_value() {
         let secret = [
-            "OPENAI_API_KEY",
-            "GH_TOKEN",
-            "aws_secret_access_key",
-            "DB_PASSWORD",
-            "PGPASSWORD_FILE",
-            "SENTRY_DSN",
-            "GOOGLE_APPLICATION_CREDENTIALS",
+            "OPENAI_API_KEY", "GH_TOKEN", "aws_secret_access_key", "DB_PASSWORD", "PGPASSWORD_FILE",
+            "SENTRY_DSN", "GOOGLE_APPLICATION_CREDENTIALS",
         ];
         let other = ["HOME", "TOKENIZERS_PARALLELISM", "KEYBOARD", "PATH", "PWD", "OLDPWD", "MAX_TOKENS"];
         for (names, expected) in [(&secret[..], true), (&other[..], false)] {

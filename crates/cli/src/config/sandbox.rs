@@ -74,18 +74,8 @@ pub(crate) enum NetworkWord {
 
 /// Keys and tokens that programs keep in the user's folder.
 const SECRETS: [&str; 13] = [
-    "~/.ssh",
-    "~/.gnupg",
-    "~/.aws",
-    "~/.azure",
-    "~/.config/gcloud",
-    "~/.config/gh",
-    "~/.kube",
-    "~/.docker/config.json",
-    "~/.netrc",
-    "~/.git-credentials",
-    "~/.npmrc",
-    "~/.pypirc",
+    "~/.ssh", "~/.gnupg", "~/.aws", "~/.azure", "~/.config/gcloud", "~/.config/gh", "~/.kube",
+    "~/.docker/config.json", "~/.netrc", "~/.git-credentials", "~/.npmrc", "~/.pypirc",
     "~/.cargo/credentials.toml",
 ];
 const MIB: u64 = 1024 * 1024;

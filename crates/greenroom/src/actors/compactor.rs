@@ -554,11 +554,7 @@ impl Actor for SummaryActor {
             Some(native) => {
                 let output = question.output_tokens_max;
                 summary_call::compaction_request(
-                    &state.summariser,
-                    &state.head,
-                    native.messages,
-                    question.text,
-                    output,
+                    &state.summariser, &state.head, native.messages, question.text, output,
                 )
             }
             None => {

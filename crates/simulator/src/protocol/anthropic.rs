@@ -36,15 +36,9 @@ const COMPACTION: &str = "compact-2026-09-04";
 
 /// Other beta features that the API knows.
 const OTHER_FEATURES: &[&str] = &[
-    "code-execution-2025-05-22",
-    "context-1m-2025-08-07",
-    "context-management-2025-06-27",
-    "extended-cache-ttl-2025-04-11",
-    "files-api-2025-04-14",
-    "fine-grained-tool-streaming-2025-05-14",
-    "interleaved-thinking-2025-05-14",
-    "mcp-client-2025-04-04",
-    "structured-outputs-2025-11-13",
+    "code-execution-2025-05-22", "context-1m-2025-08-07", "context-management-2025-06-27",
+    "extended-cache-ttl-2025-04-11", "files-api-2025-04-14", "fine-grained-tool-streaming-2025-05-14",
+    "interleaved-thinking-2025-05-14", "mcp-client-2025-04-04", "structured-outputs-2025-11-13",
 ];
 
 /// The fields that a request for a compaction must not have.
@@ -52,21 +46,8 @@ const NOT_WITH_COMPACTION: &[&str] = &["context_management", "stop_sequences"];
 
 /// The fields of a body that are read. All others are extra.
 const FIELDS: &[&str] = &[
-    "model",
-    "max_tokens",
-    "messages",
-    "system",
-    "tools",
-    "tool_choice",
-    "stream",
-    "thinking",
-    "output_config",
-    "temperature",
-    "top_p",
-    "stop_sequences",
-    "metadata",
-    "anthropic_version",
-    "compaction",
+    "model", "max_tokens", "messages", "system", "tools", "tool_choice", "stream", "thinking",
+    "output_config", "temperature", "top_p", "stop_sequences", "metadata", "anthropic_version", "compaction",
 ];
 
 /// Reads a request.

@@ -23,23 +23,9 @@ use crate::seen::{SeenRequest, TRANSCRIPT_TAG};
 
 /// The fields that [`WireRequest`] reads. All others are extra.
 const FIELDS: &[&str] = &[
-    "model",
-    "messages",
-    "tools",
-    "stream",
-    "stream_options",
-    "max_tokens",
-    "max_completion_tokens",
-    "response_format",
-    "temperature",
-    "top_p",
-    "reasoning_effort",
-    "tool_choice",
-    "parallel_tool_calls",
-    "stop",
-    "seed",
-    "prompt_cache_key",
-    "user",
+    "model", "messages", "tools", "stream", "stream_options", "max_tokens", "max_completion_tokens",
+    "response_format", "temperature", "top_p", "reasoning_effort", "tool_choice", "parallel_tool_calls",
+    "stop", "seed", "prompt_cache_key", "user",
 ];
 
 /// The fields of a body that are not among [`FIELDS`]. Read in a separate pass, since a flattened map would

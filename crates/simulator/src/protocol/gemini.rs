@@ -28,16 +28,8 @@ const ANY_SIGNATURE: &str = "skip_thought_signature_validator";
 
 /// The fields of a body. The API refuses all others.
 const FIELDS: &[&str] = &[
-    "contents",
-    "systemInstruction",
-    "tools",
-    "toolConfig",
-    "generationConfig",
-    "safetySettings",
-    "cachedContent",
-    "labels",
-    "serviceTier",
-    "store",
+    "contents", "systemInstruction", "tools", "toolConfig", "generationConfig", "safetySettings",
+    "cachedContent", "labels", "serviceTier", "store",
 ];
 
 /// Returns the model's name and whether a stream is asked for, if the path is one of this API.

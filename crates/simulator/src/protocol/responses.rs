@@ -33,21 +33,8 @@ const COMPACT_FIELDS: &[&str] =
 
 /// The fields of a body that are read. All others are extra.
 const FIELDS: &[&str] = &[
-    "model",
-    "instructions",
-    "input",
-    "tools",
-    "tool_choice",
-    "parallel_tool_calls",
-    "stream",
-    "store",
-    "include",
-    "max_output_tokens",
-    "temperature",
-    "top_p",
-    "reasoning",
-    "text",
-    "prompt_cache_key",
+    "model", "instructions", "input", "tools", "tool_choice", "parallel_tool_calls", "stream", "store",
+    "include", "max_output_tokens", "temperature", "top_p", "reasoning", "text", "prompt_cache_key",
 ];
 
 /// Reads a request.

@@ -90,8 +90,7 @@ fn a_turn_prefix_has_its_own_headings() {
     check(
         &text,
         &[
-            "## Original Request\nFix the parser.",
-            "## Early Progress\n- read `src",
+            "## Original Request\nFix the parser.", "## Early Progress\n- read `src",
             "## Context for the Kept Part",
         ],
     );

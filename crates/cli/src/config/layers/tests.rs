@@ -106,11 +106,8 @@ fn a_project_chooses_and_lowers_and_loosens_nothing() {
         ("model: a", "model: b", "model", "b", 0),
         ("", "compaction: { cut: nearest }", "compaction.cut", "nearest", 0),
         (
-            "compaction: { threshold: 0.5 }",
-            "compaction: { threshold: 0.9 }",
-            "compaction.threshold",
-            "0.9",
-            0,
+            "compaction: { threshold: 0.5 }", "compaction: { threshold: 0.9 }", "compaction.threshold",
+            "0.9", 0,
         ),
         ("limits: { steps_max: 9 }", "limits: { steps_max: 8 }", "limits.steps_max", "8", 0),
         ("limits: { steps_max: 9 }", "limits: { steps_max: 9 }", "limits.steps_max", "9", 0),
@@ -124,11 +121,8 @@ fn a_project_chooses_and_lowers_and_loosens_nothing() {
         ("context_window: 9000", "context_window: null", "context_window", "null", 0),
         ("context_window: 9000", "context_window: 10000", "context_window", "9000", 1),
         (
-            "compaction: { context_window: 9000 }",
-            "compaction: { context_window: null }",
-            "compaction.context_window",
-            "null",
-            0,
+            "compaction: { context_window: 9000 }", "compaction: { context_window: null }",
+            "compaction.context_window", "null", 0,
         ),
         (
             "compaction: { max_request_bytes: 9000 }",

@@ -791,12 +791,7 @@ fn settings_are_sent_under_the_apis_names() {
         check(plain, new(), json!({}));
     }
     for thinking in [
-        OLD,
-        NEW,
-        "gemini-2.5-pro",
-        "models/gemini-2.5-pro",
-        "gemini-flash-latest",
-        "gemini-3.1-pro-preview",
+        OLD, NEW, "gemini-2.5-pro", "models/gemini-2.5-pro", "gemini-flash-latest", "gemini-3.1-pro-preview",
         "gemini-4-x",
     ] {
         check(thinking, new(), config(json!({ "thinkingConfig": thinks })));
