@@ -91,15 +91,12 @@ fn conversation(entries: u64) -> Vec<Arc<Entry>> {
         let text = text(id);
         let message = match id % 2 {
             0 => Message::user(text),
-            _ => Message::Assistant(AssistantMessage {
-                content: vec![Part::Text(text)],
-                provider: "recorded".into(),
-                model: "recorded".into(),
-                usage: None,
-                stop: StopReason::Stop,
-                stop_raw: None,
-                error: None,
-            }),
+            _ => Message::Assistant(AssistantMessage::new(
+                vec![Part::Text(text)],
+                "recorded",
+                "recorded",
+                StopReason::Stop,
+            )),
         };
         let parent = id.checked_sub(1).map(EntryId);
         Arc::new(Entry::recorded(EntryId(id), parent, 0, EntryKind::message(message)))

@@ -264,9 +264,7 @@ pub(crate) struct ProviderConfig {
     /// The provider's name in the model catalogue, for limits and prices; if it is not set, it is found by the
     /// address or the provider's own name.
     pub(crate) catalog: Option<String>,
-    /// The maximum number of concurrent calls; at most half of them are for summaries. An earlier name,
-    /// `max_in_flight`, is still read.
-    #[serde(alias = "max_in_flight")]
+    /// The maximum number of concurrent calls; at most half of them are for summaries.
     pub(crate) in_flight_max: usize,
     /// The maximum number of tokens per minute, input and output together, including summaries; further calls wait.
     pub(crate) tokens_per_minute: Option<u64>,

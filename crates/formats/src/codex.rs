@@ -171,15 +171,12 @@ impl Reader {
             return;
         }
         let (answer, _) = self.open.get_or_insert_with(|| {
-            let answer = AssistantMessage {
-                content: Vec::new(),
-                provider: self.provider.clone(),
-                model: self.model.clone(),
-                usage: None,
-                stop: StopReason::Stop,
-                stop_raw: None,
-                error: None,
-            };
+            let answer = AssistantMessage::new(
+                Vec::new(),
+                self.provider.clone(),
+                self.model.clone(),
+                StopReason::Stop,
+            );
             (answer, at_ms)
         });
         answer.content.extend(parts);

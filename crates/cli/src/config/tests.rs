@@ -204,7 +204,7 @@ fn every_setting_has_a_name_and_a_variable_of_its_own() {
     for (key, wanted) in [
         ("model", Some("model")),
         ("providers.a.b.base_url", Some("providers|a.b|base_url")),
-        ("providers.a.max_in_flight", Some("providers|a|in_flight_max")),
+        ("providers.a.in_flight_max", Some("providers|a|in_flight_max")),
         ("models.gpt-5.5.temperature", Some("models|gpt-5.5|temperature")),
         ("models.gpt-5.5.compaction.threshold", Some("models|gpt-5.5|compaction|threshold")),
         ("models.gpt-5.5.compaction", Some("models|gpt-5.5|compaction")),

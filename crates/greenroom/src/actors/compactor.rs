@@ -583,14 +583,4 @@ impl Actor for SummaryActor {
         myself.stop(None);
         Ok(())
     }
-
-    async fn handle_supervisor_evt(
-        &self,
-        _myself: ActorRef<Self::Msg>,
-        _event: SupervisionEvent,
-        _state: &mut Self::State,
-    ) -> Result<(), ActorProcessingErr> {
-        // The actor has no children.
-        Ok(())
-    }
 }

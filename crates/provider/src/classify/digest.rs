@@ -7,6 +7,7 @@
 //! whole prompt; nesting deeper than [`DEPTH_MAX`] and text beyond [`TEXT_BYTES_MAX`] are ignored; and no body makes
 //! the extraction panic.
 
+use greenroom_kernel::text::joined_words;
 use serde_json::{Map, Value};
 
 /// How many levels of nesting are followed.
@@ -307,7 +308,7 @@ fn without_tags(text: &str) -> String {
             _ => words.push(c),
         }
     }
-    words.split_whitespace().collect::<Vec<_>>().join(" ")
+    joined_words(&words)
 }
 
 /// Whether an answer's finish reason says that the context window was full.

@@ -400,15 +400,12 @@ impl Reader {
             self.pass("assistant", block);
             starts.push(self.before);
         }
-        self.messages.push(Arc::new(Message::Assistant(AssistantMessage {
-            content: parts,
-            provider: String::new(),
-            model: model.to_owned(),
-            usage: None,
-            stop: StopReason::Stop,
-            stop_raw: None,
-            error: None,
-        })));
+        self.messages.push(Arc::new(Message::Assistant(AssistantMessage::new(
+            parts,
+            String::new(),
+            model.to_owned(),
+            StopReason::Stop,
+        ))));
     }
 
     fn check_signature(&mut self, index: usize, thinking: &str, signed: &str, starts: &[u64]) {

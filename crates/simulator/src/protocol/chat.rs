@@ -366,15 +366,12 @@ impl WireMessage {
                 arguments: call.function.arguments,
             })
         }));
-        AssistantMessage {
+        AssistantMessage::new(
             content,
-            provider: String::new(),
-            model: model.to_owned(),
-            usage: None,
-            stop: if has_calls { StopReason::ToolCalls } else { StopReason::Stop },
-            stop_raw: None,
-            error: None,
-        }
+            String::new(),
+            model.to_owned(),
+            if has_calls { StopReason::ToolCalls } else { StopReason::Stop },
+        )
     }
 }
 

@@ -276,15 +276,12 @@ impl Reader {
                 }
             }
         }
-        self.messages.push(Arc::new(Message::Assistant(AssistantMessage {
+        self.messages.push(Arc::new(Message::Assistant(AssistantMessage::new(
             content,
-            provider: String::new(),
-            model: model.to_owned(),
-            usage: None,
-            stop: StopReason::Stop,
-            stop_raw: None,
-            error: None,
-        })));
+            String::new(),
+            model.to_owned(),
+            StopReason::Stop,
+        ))));
     }
 
     fn call(&mut self, index: usize, call: &Value) -> ToolCall {
@@ -421,16 +418,11 @@ impl GeminiWriter {
 }
 
 fn finish_reason(stop: StopReason) -> &'static str {
+    #[expect(clippy::wildcard_enum_match_arm, reason = "the API has no word for the others")]
     match stop {
         StopReason::Length => "MAX_TOKENS",
         StopReason::ContentFilter => "SAFETY",
-        StopReason::Stop
-        | StopReason::ToolCalls
-        | StopReason::Aborted
-        | StopReason::Error
-        | StopReason::Paused
-        | StopReason::Unknown
-        | _ => "STOP",
+        _ => "STOP",
     }
 }
 

@@ -160,15 +160,12 @@ impl Reader {
     fn end_answer(&mut self, model: &str) {
         self.follow("");
         if !self.answer.is_empty() {
-            self.messages.push(Arc::new(Message::Assistant(AssistantMessage {
-                content: std::mem::take(&mut self.answer),
-                provider: String::new(),
-                model: model.to_owned(),
-                usage: None,
-                stop: StopReason::Stop,
-                stop_raw: None,
-                error: None,
-            })));
+            self.messages.push(Arc::new(Message::Assistant(AssistantMessage::new(
+                std::mem::take(&mut self.answer),
+                String::new(),
+                model.to_owned(),
+                StopReason::Stop,
+            ))));
         }
     }
 

@@ -148,7 +148,6 @@ fn write(path: &Path, text: &str) -> Result<()> {
 /// Returns the text with one setting changed; `None` if more would change, or the setting is in braces.
 pub(super) fn edited(text: &str, parts: &[String], value: Option<&Value>) -> Option<String> {
     let before: Value = serde_norway::from_str(text).ok()?;
-    let parts = &keys::spelled(&before, parts);
     let mut wanted = before.clone();
     let names: Vec<&str> = parts.iter().map(String::as_str).collect();
     match value {

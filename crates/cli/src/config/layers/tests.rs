@@ -323,20 +323,6 @@ fn an_empty_section_has_no_origin() {
     }
 }
 
-#[test]
-fn a_provider_s_setting_is_read_under_its_earlier_name() {
-    let own = "model: m\nproviders: { local: { base_url: 'http://localhost:1', max_in_flight: 2 } }\n";
-    for (flags, wanted) in [
-        (&[][..], "2"),
-        (&["providers.local.max_in_flight=3"], "3"),
-        (&["providers.local.in_flight_max=4"], "4"),
-        (&["providers={ local: { max_in_flight: 5 } }"], "5"),
-    ] {
-        let loaded = Folders::with(own, "").load(flags).expect("it is valid");
-        assert_eq!(holds(&loaded, "providers.local.in_flight_max"), wanted, "{flags:?}");
-    }
-}
-
 /// A later layer may add what an earlier one lacks; if none does, the layer that needs it is named.
 #[test]
 fn what_is_missing_is_said_of_the_layer_that_needs_it() {

@@ -107,7 +107,7 @@ fn whatever_a_text_contains_its_parts_are_found_in_it() {
         "é", "日本", "`", "/", ".rs", "_", "A", "9", " ", "\n", "error: ", "%", "$", "http://", "。", "😀",
         "#", "“",
     ];
-    let mut random = crate::notation::Random::new(3);
+    let mut random = crate::tests::notation::Random::new(3);
     let mut found = 0;
     for _ in 0..3_000 {
         let text: String = (0..random.below(40)).map(|_| *random.pick(&pieces)).collect();

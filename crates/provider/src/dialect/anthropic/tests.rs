@@ -54,15 +54,7 @@ fn unmarked(mut body: Value) -> Value {
 }
 
 fn answer(content: Vec<Part>) -> AssistantMessage {
-    AssistantMessage {
-        content,
-        provider: "anthropic".to_owned(),
-        model: "m".to_owned(),
-        usage: None,
-        stop: StopReason::Stop,
-        stop_raw: None,
-        error: None,
-    }
+    AssistantMessage::new(content, "anthropic", "m", StopReason::Stop)
 }
 
 fn call(id: &str, arguments: &str) -> Part {

@@ -43,15 +43,7 @@ fn body(request: &Request) -> Value {
 }
 
 fn answer(content: Vec<Part>) -> AssistantMessage {
-    AssistantMessage {
-        content,
-        provider: "google".to_owned(),
-        model: "m".to_owned(),
-        usage: None,
-        stop: StopReason::Stop,
-        stop_raw: None,
-        error: None,
-    }
+    AssistantMessage::new(content, "google", "m", StopReason::Stop)
 }
 
 fn text(text: &str) -> Part {

@@ -310,18 +310,14 @@ fn answer_items<'a>(answer: &'a AssistantMessage, is_own: bool) -> Vec<Item<'a>>
     if answer.is_empty() {
         return Vec::new();
     }
+    #[expect(clippy::wildcard_enum_match_arm, reason = "the others are not of this API")]
     let own = |part: &'a Part| match part {
         Part::OpaqueReasoning { dialect, data } | Part::OpaqueBlock { dialect, data }
             if is_own && dialect == DIALECT =>
         {
             Some(data.as_str())
         }
-        Part::OpaqueReasoning { .. }
-        | Part::OpaqueBlock { .. }
-        | Part::Text(_)
-        | Part::Reasoning(_)
-        | Part::ToolCall(_)
-        | _ => None,
+        _ => None,
     };
     let mut fates: Vec<Fate<'_>> = Vec::with_capacity(answer.content.len());
     let mut parts = answer.content.iter().peekable();

@@ -76,6 +76,7 @@ impl LoggedEntry {
 }
 
 impl LoggedKind {
+    #[expect(clippy::wildcard_enum_match_arm, reason = "the others are internal")]
     fn of(kind: &EntryKind) -> Option<Self> {
         Some(match kind.clone() {
             EntryKind::Message { message, inbox, steer, cost_microdollars } => {
@@ -167,14 +168,7 @@ impl LoggedKind {
                 Self::Question { run, call_id, tool, ordinal, asker, question, expires_at_ms }
             }
             EntryKind::QuestionEnded { question, end } => Self::QuestionEnded { question, end },
-            EntryKind::InboxCleared { .. }
-            | EntryKind::CompactionStarted(_)
-            | EntryKind::Spent(_)
-            | EntryKind::Metadata(_)
-            | EntryKind::WholeResult { .. }
-            | EntryKind::CallStarted { .. }
-            | EntryKind::Terms { .. }
-            | _ => return None,
+            _ => return None,
         })
     }
 

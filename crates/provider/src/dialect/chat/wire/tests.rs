@@ -74,15 +74,7 @@ fn check_messages(messages: Vec<Message>, expected: &Value) {
 }
 
 fn assistant(content: Vec<Part>) -> Message {
-    Message::Assistant(AssistantMessage {
-        content,
-        provider: "test".to_owned(),
-        model: "m".to_owned(),
-        usage: None,
-        stop: StopReason::Stop,
-        stop_raw: None,
-        error: None,
-    })
+    Message::Assistant(AssistantMessage::new(content, "test", "m", StopReason::Stop))
 }
 
 fn call(id: &str, arguments: &str) -> Part {
