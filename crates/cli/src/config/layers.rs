@@ -17,7 +17,6 @@ use self::errors::{at, misfit, wrong};
 use self::merge::{Origins, has_core_tag, has_tag, typed, unset_to_default};
 use self::permitted::Over;
 use self::read::{own_source, project_source, read_prompt, user_source};
-use super::keys;
 use super::overrides::Overrides;
 use super::place::line_of;
 use super::redact;

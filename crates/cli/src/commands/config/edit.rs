@@ -13,7 +13,6 @@ use super::flow;
 use crate::args::Global;
 use crate::config::FILE_NAME;
 use crate::config::folder::make_room;
-use crate::config::keys;
 use crate::config::layers::{Author, Files, Source, assemble, checked, get, own_file, set_parts};
 use crate::config::overrides::{self, Overrides};
 use crate::config::place::{Block, below, find, indent, is_silent};

@@ -7,12 +7,12 @@ fn a_script_says_answers_faults_and_expectations() {
     let text = "\
 answers:
   - calls: [{ tool: weather, arguments: { city: Oslo } }]
-expect_user: umbrella
+    expect_user: umbrella
   - fault: rate_limited
-retry_after_s: 2
+    retry_after_s: 2
   - text: It rains.
-after_ms: 300
-expect_tool_result: { tool: weather, contains: rain }
+    after_ms: 300
+    expect_tool_result: { tool: weather, contains: rain }
 ";
     let file: ScriptFile = serde_norway::from_str(text).expect("a script");
     let answers: Vec<Answer> = file.answers.into_iter().map(AnswerSpec::answer).collect();
