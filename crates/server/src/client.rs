@@ -270,6 +270,21 @@ impl Client {
         typed(waited(answer).await?)
     }
 
+    /// Like [`Self::call`]; `None` if there is no such session.
+    ///
+    /// # Errors
+    /// Those of [`Self::call`], except that there is no such session.
+    pub async fn find<O: Operation<Outcome = Nothing>>(
+        &self,
+        operation: O,
+    ) -> Result<Option<O::Output>, ClientError> {
+        match self.call(operation).await {
+            Ok(found) => Ok(Some(found)),
+            Err(error) if error.kind() == Some(ProblemKind::NoSession) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Starts work. The call returns when the server has accepted it: a prompt when it is durable.
     ///
     /// # Errors
