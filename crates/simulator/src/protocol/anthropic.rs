@@ -19,8 +19,8 @@ use hyper::HeaderMap;
 use serde_json::{Map, Value, json};
 
 use self::writer::AnthropicWriter;
-use super::Parsed;
 use super::chat::{FromHeaders, purpose_of};
+use super::{Parsed, list, string};
 use crate::check::{Broken, Rule};
 use crate::fault::hash;
 use crate::seen::SeenRequest;
@@ -105,7 +105,7 @@ pub(super) fn parse(headers: &HeaderMap, from: FromHeaders, body: &[u8]) -> Pars
     }
     let system = reader.system(body.get("system"));
     let tools = reader.tools(body.get("tools"));
-    for (index, message) in list(body.get("messages")).iter().enumerate() {
+    for (index, message) in list(body.get("messages").unwrap_or(&Value::Null)).iter().enumerate() {
         reader.message(index, message, &model);
     }
     if reader.first_role.as_deref() != Some("user") && !reader.has_compaction {
@@ -167,14 +167,6 @@ pub(super) fn error(status: u16, body: &str) -> Option<String> {
     Some(json!({ "type": "error", "error": { "type": kind, "message": message } }).to_string())
 }
 
-fn list(value: Option<&Value>) -> &[Value] {
-    value.and_then(Value::as_array).map_or(&[], Vec::as_slice)
-}
-
-fn string(value: &Value, field: &str) -> String {
-    value.get(field).and_then(Value::as_str).unwrap_or_default().to_owned()
-}
-
 /// Returns the signature of a thinking block with this text, in an answer to what has this hash.
 fn signature(thinking: &str, before: u64) -> String {
     format!("Sim{:016x}{before:016x}==", hash(&[thinking.as_bytes()]))
@@ -222,8 +214,7 @@ impl Reader {
             | Value::Number(_)
             | Value::Array(_)
             | Value::Object(_)) => {
-                let texts: Vec<String> =
-                    list(Some(blocks)).iter().map(|block| string(block, "text")).collect();
+                let texts: Vec<String> = list(blocks).iter().map(|block| string(block, "text")).collect();
                 texts.join("\n")
             }
         };
@@ -233,7 +224,7 @@ impl Reader {
 
     fn tools(&mut self, value: Option<&Value>) -> Arc<[ToolSpec]> {
         let mut specs = Vec::new();
-        for tool in list(value) {
+        for tool in list(value.unwrap_or(&Value::Null)) {
             self.pass("tool", tool);
             specs.push(ToolSpec {
                 name: string(tool, "name"),
@@ -253,7 +244,7 @@ impl Reader {
                 text_block = [json!({ "type": "text", "text": text })];
                 &text_block[..]
             }
-            content => list(content),
+            content => list(content.unwrap_or(&Value::Null)),
         };
         if content.is_empty() {
             self.breaks(Rule::EmptyMessage, format!("message {index}"));
@@ -282,7 +273,7 @@ impl Reader {
                 }
                 let call_id = string(block, "tool_use_id");
                 let mut inner = Vec::new();
-                for part in list(block.get("content")) {
+                for part in list(block.get("content").unwrap_or(&Value::Null)) {
                     inner.extend(self.block(index, part));
                 }
                 if let Some(Value::String(text)) = block.get("content") {
@@ -448,7 +439,7 @@ impl Reader {
         let is_single = choice.get("disable_parallel_tool_use").and_then(Value::as_bool) == Some(true);
         let stop = body
             .get("stop_sequences")
-            .map(|texts| list(Some(texts)).iter().filter_map(Value::as_str).map(str::to_owned).collect());
+            .map(|texts| list(texts).iter().filter_map(Value::as_str).map(str::to_owned).collect());
         ModelSettings {
             temperature: number("temperature"),
             top_p: number("top_p"),

@@ -9,14 +9,13 @@ use std::sync::Arc;
 
 use greenroom_kernel::message::blocks_text;
 use greenroom_kernel::{
-    AssistantMessage, Block, Image, Message, Part, StopReason, ToolCall, ToolResult, ToolSpec, ToolStatus,
-    Usage,
+    AssistantMessage, Block, Message, Part, StopReason, ToolCall, ToolResult, ToolSpec, ToolStatus, Usage,
 };
 use greenroom_provider::{ModelSettings, OutputSchema, Purpose, ToolChoice};
 use serde::de::{Deserializer, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
 
-use super::{Parsed, Writer};
+use super::{Parsed, Writer, image_of};
 use crate::answer::{Piece, Raw, SERVER_ERROR};
 use crate::check::{Broken, Rule};
 use crate::seen::{SeenRequest, TRANSCRIPT_TAG};
@@ -390,14 +389,6 @@ impl Content {
             }
         }
         blocks
-    }
-}
-
-/// Returns an inline image, or one that is only named by its address.
-fn image_of(url: &str) -> Image {
-    match url.strip_prefix("data:").and_then(|rest| rest.split_once(";base64,")) {
-        Some((media_type, data)) => Image { media_type: media_type.to_owned(), data: data.to_owned() },
-        None => Image { media_type: "text/uri-list".to_owned(), data: url.to_owned() },
     }
 }
 

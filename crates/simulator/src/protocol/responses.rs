@@ -10,14 +10,13 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use greenroom_kernel::{
-    AssistantMessage, Block, Image, Message, Part, StopReason, ToolCall, ToolResult, ToolSpec, ToolStatus,
-    Usage,
+    AssistantMessage, Block, Message, Part, StopReason, ToolCall, ToolResult, ToolSpec, ToolStatus, Usage,
 };
 use greenroom_provider::{ModelSettings, OutputSchema, Purpose, ReasoningEffort, ToolChoice};
 use serde_json::{Map, Value, json};
 
 use super::chat::{self, FromHeaders, purpose_of};
-use super::{Parsed, Writer};
+use super::{Parsed, Writer, image_of, list, string};
 use crate::answer::{Piece, Raw, SERVER_ERROR};
 use crate::check::{Broken, Rule};
 use crate::fault::hash;
@@ -112,14 +111,6 @@ pub(super) fn parse(path: &str, from: FromHeaders, body: &[u8]) -> Parsed {
     let said = list(&said).iter().filter(|item| item["role"] == "user").cloned().collect();
     let writer = ResponsesWriter { compacts: is_compaction.then_some(said), ..ResponsesWriter::default() };
     Parsed { seen, broken: reader.broken, writer: Box::new(writer) }
-}
-
-fn list(value: &Value) -> &[Value] {
-    value.as_array().map_or(&[], Vec::as_slice)
-}
-
-fn string(value: &Value, field: &str) -> String {
-    value.get(field).and_then(Value::as_str).unwrap_or_default().to_owned()
 }
 
 /// The beginning of the encrypted content of a compaction.
@@ -260,14 +251,7 @@ impl Reader {
         for part in list(content) {
             match part.get("type").and_then(Value::as_str) {
                 Some("input_text") => blocks.push(Block::Text(string(part, "text"))),
-                Some("input_image") => {
-                    let url = string(part, "image_url");
-                    let (media_type, data) = url
-                        .strip_prefix("data:")
-                        .and_then(|rest| rest.split_once(";base64,"))
-                        .unwrap_or(("text/uri-list", &url));
-                    blocks.push(Block::Image(Image { media_type: media_type.into(), data: data.into() }));
-                }
+                Some("input_image") => blocks.push(Block::Image(image_of(&string(part, "image_url")))),
                 kind => self.breaks(Rule::UnknownContent, format!("item {index}: a part of type {kind:?}")),
             }
         }
