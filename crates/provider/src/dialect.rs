@@ -248,6 +248,11 @@ pub(crate) fn with_refusal(stop: StopReason, is_refusal: bool) -> StopReason {
     if is_refusal && stop == StopReason::Stop { StopReason::ContentFilter } else { stop }
 }
 
+/// Returns the fields that have a value.
+pub(crate) fn with_values<const N: usize>(fields: [(&str, Option<Value>); N]) -> Map<String, Value> {
+    fields.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect()
+}
+
 /// Returns why an answer with these parts ended: whether it calls tools overrules what the server says.
 pub(crate) fn with_calls(stop: StopReason, content: &[Part]) -> StopReason {
     let calls_tools = content.iter().any(|part| part.as_tool_call().is_some());
