@@ -260,7 +260,7 @@ fn examples_and_guide_need_no_other_crate_of_ours() {
 /// A user of `greenroom` reads these names. All of them are named in `lib.rs`, each at one place; the prelude repeats some.
 #[test]
 fn the_library_has_few_names_and_each_has_one_path() {
-    const NAMES_MAX: usize = 253;
+    const NAMES_MAX: usize = 240;
     let text = read(&root().join("crates/greenroom/src/lib.rs"));
     let (mut module, mut item) = (String::new(), None::<String>);
     let mut names: Vec<(String, String)> = Vec::new();

@@ -30,7 +30,7 @@ impl Prompt {
     ///
     /// ```
     /// use greenroom::prelude::*;
-    /// # fn main() -> std::result::Result<(), greenroom::ImageError> {
+    /// # fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     /// # let bytes = b"GIF89a";
     /// let prompt = Prompt::from("What is this?").image(Image::new(bytes)?);
     /// # Ok(()) }
