@@ -10,14 +10,13 @@ use std::sync::Arc;
 use agent_client_protocol::schema::ProtocolVersion;
 use agent_client_protocol::v1::schema::{
     AgentCapabilities, AuthMethod, AuthMethodAgent, AuthMethodTerminal, AuthenticateRequest,
-    AuthenticateResponse, CancelNotification, CloseSessionRequest, CloseSessionResponse,
-    DeleteSessionRequest, DeleteSessionResponse, ErrorCode, Implementation, InitializeRequest,
-    InitializeResponse, ListSessionsRequest, ListSessionsResponse, LoadSessionRequest, LoadSessionResponse,
-    McpCapabilities, McpServer, NewSessionRequest, NewSessionResponse, PromptCapabilities, PromptRequest,
-    PromptResponse, ResumeSessionRequest, ResumeSessionResponse, SessionCapabilities,
-    SessionCloseCapabilities, SessionConfigOptionValue, SessionDeleteCapabilities, SessionId, SessionInfo,
-    SessionListCapabilities, SessionResumeCapabilities, SetSessionConfigOptionRequest,
-    SetSessionConfigOptionResponse, SetSessionModeRequest, SetSessionModeResponse,
+    AuthenticateResponse, CancelNotification, CloseSessionRequest, CloseSessionResponse, DeleteSessionRequest,
+    DeleteSessionResponse, ErrorCode, Implementation, InitializeRequest, InitializeResponse, ListSessionsRequest,
+    ListSessionsResponse, LoadSessionRequest, LoadSessionResponse, McpCapabilities, McpServer, NewSessionRequest,
+    NewSessionResponse, PromptCapabilities, PromptRequest, PromptResponse, ResumeSessionRequest,
+    ResumeSessionResponse, SessionCapabilities, SessionCloseCapabilities, SessionConfigOptionValue,
+    SessionDeleteCapabilities, SessionId, SessionInfo, SessionListCapabilities, SessionResumeCapabilities,
+    SetSessionConfigOptionRequest, SetSessionConfigOptionResponse, SetSessionModeRequest, SetSessionModeResponse,
 };
 use agent_client_protocol::v1::{ConnectionTo, Responder};
 use agent_client_protocol::{
@@ -108,11 +107,7 @@ struct Agent {
 type Answer<T> = Result<(T, Option<(Arc<Session>, Vec<String>)>), Error>;
 
 impl Agent {
-    async fn initialize(
-        &self,
-        request: InitializeRequest,
-        _: ConnectionTo<Editor>,
-    ) -> Answer<InitializeResponse> {
+    async fn initialize(&self, request: InitializeRequest, _: ConnectionTo<Editor>) -> Answer<InitializeResponse> {
         *self.abilities.lock() = Abilities::of(&request.client_capabilities);
         let sessions = SessionCapabilities::new()
             .list(SessionListCapabilities::new())
@@ -144,11 +139,7 @@ impl Agent {
     }
 
     /// The key is stored by `greenroom login`; whether there is one is seen when a session is opened.
-    async fn authenticate(
-        &self,
-        _: AuthenticateRequest,
-        _: ConnectionTo<Editor>,
-    ) -> Answer<AuthenticateResponse> {
+    async fn authenticate(&self, _: AuthenticateRequest, _: ConnectionTo<Editor>) -> Answer<AuthenticateResponse> {
         Ok((AuthenticateResponse::new(), None))
     }
 
@@ -175,7 +166,8 @@ impl Agent {
         let (session, warnings) = self.open(editor, cwd, Some(&session_id), mcp_servers).await?;
         session.replay().await?;
         let choices = session.choices();
-        let response = LoadSessionResponse::new().modes(choices.modes()).config_options(choices.options());
+        let response =
+            LoadSessionResponse::new().modes(choices.modes()).config_options(choices.options());
         Ok((response, Some((session, warnings))))
     }
 
@@ -187,7 +179,8 @@ impl Agent {
         let ResumeSessionRequest { cwd, mcp_servers, session_id, .. } = request;
         let (session, warnings) = self.open(editor, cwd, Some(&session_id), mcp_servers).await?;
         let choices = session.choices();
-        let response = ResumeSessionResponse::new().modes(choices.modes()).config_options(choices.options());
+        let response =
+            ResumeSessionResponse::new().modes(choices.modes()).config_options(choices.options());
         Ok((response, Some((session, warnings))))
     }
 
@@ -204,8 +197,7 @@ impl Agent {
             self.sessions.lock().remove(session_id);
         }
         let mut skipped = Vec::new();
-        let servers =
-            servers.into_iter().filter_map(|server| read(server).map_err(|name| skipped.push(name)).ok());
+        let servers = servers.into_iter().filter_map(|server| read(server).map_err(|name| skipped.push(name)).ok());
         let servers = servers.collect();
         let (program, abilities) = (Arc::clone(&self.program), *self.abilities.lock());
         let named = session_id.map(|id| &*id.0);
@@ -290,9 +282,7 @@ impl Agent {
 
     fn session(&self, id: &SessionId) -> Result<Arc<Session>, Error> {
         let session = self.sessions.lock().get(id).cloned();
-        session.ok_or_else(|| {
-            invalid(format!("session {id} is not open; session/new or session/load opens one"))
-        })
+        session.ok_or_else(|| invalid(format!("session {id} is not open; session/new or session/load opens one")))
     }
 }
 

@@ -6,7 +6,8 @@
 use std::path::{Path, PathBuf};
 
 use agent_client_protocol::v1::schema::{
-    Diff, ToolCall, ToolCallLocation, ToolCallStatus, ToolCallUpdate, ToolCallUpdateFields, ToolKind,
+    Diff, ToolCall, ToolCallLocation, ToolCallStatus, ToolCallUpdate, ToolCallUpdateFields,
+    ToolKind,
 };
 use greenroom_kernel::ToolStatus;
 use greenroom_terminal::format;

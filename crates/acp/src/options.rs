@@ -3,8 +3,7 @@
 //! Invariants: the current value is always among the choices.
 
 use agent_client_protocol::v1::schema::{
-    SessionConfigOption, SessionConfigOptionCategory, SessionConfigSelectOption, SessionMode,
-    SessionModeState,
+    SessionConfigOption, SessionConfigOptionCategory, SessionConfigSelectOption, SessionMode, SessionModeState,
 };
 use greenroom::ReasoningEffort;
 use greenroom::permissions::Mode;
@@ -67,10 +66,7 @@ pub(crate) fn mode(id: &str) -> Result<Mode, String> {
 }
 
 fn efforts() -> Vec<String> {
-    [DEFAULT.to_owned()]
-        .into_iter()
-        .chain(ReasoningEffort::ALL.map(|effort| effort.as_str().to_owned()))
-        .collect()
+    [DEFAULT.to_owned()].into_iter().chain(ReasoningEffort::ALL.map(|effort| effort.as_str().to_owned())).collect()
 }
 
 fn named(mode: Mode) -> (&'static str, &'static str) {
@@ -110,8 +106,7 @@ impl Choices {
         let option = SessionConfigOption::select(MODEL, "Model", self.model.clone(), models);
         options.push(option.category(SessionConfigOptionCategory::Model));
         let now = self.effort.map_or_else(|| DEFAULT.to_owned(), |effort| effort.as_str().to_owned());
-        let efforts =
-            efforts().into_iter().map(|effort| SessionConfigSelectOption::new(effort.clone(), effort));
+        let efforts = efforts().into_iter().map(|effort| SessionConfigSelectOption::new(effort.clone(), effort));
         let option = SessionConfigOption::select(EFFORT, "Effort", now, efforts.collect::<Vec<_>>());
         options.push(option.category(SessionConfigOptionCategory::ThoughtLevel));
         options

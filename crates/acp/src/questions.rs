@@ -56,7 +56,8 @@ pub(crate) fn asking(call_id: &str, question: &Question, folder: &Path) -> Optio
 }
 
 fn approval_of(call_id: &str, text: &str, approval: &Approval, folder: &Path) -> Asking {
-    let mut options = vec![PermissionOption::new(YES, "Allow".to_owned(), PermissionOptionKind::AllowOnce)];
+    let mut options =
+        vec![PermissionOption::new(YES, "Allow".to_owned(), PermissionOptionKind::AllowOnce)];
     if !approval.rules.is_empty() {
         let name = format!("Allow, and do not ask again for {}", approval.rules.join(", "));
         options.push(PermissionOption::new(ALWAYS, name, PermissionOptionKind::AllowAlways));
@@ -102,15 +103,11 @@ pub(crate) fn in_words(question: &Question) -> String {
     match &question.kind {
         QuestionKind::Choice { choices, several } => {
             let choices: String = choices.iter().map(|choice| format!("- {choice}\n")).collect();
-            let how =
-                if *several { "one or more of these, each in a line of its own" } else { "one of these" };
+            let how = if *several { "one or more of these, each in a line of its own" } else { "one of these" };
             text.push_str(&format!("\n\n{choices}\nAnswer with {how}."));
         }
         QuestionKind::Form { schema } => {
-            text.push_str(&format!(
-                "\n\nAnswer with JSON that matches this schema:\n\n{}",
-                calls::block(&schema.to_string())
-            ));
+            text.push_str(&format!("\n\nAnswer with JSON that matches this schema:\n\n{}", calls::block(&schema.to_string())));
         }
         _ => {}
     }
@@ -127,20 +124,14 @@ pub(crate) fn said(question: &Question, words: &str) -> Result<Value, String> {
         QuestionKind::Choice { choices, several } => {
             let chosen = |line: &str| {
                 let line = line.trim().trim_start_matches("- ");
-                choices
-                    .iter()
-                    .find(|choice| choice.eq_ignore_ascii_case(line))
-                    .map(|choice| Value::from(&**choice))
+                choices.iter().find(|choice| choice.eq_ignore_ascii_case(line)).map(|choice| Value::from(&**choice))
             };
             let unknown = || format!("Answer with one of these: {}.", choices.join(", "));
             if !several {
                 return chosen(words).ok_or_else(unknown);
             }
             let lines = words.lines().filter(|line| !line.trim().is_empty());
-            lines
-                .map(|line| chosen(line).ok_or_else(unknown))
-                .collect::<Result<Vec<Value>, String>>()
-                .map(Value::from)
+            lines.map(|line| chosen(line).ok_or_else(unknown)).collect::<Result<Vec<Value>, String>>().map(Value::from)
         }
         QuestionKind::Form { .. } => {
             serde_json::from_str(words).map_err(|error| format!("The answer must be JSON: {error}."))

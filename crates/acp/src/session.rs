@@ -12,8 +12,8 @@ use std::time::Duration;
 use agent_client_protocol::v1::ConnectionTo;
 use agent_client_protocol::v1::schema::{
     AvailableCommand, AvailableCommandInput, AvailableCommandsUpdate, ConfigOptionUpdate, ContentBlock,
-    ErrorCode, NoticeSeverity, RequestPermissionOutcome, RequestPermissionRequest, SessionId,
-    SessionInfoUpdate, SessionNotification, SessionUpdate, StopReason as TurnEnd, UnstructuredCommandInput,
+    ErrorCode, NoticeSeverity, RequestPermissionOutcome, RequestPermissionRequest, SessionId, SessionInfoUpdate,
+    SessionNotification, SessionUpdate, StopReason as TurnEnd, UnstructuredCommandInput,
 };
 use agent_client_protocol::{Client as Editor, Error};
 use greenroom::{EntryId, Event, EventKind, ModelSettings, Question, StopReason};
@@ -21,8 +21,7 @@ use greenroom_chat::commands::{self, Command, Custom};
 use greenroom_chat::{Backend, Chosen, figures};
 use greenroom_kernel::RunOutcome;
 use greenroom_server::operations::{
-    Accepted, ImageData, ListQuestions, Operation, PromptOutcome, PromptSession, ResumeSession,
-    SetPermissions,
+    Accepted, ImageData, ListQuestions, Operation, PromptOutcome, PromptSession, ResumeSession, SetPermissions,
 };
 use greenroom_server::{ClientError, Events, ProblemKind, Received};
 use greenroom_terminal::{format, text};
@@ -154,8 +153,7 @@ impl Session {
     /// Sends what belongs to an open session: the commands, and warnings.
     pub(crate) fn greet(&self, warnings: &[String]) {
         let command = |name: &str, arguments: &str, description: &str| {
-            let input =
-                AvailableCommandInput::Unstructured(UnstructuredCommandInput::new(arguments.to_owned()));
+            let input = AvailableCommandInput::Unstructured(UnstructuredCommandInput::new(arguments.to_owned()));
             AvailableCommand::new(name, description).input((!arguments.is_empty()).then_some(input))
         };
         let built_in = commands::of_editors().map(|(name, arguments, text)| command(name, arguments, text));
@@ -192,12 +190,7 @@ impl Session {
             match questions::asking(&open.call_id, &open.question, &self.folder) {
                 Some(asking) => {
                     let asked = Asked { id: open.id, question: open.question, asking };
-                    drop(tokio::spawn(ask(
-                        self.line.clone(),
-                        live.backend.clone(),
-                        Arc::clone(&self.shared),
-                        asked,
-                    )));
+                    drop(tokio::spawn(ask(self.line.clone(), live.backend.clone(), Arc::clone(&self.shared), asked)));
                 }
                 None => {
                     say(&self.line, &questions::in_words(&open.question));
@@ -253,9 +246,7 @@ impl Session {
                 let now = live.backend.set_permissions(change).await.map_err(failed)?;
                 self.choices.lock().mode = now.mode;
                 self.program.keep(&self.id, Chosen::Mode(mode));
-                self.line.send([SessionUpdate::ConfigOptionUpdate(ConfigOptionUpdate::new(
-                    self.choices().options(),
-                ))]);
+                self.line.send([SessionUpdate::ConfigOptionUpdate(ConfigOptionUpdate::new(self.choices().options()))]);
             }
             Choice::Effort(effort) => {
                 self.choices.lock().effort = effort;
@@ -298,8 +289,7 @@ impl Session {
     }
 
     async fn run(&self, live: &Live, text: String, images: Vec<ImageData>) -> Result<TurnEnd, Error> {
-        let prompt =
-            PromptSession { images, settings: self.settings(), ..PromptSession::new(&self.id, text) };
+        let prompt = PromptSession { images, settings: self.settings(), ..PromptSession::new(&self.id, text) };
         self.shared.updates.lock().prompts += 1;
         let ended = self.work(live, prompt).await;
         if live.backend.client().is_closed() {
@@ -389,9 +379,7 @@ impl Session {
         self.tell_title().await;
         match outcome {
             Some(RunOutcome::Failed(failure)) => Err(internal(failure.to_string())),
-            Some(RunOutcome::Aborted) if self.shared.is_cancelled.load(Ordering::Relaxed) => {
-                Ok(TurnEnd::Cancelled)
-            }
+            Some(RunOutcome::Aborted) if self.shared.is_cancelled.load(Ordering::Relaxed) => Ok(TurnEnd::Cancelled),
             Some(_) | None => Ok(TurnEnd::EndTurn),
         }
     }
@@ -399,10 +387,7 @@ impl Session {
     /// Performs a command, and sends what it says.
     async fn command(&self, live: &Live, line: &str, command: Command) -> Result<TurnEnd, Error> {
         let backend = &live.backend;
-        #[expect(
-            clippy::wildcard_enum_match_arm,
-            reason = "all others need a chat at a terminal, as their table says"
-        )]
+        #[expect(clippy::wildcard_enum_match_arm, reason = "all others need a chat at a terminal, as their table says")]
         let said = match command {
             Command::Compact(how) => backend.compact(how).await.map(|done| text::compacted(&done)),
             Command::Told(told) => told.answer(backend).await,
@@ -413,11 +398,7 @@ impl Session {
             Command::Undo(back) => {
                 let rewound = backend.rewind(None, back.scope.unwrap_or_default(), back, false).await;
                 rewound.map(|rewound| {
-                    figures::rewound(&rewound)
-                        .into_iter()
-                        .map(|(_, line)| line)
-                        .collect::<Vec<_>>()
-                        .join("\n")
+                    figures::rewound(&rewound).into_iter().map(|(_, line)| line).collect::<Vec<_>>().join("\n")
                 })
             }
             Command::Context => self.context(backend).await,
@@ -566,16 +547,12 @@ async fn ask(line: Line, backend: Backend, shared: Arc<Shared>, asked: Asked) {
                             Err(error) => Some(failed(error).message),
                         }
                     }
-                    None => {
-                        Some(format!("The editor chose {:?}, which was not offered.", chosen.option_id.0))
-                    }
+                    None => Some(format!("The editor chose {:?}, which was not offered.", chosen.option_id.0)),
                 }
             }
             _ => None,
         },
-        Err(error) => {
-            Some(format!("The editor did not answer the request for permission: {}", error.message))
-        }
+        Err(error) => Some(format!("The editor did not answer the request for permission: {}", error.message)),
     };
     if let Some(problem) = problem {
         let updates = shared.updates.lock().notice(NoticeSeverity::Error, &problem);

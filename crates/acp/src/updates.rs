@@ -7,9 +7,8 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 
 use agent_client_protocol::v1::schema::{
-    ClientCapabilities, CompactionStatus, CompactionUpdate, ContentBlock, ContentChunk, Cost,
-    CurrentModeUpdate, MessageId, Notice, NoticeSeverity, SessionUpdate, ToolCall, ToolCallStatus, ToolKind,
-    UsageUpdate,
+    ClientCapabilities, CompactionStatus, CompactionUpdate, ContentBlock, ContentChunk, Cost, CurrentModeUpdate,
+    MessageId, Notice, NoticeSeverity, SessionUpdate, ToolCall, ToolCallStatus, ToolKind, UsageUpdate,
 };
 use greenroom::{Compacted, Delta, EntryId, Event, EventKind, MessageView, Role};
 use greenroom_kernel::entry::{CompactionOutcome, Trigger};

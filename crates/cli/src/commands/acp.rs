@@ -126,9 +126,7 @@ impl Inner {
         warnings.extend(kept.as_ref().and_then(|kept| kept.lacking(global)));
         let mode = kept.as_ref().and_then(|kept| kept.chosen_mode(args));
         let keeping = Kept::of(global, args).and_then(|new| {
-            let new = kept
-                .as_ref()
-                .map_or_else(|| Ok(new.clone()), |kept| anyhow::Ok(new.clone().with_choices_of(kept)));
+            let new = kept.as_ref().map_or_else(|| Ok(new.clone()), |kept| anyhow::Ok(new.clone().with_choices_of(kept)));
             new?.write(global, &id)
         });
         if let Err(error) = keeping {
@@ -178,8 +176,7 @@ impl Program for Around {
             let (mut global, mut args) = (around.global.clone(), around.args.clone());
             (args.workspace, args.is_workspace_given) = (folder.clone(), true);
             let opening = async {
-                let known =
-                    agent::load_config(&global, &Surroundings::here()).map_err(other)?.config.mcp_servers;
+                let known = agent::load_config(&global, &Surroundings::here()).map_err(other)?.config.mcp_servers;
                 // The user's own server of this name takes precedence.
                 let new = settings.into_iter().filter(|(name, _)| !known.contains_key(name));
                 global.settings.extend(new.map(|(_, setting)| setting));
@@ -206,8 +203,7 @@ impl Program for Around {
         };
         let around = Arc::clone(&self.0);
         apart(async move || {
-            let listed =
-                source::look(&around.global, async |source| Ok(source.client.call(list.clone()).await?));
+            let listed = source::look(&around.global, async |source| Ok(source.client.call(list.clone()).await?));
             let none = || SessionPage {
                 sessions: Vec::new(),
                 next: None,
