@@ -5,9 +5,10 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use greenroom::futures_util::future::BoxFuture;
 use greenroom::futures_util::{FutureExt, StreamExt, stream};
 use greenroom::prelude::*;
-use greenroom::provider::{BoxFuture, Provider, ProviderError, ReplyEvent, ReplyStream, Request};
+use greenroom::provider::{Provider, ProviderError, ReplyEvent, ReplyStream, Request};
 use greenroom::{AssistantMessage, Failure, FailureClass, Part, StopReason, Usage};
 use greenroom_simulator::provider_conformance;
 

@@ -172,15 +172,7 @@ fn conversation(messages: usize) -> Vec<Arc<Message>> {
 }
 
 fn assistant(part: Part) -> Message {
-    Message::Assistant(AssistantMessage {
-        content: vec![part],
-        provider: "openai".to_owned(),
-        model: "bench".to_owned(),
-        usage: None,
-        stop: StopReason::Stop,
-        stop_raw: None,
-        error: None,
-    })
+    Message::Assistant(AssistantMessage::new(vec![part], "openai", "bench", StopReason::Stop))
 }
 
 async fn answer(provider: &HttpProvider, messages: Vec<Arc<Message>>) {

@@ -15,15 +15,8 @@ impl Provider for Canned {
 
     fn stream(&self, request: Request) -> BoxFuture<'static, Result<ReplyStream, ProviderError>> {
         let text = "Understood.".to_owned();
-        let message = AssistantMessage {
-            content: vec![Part::Text(text.clone())],
-            provider: "canned".to_owned(),
-            model: request.model,
-            usage: None,
-            stop: StopReason::Stop,
-            stop_raw: None,
-            error: None,
-        };
+        let message =
+            AssistantMessage::new(vec![Part::Text(text.clone())], "canned", request.model, StopReason::Stop);
         let events = [Ok(ReplyEvent::Text(text)), Ok(ReplyEvent::Done(Box::new(message)))];
         Box::pin(async move { Ok(stream::iter(events).boxed()) })
     }

@@ -109,15 +109,12 @@ fn session(tokens: u64) -> Vec<Arc<Entry>> {
         let id = format!("call-{step}");
         let name = if step % 3 == 0 { "bash" } else { "read" };
         let call = ToolCall { id: id.clone(), name: name.to_owned(), arguments: arguments.to_string() };
-        size += push(EntryKind::message(Message::Assistant(AssistantMessage {
-            content: vec![Part::Text(said), Part::ToolCall(call)],
-            provider: "bench".to_owned(),
-            model: "bench".to_owned(),
-            usage: None,
-            stop: StopReason::ToolCalls,
-            stop_raw: None,
-            error: None,
-        })));
+        size += push(EntryKind::message(Message::Assistant(AssistantMessage::new(
+            vec![Part::Text(said), Part::ToolCall(call)],
+            "bench",
+            "bench",
+            StopReason::ToolCalls,
+        ))));
         let lines: Vec<&str> = code.iter().cycle().skip(step * 13).take(60).copied().collect();
         let error = if step % 6 == 0 {
             format!("\nerror[E0308]: mismatched types in part {step}")

@@ -462,15 +462,7 @@ fn said(messages: usize) -> Vec<Said> {
 fn entries(messages: usize) -> Vec<Arc<Entry>> {
     let bytes = LARGE_BYTES / messages;
     let answer = |part: Part, stop: StopReason| {
-        Message::Assistant(AssistantMessage {
-            content: vec![part],
-            provider: "openai".to_owned(),
-            model: "simulated".to_owned(),
-            usage: None,
-            stop,
-            stop_raw: None,
-            error: None,
-        })
+        Message::Assistant(AssistantMessage::new(vec![part], "openai", "simulated", stop))
     };
     let message = |number: usize| match number % 4 {
         0 => Message::user(words(number, bytes)),

@@ -89,15 +89,7 @@ fn message(number: usize) -> EntryKind {
     EntryKind::message(if number.is_multiple_of(2) {
         Message::User(vec![Block::Text(text)])
     } else {
-        Message::Assistant(AssistantMessage {
-            content: vec![Part::Text(text)],
-            provider: "bench".to_owned(),
-            model: "bench".to_owned(),
-            usage: None,
-            stop: StopReason::Stop,
-            stop_raw: None,
-            error: None,
-        })
+        Message::Assistant(AssistantMessage::new(vec![Part::Text(text)], "bench", "bench", StopReason::Stop))
     })
 }
 

@@ -91,15 +91,12 @@ fn conversation(entries: u64) -> Vec<Arc<Entry>> {
         let text = text(id);
         let message = match id % 2 {
             0 => Message::user(text),
-            _ => Message::Assistant(AssistantMessage {
-                content: vec![Part::Text(text)],
-                provider: "recorded".into(),
-                model: "recorded".into(),
-                usage: None,
-                stop: StopReason::Stop,
-                stop_raw: None,
-                error: None,
-            }),
+            _ => Message::Assistant(AssistantMessage::new(
+                vec![Part::Text(text)],
+                "recorded",
+                "recorded",
+                StopReason::Stop,
+            )),
         };
         let parent = id.checked_sub(1).map(EntryId);
         Arc::new(Entry::recorded(EntryId(id), parent, 0, EntryKind::message(message)))
@@ -113,22 +110,8 @@ fn text(id: u64) -> String {
         "request",
     ];
     const TOPICS: [&str; 16] = [
-        "parser",
-        "migration",
-        "proxy",
-        "staging",
-        "retry",
-        "lighthouse",
-        "ledger",
-        "harbour",
-        "tide",
-        "alarm",
-        "berth",
-        "export",
-        "cache",
-        "session",
-        "socket",
-        "port",
+        "parser", "migration", "proxy", "staging", "retry", "lighthouse", "ledger", "harbour", "tide",
+        "alarm", "berth", "export", "cache", "session", "socket", "port",
     ];
     let mut state = id.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
     let mut next = |below: u64| {

@@ -88,13 +88,8 @@ async fn billed(session: &SessionHandle) -> (u64, u64) {
 async fn a_crash_forgets_no_answer_s_cost() {
     quiet_injected_panics();
     let points = [
-        "session/record",
-        "agent/sized",
-        "session/measured",
-        "usage_tracker/appended",
-        "usage_tracker/measure",
-        "agent/recorded",
-        "agent/tool_over",
+        "session/record", "agent/sized", "session/measured", "usage_tracker/appended",
+        "usage_tracker/measure", "agent/recorded", "agent/tool_over",
     ];
     let mut crashes = 0;
     for point in points {

@@ -38,15 +38,7 @@ pub(crate) fn user(said: impl Into<String>) -> Message {
 }
 
 fn answer(content: Vec<Part>, stop: StopReason) -> Message {
-    Message::Assistant(AssistantMessage {
-        content,
-        provider: "simulator".into(),
-        model: "simulated".into(),
-        usage: None,
-        stop,
-        stop_raw: None,
-        error: None,
-    })
+    Message::Assistant(AssistantMessage::new(content, "simulator", "simulated", stop))
 }
 
 pub(crate) fn said(text: impl Into<String>) -> Message {

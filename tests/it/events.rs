@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use greenroom::Record;
 use greenroom::prelude::*;
-use greenroom::{Record, RunId};
 use greenroom_kernel::EntryId;
 use greenroom_simulator::{Answer as Said, Fault, Sequence};
 use serde_json::json;
@@ -50,7 +50,7 @@ async fn every_event_of_a_run_says_when_and_which_run_and_a_replay_says_the_same
     while !told.iter().any(|event| event.kind.event_type() == EventType::SessionCompacted) {
         told.push(events.next_event().await.unwrap());
     }
-    let of = |run: Option<RunId>| told.iter().filter(move |event| event.run == run);
+    let of = |run: Option<EntryId>| told.iter().filter(move |event| event.run == run);
     assert!(told.iter().all(|event| [None, Some(first), Some(second)].contains(&event.run)));
     for run in [first, second] {
         let names: Vec<_> = of(Some(run)).map(|event| event.kind.name()).collect();

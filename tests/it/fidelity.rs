@@ -48,11 +48,7 @@ fn listed(name: &str) -> Vec<Listed> {
 
 /// Every list that there is, by the name of its session.
 const LISTS: [&str; 6] = [
-    "pi_v3_large",
-    "codex_2025_09",
-    "claude_code_2.1",
-    "claude_code_2.0_short",
-    "synthetic_harbour",
+    "pi_v3_large", "codex_2025_09", "claude_code_2.1", "claude_code_2.0_short", "synthetic_harbour",
     "synthetic_hafen",
 ];
 

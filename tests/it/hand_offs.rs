@@ -284,14 +284,8 @@ async fn a_death_in_the_middle_leaves_the_conversation_with_one_of_them() {
     let mut handed = 0;
     for sees in [Sees::All, Sees::Summary, Sees::Last(2)] {
         for point in [
-            "session/record",
-            "session/measured",
-            "usage_tracker/measure",
-            "agent/begin",
-            "agent/recorded",
-            "agent/tool_over",
-            "compactor/begin",
-            "usage_tracker/measure_for",
+            "session/record", "session/measured", "usage_tracker/measure", "agent/begin", "agent/recorded",
+            "agent/tool_over", "compactor/begin", "usage_tracker/measure_for",
         ] {
             let model = model();
             let armed = Arc::new(AtomicU32::new(0));

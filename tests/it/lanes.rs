@@ -209,7 +209,7 @@ impl greenroom::provider::Provider for Limited {
     fn stream(
         &self,
         request: greenroom::provider::Request,
-    ) -> greenroom::provider::BoxFuture<
+    ) -> greenroom::futures_util::future::BoxFuture<
         'static,
         Result<greenroom::provider::ReplyStream, greenroom::provider::ProviderError>,
     > {

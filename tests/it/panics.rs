@@ -5,7 +5,8 @@ use std::fmt::{Debug, Write as _};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use greenroom::provider::{BoxFuture, Provider, ProviderError, ReplyStream, Request};
+use greenroom::futures_util::future::BoxFuture;
+use greenroom::provider::{Provider, ProviderError, ReplyStream, Request};
 use greenroom::{Redactor, SharedProvider, prelude::*};
 use greenroom_simulator::{Answer, CallInfo, Function, SeenRequest};
 use serde_json::json;

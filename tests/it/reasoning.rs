@@ -98,15 +98,12 @@ fn counted(model: &Simulator, way: Way, answer: &str) -> u64 {
     let last = requests.iter().rfind(|logged| logged.request.purpose == Purpose::Step);
     let last = &last.unwrap().request;
     let thought = text(&format!("thought {}.", answer_number(answer)), THOUGHT_TOKENS);
-    let said = Message::Assistant(AssistantMessage {
-        content: vec![Part::Text(answer.to_owned())],
-        provider: String::new(),
-        model: String::new(),
-        usage: None,
-        stop: StopReason::Stop,
-        stop_raw: None,
-        error: None,
-    });
+    let said = Message::Assistant(AssistantMessage::new(
+        vec![Part::Text(answer.to_owned())],
+        String::new(),
+        String::new(),
+        StopReason::Stop,
+    ));
     let kept = if way.keeps_thoughts() { tokens::count(&thought) } else { 0 };
     last.tokens + tokens::message(&said) + kept
 }

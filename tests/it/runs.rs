@@ -41,20 +41,8 @@ async fn a_turn_runs_its_tools_and_tells_each_step() {
     assert_eq!(
         names(&mut events),
         [
-            "message_end",
-            "run_start",
-            "step_start",
-            "message_end",
-            "tool_start",
-            "tool_end",
-            "tool_start",
-            "tool_end",
-            "message_end",
-            "message_end",
-            "step_end",
-            "step_start",
-            "message_end",
-            "step_end",
+            "message_end", "run_start", "step_start", "message_end", "tool_start", "tool_end", "tool_start",
+            "tool_end", "message_end", "message_end", "step_end", "step_start", "message_end", "step_end",
             "run_end",
         ]
     );
@@ -155,12 +143,7 @@ async fn a_steer_joins_between_tool_results_and_the_next_call_and_a_follow_up_af
     assert_eq!(
         roles,
         [
-            "user:wait",
-            "assistant:",
-            "tool:waited",
-            "user:now",
-            "assistant:steered",
-            "user:after",
+            "user:wait", "assistant:", "tool:waited", "user:now", "assistant:steered", "user:after",
             "assistant:followed"
         ]
     );

@@ -227,16 +227,9 @@ async fn the_tree_of_spans_has_the_names_of_the_conventions_and_no_content() {
     }
     // The decisions, with their numbers.
     for line in [
-        "a run starts",
-        "the context is measured",
-        "the model answered",
-        "a tool ended",
-        "the model call failed",
-        "the call is made again after a wait",
-        "is a compaction due?",
-        "the plan of the compaction",
-        "the compaction ended",
-        "the run ended",
+        "a run starts", "the context is measured", "the model answered", "a tool ended",
+        "the model call failed", "the call is made again after a wait", "is a compaction due?",
+        "the plan of the compaction", "the compaction ended", "the run ended",
     ] {
         assert!(text.contains(line), "{line}");
     }

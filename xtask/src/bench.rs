@@ -154,15 +154,8 @@ fn beside_peers(asked: &Options) -> Result<String> {
 fn cargo(name: &str, asked: &Options) -> Cargo {
     let mut line = match name {
         "peers" => vec![
-            "run",
-            "--quiet",
-            "--release",
-            "--manifest-path",
-            "tests/peers/Cargo.toml",
-            "--target-dir",
-            "target",
-            "--",
-            "--bench",
+            "run", "--quiet", "--release", "--manifest-path", "tests/peers/Cargo.toml", "--target-dir",
+            "target", "--", "--bench",
         ],
         "postgres" => vec!["bench", "--quiet", "-p", "greenroom-conformance", "--bench", name, "--"],
         _ => vec!["bench", "--quiet", "-p", "greenroom-tests", "--bench", name, "--"],

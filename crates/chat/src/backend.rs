@@ -18,7 +18,7 @@ use greenroom_server::operations::{
     SessionPermissions, SessionRewound, SessionTree, SetPermissions, SetTitle, ShowCompaction, ShowSession,
     Shown, Speech, StartSession, Steer, ToolsListed, Tree, UndoCompaction, WaitingInput,
 };
-use greenroom_server::{Client, ClientError, Events, ProblemKind};
+use greenroom_server::{Client, ClientError, Events};
 
 use crate::commands::GoingBack;
 
@@ -174,21 +174,15 @@ impl Backend {
 
     /// Returns what the list of sessions says of it; `None` if it has no messages.
     pub async fn summary(&self) -> Result<Option<SessionSummary>> {
-        match self.call(GetSession { session_id: self.session_id.clone() }).await {
-            Ok(found) => Ok(Some(found.session)),
-            Err(error) if error.kind() == Some(ProblemKind::NoSession) => Ok(None),
-            Err(error) => Err(error),
-        }
+        let found = self.client.find(GetSession { session_id: self.session_id.clone() }).await?;
+        Ok(found.map(|found| found.session))
     }
 
     /// Returns the work in progress that the log does not contain yet.
     pub async fn in_progress(&self) -> Result<Option<InProgress>> {
-        match self.call(SessionInProgress { session_id: self.session_id.clone() }).await {
-            Ok(found) => Ok(Some(found).filter(|found| !found.events.is_empty())),
-            // The session has no log yet.
-            Err(error) if error.kind() == Some(ProblemKind::NoSession) => Ok(None),
-            Err(error) => Err(error),
-        }
+        // A session without a log has none.
+        let found = self.client.find(SessionInProgress { session_id: self.session_id.clone() }).await?;
+        Ok(found.filter(|found| !found.events.is_empty()))
     }
 
     /// Returns the newest durable events, at most `count`.

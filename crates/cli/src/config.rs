@@ -264,9 +264,7 @@ pub(crate) struct ProviderConfig {
     /// The provider's name in the model catalogue, for limits and prices; if it is not set, it is found by the
     /// address or the provider's own name.
     pub(crate) catalog: Option<String>,
-    /// The maximum number of concurrent calls; at most half of them are for summaries. An earlier name,
-    /// `max_in_flight`, is still read.
-    #[serde(alias = "max_in_flight")]
+    /// The maximum number of concurrent calls; at most half of them are for summaries.
     pub(crate) in_flight_max: usize,
     /// The maximum number of tokens per minute, input and output together, including summaries; further calls wait.
     pub(crate) tokens_per_minute: Option<u64>,
@@ -381,6 +379,22 @@ fn wrong(parts: &[&str], reason: &str) -> Result<(), Wrong> {
     Err((parts.iter().map(|part| (*part).to_owned()).collect(), reason.to_owned()))
 }
 
+/// Checks that these values of a section are not zero.
+fn check_at_least_one(section: &[&str], values: &[(&str, u64)]) -> Result<(), Wrong> {
+    match values.iter().find(|(_, value)| *value == 0) {
+        Some((key, _)) => wrong(&[section, &[key]].concat(), "must be at least 1"),
+        None => Ok(()),
+    }
+}
+
+/// Checks a name that the user defines; `parts` is where it stands.
+fn check_name(parts: &[&str], name: &str) -> Result<(), Wrong> {
+    match is_name(name) {
+        true => Ok(()),
+        false => wrong(parts, "must be a name of letters, digits, dots, hyphens and underscores"),
+    }
+}
+
 /// Like [`check`], for the compaction settings in this section.
 fn check_compaction(section: &[&str], settings: &CompactionSettings) -> Result<(), Wrong> {
     settings.check().or_else(|error| {
@@ -430,40 +444,30 @@ fn check(config: &Config) -> Result<(), Wrong> {
     if config.hooks.before_compact.as_deref().is_some_and(|command| command.trim().is_empty()) {
         return wrong(&["hooks", "before_compact"], "must be a command, or null");
     }
-    if config.hooks.timeout_s == 0 {
-        return wrong(&["hooks", "timeout_s"], "must be at least 1");
-    }
+    check_at_least_one(&["hooks"], &[("timeout_s", config.hooks.timeout_s)])?;
     if config.model.trim().is_empty() {
         return wrong(&["model"], "must not be empty");
     }
     if config.context_window == Some(0) {
         return wrong(&["context_window"], "must be at least 1 token, or null");
     }
-    let not_a_name = "must be a name of letters, digits, dots, hyphens and underscores";
-    if !is_name(&config.provider) {
-        return wrong(&["provider"], not_a_name);
-    }
+    check_name(&["provider"], &config.provider)?;
     for (name, provider) in &config.providers {
-        if !is_name(name) {
-            return wrong(&["providers", name], not_a_name);
-        }
+        check_name(&["providers", name], name)?;
         if let Some(Err(reason)) = provider.api_key_env.as_deref().map(check_variable) {
             return wrong(&["providers", name, "api_key_env"], reason);
         }
         if provider.key_command.as_deref().is_some_and(|command| command.trim().is_empty()) {
             return wrong(&["providers", name, "key_command"], "must be a command, or null");
         }
-        for (key, value) in [
+        let values = [
             ("in_flight_max", provider.in_flight_max as u64),
             ("tokens_per_minute", provider.tokens_per_minute.unwrap_or(1)),
             ("first_event_timeout_s", provider.first_event_timeout_s),
             ("idle_timeout_s", provider.idle_timeout_s),
             ("key_command_ttl_s", provider.key_command_ttl_s),
-        ] {
-            if value == 0 {
-                return wrong(&["providers", name, key], "must be at least 1");
-            }
-        }
+        ];
+        check_at_least_one(&["providers", name], &values)?;
     }
     config.limits.check()?;
     config.serve.check()?;

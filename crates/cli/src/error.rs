@@ -12,6 +12,7 @@ use std::path::Path;
 use std::{fmt, io};
 
 use greenroom_kernel::FailureClass;
+use greenroom_kernel::text::joined_words;
 use greenroom_server::{ClientError, ProblemKind};
 use greenroom_store::StoreError;
 use greenroom_terminal::screen::harmless;
@@ -190,7 +191,7 @@ pub(crate) fn line(error: &anyhow::Error) -> String {
         }
         text
     });
-    let squeezed = |text: &str| harmless(&text.split_whitespace().collect::<Vec<_>>().join(" ")).into_owned();
+    let squeezed = |text: &str| harmless(&joined_words(text)).into_owned();
     // Only our own lists have lines of their own; a host reports the same error.
     let is_own = error.is::<CliError>() || error.is::<ClientError>();
     let lines = text.split(ITEM).filter(|_| is_own);
@@ -221,24 +222,12 @@ fn advice(error: &anyhow::Error) -> Option<&'static str> {
             _ => cause.downcast_ref::<StoreError>(),
         };
         if let Some(store) = store {
+            #[expect(clippy::wildcard_enum_match_arm, reason = "the store's errors are open-ended")]
             return match store {
                 StoreError::NotFound { .. } => Some(LIST),
                 StoreError::InUse { .. } => Some("or name another store with --data-dir"),
                 StoreError::Quarantined { .. } | StoreError::Damaged { .. } => Some(DAMAGED),
-                StoreError::Full { .. }
-                | StoreError::NotPermitted { .. }
-                | StoreError::Replaced { .. }
-                | StoreError::Io { .. }
-                | StoreError::Sequence { .. }
-                | StoreError::Head { .. }
-                | StoreError::SessionId { .. }
-                | StoreError::TooLarge { .. }
-                | StoreError::Version { .. }
-                | StoreError::Record { .. }
-                | StoreError::Index { .. }
-                | StoreError::Invariant { .. }
-                | StoreError::Closed
-                | _ => None,
+                _ => None,
             };
         }
     }
@@ -252,31 +241,18 @@ fn advice_of_client(error: &ClientError) -> Option<&'static str> {
             resume` continues it",
         );
     };
+    #[expect(clippy::wildcard_enum_match_arm, reason = "the texts of the others say what to do")]
     match problem.kind {
         ProblemKind::Model => problem.failure.as_ref().and_then(|failure| advice_for(failure.class)),
         ProblemKind::NoSession => Some(LIST),
         ProblemKind::Waiting => Some(ANSWER),
         ProblemKind::Damaged => Some(DAMAGED),
-        ProblemKind::Aborted
-        | ProblemKind::Stopped
-        | ProblemKind::TimedOut
-        | ProblemKind::BranchSummary
-        | ProblemKind::NothingToCompact
-        | ProblemKind::Busy
-        | ProblemKind::Limited
-        | ProblemKind::Interrupted
-        | ProblemKind::Invalid
-        | ProblemKind::SessionId
-        | ProblemKind::StoreInUse
-        | ProblemKind::Store
-        | ProblemKind::Version
-        | ProblemKind::Closed
-        | ProblemKind::Other
-        | _ => None,
+        _ => None,
     }
 }
 
 fn advice_for(class: FailureClass) -> Option<&'static str> {
+    #[expect(clippy::wildcard_enum_match_arm, reason = "the texts of the others say what to do")]
     match class {
         FailureClass::Auth => Some(
             "it is read from the variable that --api-key-env or the provider's api_key_env names, or without a named provider \
@@ -289,15 +265,7 @@ fn advice_for(class: FailureClass) -> Option<&'static str> {
             Some("see the server's log; limits.loading_timeout_s sets how long to wait for it")
         }
         FailureClass::RequestTooLargeForRateLimit => Some("use a shorter prompt, or another model or server"),
-        // The texts of these say what to do.
-        FailureClass::ContextFloor
-        | FailureClass::ContextOverflow
-        | FailureClass::OutputLimit
-        | FailureClass::PayloadTooLarge
-        | FailureClass::Malformed
-        | FailureClass::ContentFilter
-        | FailureClass::Other
-        | _ => None,
+        _ => None,
     }
 }
 

@@ -6,7 +6,7 @@
 //! - Ways to a runtime: a `connection` to that of a host (`connect`) or to one in this process (`own`); with an agent
 //!   it is a `link`, and for reading a `source`. `stored` opens the store itself.
 //! - A host: `spawn`, `socket`, `peer` (who is at the other end), `agents` and `named` (of its clients), `watchdog`, `cluster`.
-//! - Output: `log`, `traces`, `short` (ids), `error`. In tests, `played` is a host.
+//! - Output: `log`, `traces`, `short` (ids), `error`. `tests::played` is a host.
 //!
 //! Invariants: the socket exists as long as the store's lock is held, and clients that connect while the host
 //! ends are told to try again; the host ends by itself when no client is connected and no work is in
@@ -53,8 +53,6 @@ pub(crate) mod log;
 mod named;
 pub(crate) mod own;
 mod peer;
-#[cfg(test)]
-mod played;
 pub(crate) mod short;
 mod socket;
 pub(crate) mod source;

@@ -23,10 +23,7 @@ pub struct Server {
 }
 
 const SETTINGS: &[&str] = &[
-    "listen_addresses=''",
-    "max_connections=1000",
-    "shared_buffers=64MB",
-    "autovacuum_naptime=5s",
+    "listen_addresses=''", "max_connections=1000", "shared_buffers=64MB", "autovacuum_naptime=5s",
     "log_min_messages=warning",
 ];
 
@@ -202,17 +199,7 @@ impl Server {
         self.run(
             "psql",
             &[
-                "-h",
-                &folder,
-                "-U",
-                "postgres",
-                "-X",
-                "-q",
-                "-A",
-                "-t",
-                "-v",
-                "ON_ERROR_STOP=1",
-                "-c",
+                "-h", &folder, "-U", "postgres", "-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-c",
                 statement,
             ],
         )

@@ -31,15 +31,8 @@ const CHAIN_TYPES: [&str; 5] = ["user", "assistant", "progress", "system", "atta
 
 /// The types of lines that say nothing about the conversation.
 const OTHER_TYPES: [&str; 9] = [
-    "file-history-snapshot",
-    "file-history-delta",
-    "queue-operation",
-    "agent-name",
-    "content-replacement",
-    "last-prompt",
-    "mode",
-    "permission-mode",
-    "pr-link",
+    "file-history-snapshot", "file-history-delta", "queue-operation", "agent-name", "content-replacement",
+    "last-prompt", "mode", "permission-mode", "pr-link",
 ];
 
 /// The model that an answer names if the program itself wrote it, such as the text of an error.

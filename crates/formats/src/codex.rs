@@ -26,23 +26,13 @@ const HEADER: &str = "session_meta";
 
 /// The types of lines that say nothing about the conversation.
 const OTHER_TYPES: [&str; 8] = [
-    "inter_agent_communication",
-    "inter_agent_communication_metadata",
-    "token_usage_record",
-    "world_state",
-    "security_risk_score",
-    "retained_context",
-    "realtime_item",
-    HEADER,
+    "inter_agent_communication", "inter_agent_communication_metadata", "token_usage_record", "world_state",
+    "security_risk_score", "retained_context", "realtime_item", HEADER,
 ];
 
 /// The types of items without a readable form, and of those that the server handled itself.
 const OTHER_ITEMS: [&str; 6] = [
-    "web_search_call",
-    "image_generation_call",
-    "ghost_snapshot",
-    "compaction",
-    "compaction_summary",
+    "web_search_call", "image_generation_call", "ghost_snapshot", "compaction", "compaction_summary",
     "compaction_trigger",
 ];
 
@@ -181,15 +171,12 @@ impl Reader {
             return;
         }
         let (answer, _) = self.open.get_or_insert_with(|| {
-            let answer = AssistantMessage {
-                content: Vec::new(),
-                provider: self.provider.clone(),
-                model: self.model.clone(),
-                usage: None,
-                stop: StopReason::Stop,
-                stop_raw: None,
-                error: None,
-            };
+            let answer = AssistantMessage::new(
+                Vec::new(),
+                self.provider.clone(),
+                self.model.clone(),
+                StopReason::Stop,
+            );
             (answer, at_ms)
         });
         answer.content.extend(parts);

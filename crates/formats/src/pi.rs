@@ -32,15 +32,8 @@ const HEADER: &str = "session";
 
 /// The types of entry lines.
 const ENTRY_TYPES: [&str; 9] = [
-    "message",
-    "compaction",
-    "branch_summary",
-    "model_change",
-    "thinking_level_change",
-    "custom",
-    "custom_message",
-    "label",
-    "session_info",
+    "message", "compaction", "branch_summary", "model_change", "thinking_level_change", "custom",
+    "custom_message", "label", "session_info",
 ];
 
 /// Whether the text looks like one of pi's files, by its header or, if that is lost, by its first entry.

@@ -238,14 +238,12 @@ impl<'a> Repair<'a> {
         let after = |old: EntryId| index_of(old).and_then(|index| self.after.get(index));
         let new = |old: EntryId| after(old).and_then(|after| after.own.or(after.tail));
         let mut kind = kind.clone();
+        #[expect(clippy::wildcard_enum_match_arm, reason = "the others name none, or are not imported")]
         match &mut kind {
             EntryKind::Compaction(compaction) => {
                 for id in [
-                    &mut compaction.base,
-                    &mut compaction.previous,
-                    &mut compaction.first,
-                    &mut compaction.last,
-                    &mut compaction.first_kept,
+                    &mut compaction.base, &mut compaction.previous, &mut compaction.first,
+                    &mut compaction.last, &mut compaction.first_kept,
                 ] {
                     *id = id.and_then(new);
                 }
@@ -269,28 +267,7 @@ impl<'a> Repair<'a> {
             | EntryKind::Pin { entry: id, .. } => {
                 *id = new(*id).unwrap_or(EntryId(self.new.len() as u64));
             }
-            // These name no entry, or no importer creates them.
-            EntryKind::Message { .. }
-            | EntryKind::Shell(_)
-            | EntryKind::Custom(_)
-            | EntryKind::ModelChange { .. }
-            | EntryKind::Note { .. }
-            | EntryKind::Inbox { .. }
-            | EntryKind::InboxCleared { .. }
-            | EntryKind::LeafMoved { .. }
-            | EntryKind::Spent(_)
-            | EntryKind::WholeResult { .. }
-            | EntryKind::Metadata(_)
-            | EntryKind::Child(_)
-            | EntryKind::HandOff(_)
-            | EntryKind::Question(_)
-            | EntryKind::QuestionEnded { .. }
-            | EntryKind::CallStarted { .. }
-            | EntryKind::Terms { .. }
-            | EntryKind::CompactionStarted(_)
-            | EntryKind::CompactionEnded(_)
-            | EntryKind::RunEnded { .. }
-            | _ => {}
+            _ => {}
         }
         kind
     }

@@ -49,6 +49,7 @@ const SUB_AGENTS_MAX: u32 = 64;
 
 /// The definition of an agent.
 #[derive(Clone, Debug)]
+#[must_use]
 pub struct Agent {
     pub(crate) model: String,
     pub(crate) provider: Option<String>,
@@ -151,14 +152,12 @@ impl Agent {
     /// let quick = careful.clone().model("gpt-5.5-mini");
     /// # drop(quick);
     /// ```
-    #[must_use]
     pub fn model(mut self, model: impl Into<String>) -> Self {
         self.model = model.into();
         self
     }
 
     /// Sets the instructions: the system prompt. They are part of every request, and never part of the log.
-    #[must_use]
     pub fn instructions(mut self, text: impl Into<String>) -> Self {
         self.instructions = Instructions::Text(text.into().into());
         self
@@ -175,7 +174,6 @@ impl Agent {
     /// let agent = Agent::new("gpt-5.5")
     ///     .instructions_from(|to| format!("You help in the conversation {}. Be brief.", to.session));
     /// ```
-    #[must_use]
     pub fn instructions_from(
         mut self,
         write: impl Fn(&InstructionsContext) -> String + Send + Sync + 'static,
@@ -188,14 +186,12 @@ impl Agent {
     /// hooks, with the arguments that the hooks left. Without permissions, every call runs. Its sub-agents have
     /// their own.
     #[cfg(feature = "permissions")]
-    #[must_use]
     pub fn permissions(mut self, permissions: permissions::Permissions) -> Self {
         self.permissions = Some(permissions);
         self
     }
 
     /// Sets the provider of its model, by name, if the runtime has several.
-    #[must_use]
     pub fn provider(mut self, name: impl Into<String>) -> Self {
         (self.provider, self.own_provider) = (Some(name.into()), None);
         self
@@ -216,7 +212,6 @@ impl Agent {
     /// println!("{}", runtime.open("umbrella", agent).await?.prompt("Umbrella in Oslo?").await?);
     /// # Ok(()) }
     /// ```
-    #[must_use]
     pub fn own_provider(mut self, provider: &SharedProvider) -> Self {
         self.own_provider = Some(provider.clone());
         self
@@ -244,7 +239,6 @@ impl Agent {
     /// }
     /// # Ok(()) }
     /// ```
-    #[must_use]
     pub fn fingerprint(mut self, fingerprint: impl Into<String>) -> Self {
         self.fingerprint = Some(fingerprint.into());
         self
@@ -252,7 +246,6 @@ impl Agent {
 
     /// Declares that the program shows the user the model's window and its source ([`State`](crate::State)). Then
     /// no warning says that the window is assumed.
-    #[must_use]
     pub fn window_is_shown(mut self) -> Self {
         self.is_window_shown = true;
         self
@@ -261,7 +254,6 @@ impl Agent {
     /// Sets the source of this agent's settings that change while sessions are open, in place of the
     /// runtime's: see [`RuntimeBuilder::live_settings`](crate::RuntimeBuilder::live_settings). Copies of the
     /// agent share the source.
-    #[must_use]
     pub fn live_settings(
         mut self,
         source: impl Fn() -> Option<SettingsChange> + Send + Sync + 'static,
@@ -280,7 +272,6 @@ impl Agent {
     /// use greenroom::prelude::*;
     /// let agent = Agent::new("gpt-5.5").fallback("gpt-5.4-mini");
     /// ```
-    #[must_use]
     pub fn fallback(mut self, fallback: impl Into<Fallback>) -> Self {
         self.fallbacks.push(fallback.into());
         self
@@ -288,7 +279,6 @@ impl Agent {
 
     /// Sets the failures after which the fallbacks are used. The default is all, except a filter's refusal
     /// and a context that does not fit.
-    #[must_use]
     pub fn fallback_on(mut self, classes: impl IntoIterator<Item = FailureClass>) -> Self {
         self.fallback_on = classes.into_iter().collect();
         self
@@ -311,7 +301,6 @@ impl Agent {
     /// let agent = Agent::new("gpt-5.5")
     ///     .tool("weather", |asked: Weather| async move { Ok(format!("{}: 12 °C, rain", asked.city)) });
     /// ```
-    #[must_use]
     pub fn tool<Shape, Function, Output>(self, name: &str, function: Function) -> Self
     where
         Function: ToolFunction<Shape> + Send + Sync + 'static,
@@ -338,7 +327,6 @@ impl Agent {
     ///         .timeout(Duration::from_secs(5)),
     /// );
     /// ```
-    #[must_use]
     pub fn add_tool(mut self, tool: impl Tool) -> Self {
         let tool: Arc<dyn Tool> = Arc::new(tool);
         let name = tool.spec().name;
@@ -366,7 +354,6 @@ impl Agent {
     ///     },
     /// );
     /// ```
-    #[must_use]
     pub fn state<T: Send + Sync + 'static>(mut self, value: T) -> Self {
         self.state = self.state.with(value);
         self
@@ -387,7 +374,6 @@ impl Agent {
 
     /// Adds all tools of a registry. Opening a session refuses a name that both have, unless it is the same
     /// tool.
-    #[must_use]
     pub fn tools(mut self, tools: &Registry) -> Self {
         let is_other = |name: &String| match (self.tools.get(name), tools.get(name)) {
             (Some(mine), Some(other)) => !Arc::ptr_eq(mine, other),
@@ -410,7 +396,6 @@ impl Agent {
     /// let critic = Agent::new("gpt-5.5").instructions("Say what is wrong with it.");
     /// let agent = Agent::new("gpt-5.5").sub_agent(sub_agent("critic", critic).describe("Finds mistakes in a text."));
     /// ```
-    #[must_use]
     pub fn sub_agent(mut self, sub_agent: SubAgent) -> Self {
         self.sub_agents.push(sub_agent);
         self
@@ -420,7 +405,6 @@ impl Agent {
     /// a tool `transfer_to_<name>`. `description` says what the other agent is for, and `sees` how much of
     /// the conversation it sees. The run continues with the other agent's model, instructions and tools, and
     /// so does the session.
-    #[must_use]
     pub fn hand_off_to(
         mut self,
         name: impl Into<String>,
@@ -433,7 +417,6 @@ impl Agent {
 
     /// Sets how many sub-agents one run may call in all, including theirs; the default is 64. A model that
     /// calls another sub-agent is told that the limit is reached.
-    #[must_use]
     pub fn sub_agents_max(mut self, calls: u32) -> Self {
         self.sub_agents_max = calls;
         self
@@ -447,14 +430,12 @@ impl Agent {
     /// # use greenroom::prelude::*;
     /// let agent = Agent::new("gpt-5.5").model_may_compact();
     /// ```
-    #[must_use]
     pub fn model_may_compact(mut self) -> Self {
         self.may_compact = true;
         self
     }
 
     /// Sets the model's window in tokens, if the catalogue is missing it or wrong.
-    #[must_use]
     pub fn context_window(mut self, tokens: u64) -> Self {
         self.context_window = Some(tokens);
         self
@@ -468,7 +449,6 @@ impl Agent {
     /// let own = CompactionSettings { summary_model: Some("small".into()), ..CompactionSettings::default() };
     /// let agent = Agent::new("gpt-5.5").compaction(own).context_window_for("small", 8_192);
     /// ```
-    #[must_use]
     pub fn context_window_for(mut self, model: impl Into<String>, tokens: u64) -> Self {
         self.windows_by_model.insert(model.into(), tokens);
         self
@@ -488,14 +468,12 @@ impl Agent {
     /// use greenroom::{ReasoningEffort, prelude::*};
     /// let agent = Agent::new("gpt-5.5").settings(ModelSettings::new().reasoning_effort(ReasoningEffort::Low));
     /// ```
-    #[must_use]
     pub fn settings(mut self, settings: ModelSettings) -> Self {
         self.settings = self.settings.merged(settings);
         self
     }
 
     /// Sets the model settings for one model, wherever this agent uses it.
-    #[must_use]
     pub fn settings_for(mut self, model: impl Into<String>, settings: ModelSettings) -> Self {
         let known = self.settings_by_model.entry(model.into()).or_default();
         *known = std::mem::take(known).merged(settings);
@@ -504,28 +482,24 @@ impl Agent {
 
     /// Sets the price of a model, wherever this agent uses it; it takes precedence over
     /// [`RuntimeBuilder::price_for`](crate::RuntimeBuilder::price_for).
-    #[must_use]
     pub fn price_for(mut self, model: impl Into<String>, price: ModelPrice) -> Self {
         Arc::make_mut(&mut self.prices).insert(model.into(), price);
         self
     }
 
     /// Sets the output limit of one answer, in tokens. It applies to summaries, too.
-    #[must_use]
     pub fn output_tokens_max(mut self, tokens: u64) -> Self {
         self.settings.output_tokens_max = Some(tokens);
         self
     }
 
     /// Sets the compaction settings of its sessions; the default is the runtime's.
-    #[must_use]
     pub fn compaction(mut self, settings: CompactionSettings) -> Self {
         self.compaction = Some(settings);
         self
     }
 
     /// Sets the limits of a run.
-    #[must_use]
     pub fn limits(mut self, limits: RunLimits) -> Self {
         self.limits = limits;
         self
@@ -543,7 +517,6 @@ impl Agent {
     /// use greenroom::prelude::*;
     /// let agent = Agent::new("gpt-5.5").cost_limit_usd(5.0).run_cost_limit_usd(0.5);
     /// ```
-    #[must_use]
     pub fn cost_limit_usd(mut self, usd: f64) -> Self {
         self.cost_limit = self.checked_limit(usd);
         self
@@ -552,7 +525,6 @@ impl Agent {
     /// Sets the cost limit of one run, in US dollars, including its sub-agents; see
     /// [`Self::cost_limit_usd`]. A prompt may have a lower limit
     /// ([`RunRequest::cost_limit_usd`](crate::RunRequest::cost_limit_usd)).
-    #[must_use]
     pub fn run_cost_limit_usd(mut self, usd: f64) -> Self {
         self.run_cost_limit = self.checked_limit(usd);
         self
@@ -570,7 +542,6 @@ impl Agent {
 
     /// Sets the time limit of a tool call, for tools without their own. Without either, the limit is that of
     /// the run.
-    #[must_use]
     pub fn tool_timeout(mut self, timeout: Duration) -> Self {
         self.tool_timeout = Some(timeout);
         self
@@ -579,7 +550,6 @@ impl Agent {
     /// Sets the time limit of a run, including its model calls, tools and compactions; `None` means no limit.
     /// The default is [`Self::RUN_TIMEOUT`]. A run that takes longer ends as stopped, and its partial output
     /// is kept.
-    #[must_use]
     pub fn run_timeout(mut self, timeout: Option<Duration>) -> Self {
         self.run_timeout = timeout;
         self

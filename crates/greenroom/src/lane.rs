@@ -127,7 +127,7 @@ struct Ticket {
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        let mut queue = self.lane.queue();
+        let mut queue = self.lane.queue.lock();
         if self.has_slot || !queue.remove(&self.turn, self.number) {
             queue.release(self.urgency);
         }
@@ -178,10 +178,6 @@ impl Lane {
         }
     }
 
-    fn queue(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock()
-    }
-
     fn budget(&self) -> Option<MutexGuard<'_, Rate>> {
         self.budget.as_ref().map(|budget| budget.lock())
     }
@@ -189,12 +185,12 @@ impl Lane {
     /// Returns the number of slots, of calls that have one, and of calls that wait for one.
     #[cfg(feature = "metrics")]
     pub(crate) fn occupancy(&self) -> (usize, usize, usize) {
-        self.queue().occupancy()
+        self.queue.lock().occupancy()
     }
 
     /// Whether it has one slot, so that a call of low urgency delays all others.
     pub(crate) fn has_one_slot(&self) -> bool {
-        self.queue().has_one_slot()
+        self.queue.lock().has_one_slot()
     }
 
     /// Whether there is a limit on tokens per minute.
@@ -251,14 +247,14 @@ impl Lane {
 
     /// Returns the ticket of a call, with a slot if one is free and no call waits.
     fn ticket(self: &Arc<Self>, call: &ModelCall) -> Ticket {
-        let has_slot = self.queue().take_free(call.urgency);
+        let has_slot = self.queue.lock().take_free(call.urgency);
         let (turn, urgency) = (call.turn.clone(), call.urgency);
         Ticket { lane: Arc::clone(self), turn, urgency, number: 0, has_slot }
     }
 
     /// Joins the queue. Returns the position in it.
     fn queue_up(&self, ticket: &mut Ticket, granted: oneshot::Sender<()>) -> usize {
-        let mut queue = self.queue();
+        let mut queue = self.queue.lock();
         let (number, position) = queue.add(&ticket.turn, ticket.urgency, granted);
         ticket.number = number;
         grant(&mut queue);
@@ -275,7 +271,7 @@ impl Lane {
 
     /// Notes that a run or caller now waits for the summaries of this family.
     pub(crate) fn promote(&self, family: &Arc<str>) {
-        let mut queue = self.queue();
+        let mut queue = self.queue.lock();
         queue.promote(family);
         grant(&mut queue);
     }

@@ -106,7 +106,7 @@ pub use agent::hooks::input::{InputKind, InputVerdict, ProposedInput};
 pub use agent::hooks::model_call::{BeforeModel, ModelCallProposal, ModelCallReport};
 pub use agent::hooks::tool_call::{AfterTool, BeforeTool, ToolCallProposal, ToolCallReport};
 pub use agent::instructions::InstructionsContext;
-pub use agent::live_settings::{LiveSettings, SettingsChange};
+pub use agent::live_settings::SettingsChange;
 pub use agent::sub_agent::{SubAgent, sub_agent};
 pub use agent::team::Team;
 pub use agent::validate::{ProposedAnswer, Rejection};
@@ -140,7 +140,7 @@ pub use limits::waits::within_call;
 pub use values::compaction::{
     BeforeCompact, CompactOptions, Compacted, CompactionProposal, CompactionReport,
 };
-pub use values::error::{ConfigError, Error, MetadataError, Result};
+pub use values::error::{ConfigError, Error, Result};
 pub use values::hook::{HookAction, HookPoint};
 pub use values::prompt::{CallView, Prompt, Reply, Typed};
 pub use values::recalled::Recalled;
@@ -156,13 +156,11 @@ pub use greenroom_kernel::question::{
 };
 pub use greenroom_kernel::redact::Redactor;
 pub use greenroom_kernel::run::RunLimits;
-pub use greenroom_kernel::{EntryId, FactRecall, FailureClass, Image, ImageError, RunId, RunOutcome};
+pub use greenroom_kernel::{EntryId, FactRecall, FailureClass, Image, RunOutcome};
 pub use greenroom_provider::{ModelPrice, ModelSettings, PriceAbove, ReasoningEffort, ToolChoice};
 
 #[cfg(feature = "disk")]
-pub use greenroom_store::{
-    BackupInfo, Progress, StoreOptions, VerifiedBackup, restore_backup, verify_backup,
-};
+pub use greenroom_store::{BackupInfo, Progress, StoreOptions, VerifiedBackup};
 pub use greenroom_store::{Engine, Notice, Store, StoreError};
 
 /// Sessions in PostgreSQL, which several nodes share.
@@ -189,14 +187,14 @@ pub use {futures_util, schemars, serde, serde_json};
 /// The choices in [`CompactionSettings`], what a compaction would do, and why it cannot.
 pub mod compaction {
     pub use greenroom_kernel::plan::{NothingToCompact, Plan};
-    pub use greenroom_kernel::settings::{CutRule, SettingsError, Strategy, UnknownWindow};
+    pub use greenroom_kernel::settings::{CutRule, Strategy, UnknownWindow};
     pub use greenroom_kernel::size::Estimator;
 }
 
 /// Which tool calls run, ask a person, or are denied: see [`Agent::permissions`].
 #[cfg(feature = "permissions")]
 pub mod permissions {
-    pub use greenroom_policy::{Effect, Mode, Policy, PolicyRule, Subject};
+    pub use greenroom_policy::{Effect, Mode, Policy};
 
     pub use crate::agent::permissions::Permissions;
 }
@@ -207,21 +205,18 @@ pub mod permissions {
 /// at the crate's root: [`Message`], [`AssistantMessage`], [`Part`], [`Block`]. The example program
 /// `own_provider` is a complete provider.
 pub mod provider {
-    pub use futures_util::future::BoxFuture;
     pub use greenroom_kernel::ToolSpec;
     pub use greenroom_kernel::messages::Messages;
     pub use greenroom_provider::retry_after::retry_after_ms;
     pub use greenroom_provider::{
         NativeCompaction, OutputSchema, Provider, ProviderError, Purpose, ReplyEvent, ReplyStream, Request,
-        ResendReasoning, ResentReasoning, Served, ServedModel, classify, sendable_arguments,
+        ResendReasoning, ResentReasoning, Served, ServedModel, classify,
     };
 
     pub use greenroom_provider::catalog::Prices;
 
     #[cfg(feature = "http")]
-    pub use greenroom_provider::{
-        Api, ApiKey, BaseUrl, HttpProvider, KeySource, MaxTokensField, OptionsError, Proxies, ServerOptions,
-    };
+    pub use greenroom_provider::{Api, ApiKey, BaseUrl, HttpProvider, KeySource, Proxies, ServerOptions};
 }
 
 /// The files that tools change: keeping them as they were before, and going back.
@@ -240,6 +235,8 @@ pub mod internal {
     pub use crate::api::spending::check_message;
     pub use crate::events::entry_events::of_entries;
     pub use crate::values::model_info::call_cost;
+    #[cfg(feature = "permissions")]
+    pub use greenroom_policy::{PolicyRule, Subject};
     #[cfg(feature = "postgres")]
     pub use greenroom_postgres::{Survey, SurveyedNode};
     pub use greenroom_provider::Catalog;

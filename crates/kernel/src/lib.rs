@@ -18,7 +18,7 @@
 //!   the end), [`compactions`] (what each one did).
 //! - Runs: [`run`] (what to do next), [`failure`] and [`retry`], [`question`] (questions to people).
 //! - Beside these: [`redact`] (secrets), [`text`] (truncation, characters that mislead), [`random`] (numbers from a
-//!   seed that is given; for tests and simulations), and the tests' `notation` of paths.
+//!   seed that is given; for tests and simulations), and the `notation` of paths in `tests`.
 
 pub mod bill;
 pub mod carried;
@@ -37,8 +37,6 @@ pub mod log;
 pub mod message;
 pub mod messages;
 pub mod narrowing;
-#[cfg(test)]
-mod notation;
 pub mod path;
 pub mod plan;
 pub mod prune;
@@ -56,6 +54,8 @@ pub mod size;
 mod skills;
 pub mod summary;
 pub mod terms;
+#[cfg(test)]
+mod tests;
 pub mod text;
 pub mod unreported;
 pub mod usage;

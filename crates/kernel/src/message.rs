@@ -149,6 +149,17 @@ pub struct AssistantMessage {
 }
 
 impl AssistantMessage {
+    /// Creates an answer without a report of its usage, and without an error.
+    pub fn new(
+        content: Vec<Part>,
+        provider: impl Into<String>,
+        model: impl Into<String>,
+        stop: StopReason,
+    ) -> Self {
+        let (provider, model) = (provider.into(), model.into());
+        Self { content, provider, model, usage: None, stop, stop_raw: None, error: None }
+    }
+
     /// Returns the text parts, joined.
     pub fn text(&self) -> String {
         self.content

@@ -38,6 +38,7 @@ const CHOICES_MAX: usize = 100;
 /// ```
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[non_exhaustive]
+#[must_use]
 pub struct Question {
     /// The question, in one line or a few.
     pub text: String,
@@ -112,7 +113,6 @@ impl Question {
     }
 
     /// Adds details that help a person to answer.
-    #[must_use]
     pub fn details(mut self, details: impl Into<String>) -> Self {
         self.details = Some(details.into());
         self
@@ -120,14 +120,12 @@ impl Question {
 
     /// Sets how long the question may stay open. After that it expires, even if the program was not running
     /// meanwhile.
-    #[must_use]
     pub fn expires_in(mut self, time: Duration) -> Self {
         self.expires_in = Some(time);
         self
     }
 
     /// Changes the kind of answer.
-    #[must_use]
     pub fn of_kind(mut self, kind: QuestionKind) -> Self {
         self.kind = kind;
         self

@@ -53,17 +53,8 @@ const CUT_NOTE: &str = "[Compacted ";
 const TOOL_RESULT_CHARS: usize = 2_000;
 /// Our own tags; data that looks like one of them is escaped.
 const TAGS: [&str; 11] = [
-    "conversation",
-    "previous-summary",
-    "summary",
-    "part",
-    "read-files",
-    "modified-files",
-    "active-request",
-    "facts",
-    "user-words",
-    "skills",
-    "system",
+    "conversation", "previous-summary", "summary", "part", "read-files", "modified-files", "active-request",
+    "facts", "user-words", "skills", "system",
 ];
 /// The role tags of a transcript; a line of data that begins like one is escaped.
 const ROLES: [&str; 5] = ["[User]", "[Assistant]", "[Assistant tool calls]", "[Tool result]", "[Record]"];

@@ -44,6 +44,19 @@ pub(crate) fn elide_middle(text: &str, limit: usize) -> String {
     format!("{start}\n[… {} characters cut …]\n{end}", count - head - tail)
 }
 
+/// Returns the words of a text as one line.
+pub fn joined_words(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// Returns the first so many characters of a text, with an ellipsis if there are more.
+pub fn first_chars(text: &str, chars: usize) -> String {
+    match text.char_indices().nth(chars) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
+    }
+}
+
 /// Whether a character is invisible, or changes how the text around it is shown: direction marks, embeddings, overrides and
 /// isolates; zero-width spaces and fillers; soft hyphens; line and paragraph separators; tags and variation selectors without
 /// glyphs; the byte order mark. Joiners are not among them: scripts and emoji need them.

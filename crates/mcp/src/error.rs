@@ -1,5 +1,6 @@
 //! The error of this crate. Its texts are read by the user at the start, and by the model after a call.
 
+use greenroom_kernel::text::joined_words;
 use greenroom_provider::{ServiceFailure, service_failure};
 use rmcp::transport::streamable_http_client::StreamableHttpError;
 
@@ -18,7 +19,7 @@ impl McpError {
     /// Creates an error; `reason` is a clause about the server. It may contain the server's own words, and is cut.
     pub(crate) fn new(server: &str, reason: impl Into<String>) -> Self {
         let reason: String = reason.into();
-        let reason = reason.split_whitespace().collect::<Vec<_>>().join(" ");
+        let reason = joined_words(&reason);
         let end = reason.floor_char_boundary(REASON_BYTES_MAX);
         let mark = if end < reason.len() { " […]" } else { "" };
         Self { server: server.to_owned(), reason: format!("{}{mark}", &reason[..end]) }

@@ -19,6 +19,7 @@ const START_MAX: Duration = Duration::from_secs(30);
 
 /// An MCP server: a program that speaks the protocol on its standard streams, or a service that speaks it over HTTP.
 #[derive(Clone)]
+#[must_use]
 pub struct Server {
     name: String,
     pub(crate) transport: Transport,
@@ -75,7 +76,6 @@ impl Server {
     }
 
     /// Sets the arguments of the program.
-    #[must_use]
     pub fn arguments(mut self, arguments: impl IntoIterator<Item = impl Into<OsString>>) -> Self {
         if let Transport::Program(program) = &mut self.transport {
             program.arguments = arguments.into_iter().map(Into::into).collect();
@@ -84,7 +84,6 @@ impl Server {
     }
 
     /// Sets the complete environment of the program, instead of that of this process.
-    #[must_use]
     pub fn environment(
         mut self,
         variables: impl IntoIterator<Item = (impl Into<OsString>, impl Into<OsString>)>,
@@ -97,7 +96,6 @@ impl Server {
     }
 
     /// Sets the working folder of the program.
-    #[must_use]
     pub fn folder(mut self, folder: impl Into<PathBuf>) -> Self {
         if let Transport::Program(program) = &mut self.transport {
             program.folder = folder.into();
@@ -106,7 +104,6 @@ impl Server {
     }
 
     /// Sets the folder that the server is told to work in (its only root). By default it is told none.
-    #[must_use]
     pub fn root(mut self, folder: impl Into<PathBuf>) -> Self {
         self.root = Some(folder.into());
         self
@@ -114,7 +111,6 @@ impl Server {
 
     /// Ends the program together with this process, even if this process is killed. The helper is this program itself,
     /// which calls [`run_if_requested`](greenroom_tools::helper::run_if_requested) at the beginning of `main`.
-    #[must_use]
     pub fn helper(mut self, helper: Option<Helper>) -> Self {
         if let Transport::Program(program) = &mut self.transport {
             program.helper = helper;
@@ -148,7 +144,6 @@ impl Server {
     }
 
     /// Sets the proxies for requests; by default those of the environment.
-    #[must_use]
     pub fn proxies(mut self, proxies: Proxies) -> Self {
         if let Transport::Http(http) = &mut self.transport {
             http.proxies = Some(proxies);
@@ -157,28 +152,24 @@ impl Server {
     }
 
     /// Offers only the tools with these names, as the server names them; `*` stands for any text.
-    #[must_use]
     pub fn only(mut self, tools: impl IntoIterator<Item = impl Into<String>>) -> Self {
         self.only = tools.into_iter().map(Into::into).collect();
         self
     }
 
     /// Sets how long the server may take to start and to list its tools. The default is 30 s.
-    #[must_use]
     pub fn start_max(mut self, limit: Duration) -> Self {
         self.start_max = limit;
         self
     }
 
     /// Sets how long a call may take. By default the agent's limit applies.
-    #[must_use]
     pub fn call_max(mut self, limit: Duration) -> Self {
         self.call_max = Some(limit);
         self
     }
 
     /// Believes the server about which of its tools only read: such calls run without approval, in every mode.
-    #[must_use]
     pub fn trust_annotations(mut self, trusts: bool) -> Self {
         self.trusts_annotations = trusts;
         self

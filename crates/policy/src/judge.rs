@@ -18,6 +18,7 @@ use crate::shell::{self, Script, Simple, Word};
 
 /// A tool call to judge.
 #[derive(Debug, Clone)]
+#[must_use]
 pub struct Call<'a> {
     tool: &'a str,
     arguments: &'a Value,
@@ -32,13 +33,11 @@ impl<'a> Call<'a> {
     }
 
     /// Sets whether the tool declares that it changes nothing.
-    #[must_use]
     pub fn read_only(self, is_read_only: bool) -> Self {
         Self { is_read_only, ..self }
     }
 
     /// Sets the absolute path that the call's path leads to, with links resolved.
-    #[must_use]
     pub fn resolved(self, path: Option<&'a Path>) -> Self {
         Self { resolved: path, ..self }
     }
@@ -78,16 +77,8 @@ const HARMLESS: [&str; 5] = ["pwd", "true", "false", ":", "echo"];
 
 /// Variables that have programs run what is not in the command.
 const LOADING: [&str; 10] = [
-    "BASH_ENV",
-    "ENV",
-    "PS4",
-    "PROMPT_COMMAND",
-    "SHELLOPTS",
-    "BASHOPTS",
-    "LD_PRELOAD",
-    "LD_AUDIT",
-    "LD_LIBRARY_PATH",
-    "PATH",
+    "BASH_ENV", "ENV", "PS4", "PROMPT_COMMAND", "SHELLOPTS", "BASHOPTS", "LD_PRELOAD", "LD_AUDIT",
+    "LD_LIBRARY_PATH", "PATH",
 ];
 
 /// Variables of bash that are numbers: what is assigned is evaluated, so it can run commands.

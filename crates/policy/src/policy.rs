@@ -23,6 +23,7 @@ use crate::rule::{Effect, InvalidRule, PolicyRule, Subject};
 /// assert!(matches!(judge("read", json!({ "path": "a/.env" })), Verdict::Deny(_)));
 /// ```
 #[derive(Debug, Clone)]
+#[must_use]
 pub struct Policy {
     mode: Mode,
     rules: Vec<PolicyRule>,
@@ -41,7 +42,6 @@ impl Policy {
     }
 
     /// Sets the folder that `~/` in rules and paths stands for.
-    #[must_use]
     pub fn home(mut self, home: Option<PathBuf>) -> Self {
         self.folders.home = home;
         self
@@ -49,7 +49,6 @@ impl Policy {
 
     /// Adds tools that run in every mode, unless a rule says otherwise: those that only talk to the user or to the
     /// session itself.
-    #[must_use]
     pub fn trust<'a>(mut self, tools: impl IntoIterator<Item = &'a str>) -> Self {
         self.trusted.extend(tools.into_iter().map(str::to_owned));
         self

@@ -335,22 +335,9 @@ impl Shared {
         let until = until.max(Instant::now() + self.options.patience);
         let columns = &work.columns;
         let parameters: Parameters<'_> = &[
-            &work.session,
-            &owned.incarnation,
-            &owned.epoch,
-            &work.first,
-            &work.next,
-            &work.key,
-            &work.head,
-            &columns.title,
-            &columns.labels,
-            &columns.created_at_ms,
-            &work.updated_at_ms,
-            &columns.is_unfinished,
-            &columns.parent,
-            &columns.active_from,
-            &name,
-            &owned.before,
+            &work.session, &owned.incarnation, &owned.epoch, &work.first, &work.next, &work.key, &work.head,
+            &columns.title, &columns.labels, &columns.created_at_ms, &work.updated_at_ms,
+            &columns.is_unfinished, &columns.parent, &columns.active_from, &name, &owned.before,
         ];
         let appended = self.pool.run_once(until, Sql::AppendParts, parameters).await;
         // What is left over goes with the next large batch.

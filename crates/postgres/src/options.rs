@@ -176,24 +176,9 @@ impl fmt::Debug for Server {
 
 /// The parameters of a URL that are left to the client library.
 const PARAMETERS: &[&str] = &[
-    "application_name",
-    "channel_binding",
-    "connect_timeout",
-    "dbname",
-    "host",
-    "hostaddr",
-    "keepalives",
-    "keepalives_idle",
-    "keepalives_interval",
-    "keepalives_retries",
-    "load_balance_hosts",
-    "options",
-    "password",
-    "port",
-    "sslnegotiation",
-    "target_session_attrs",
-    "tcp_user_timeout",
-    "user",
+    "application_name", "channel_binding", "connect_timeout", "dbname", "host", "hostaddr", "keepalives",
+    "keepalives_idle", "keepalives_interval", "keepalives_retries", "load_balance_hosts", "options",
+    "password", "port", "sslnegotiation", "target_session_attrs", "tcp_user_timeout", "user",
 ];
 
 /// Returns a parameter of a URL that has no meaning. What does not look like a name, or comes before an `@`, may be a

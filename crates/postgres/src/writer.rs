@@ -362,27 +362,9 @@ async fn append(
     let parents: Vec<Option<&str>> = works().map(|work| work.columns.parent.as_deref()).collect();
     let active: Vec<i64> = works().map(|work| work.columns.active_from).collect();
     let parameters: [&(dyn ToSql + Sync); 21] = [
-        &incarnation,
-        &sessions,
-        &epochs,
-        &befores,
-        &firsts,
-        &nexts,
-        &keys,
-        &heads,
-        &titles,
-        &labels,
-        &created,
-        &updated,
-        &unfinished,
-        &parents,
-        &active,
-        &entries.sessions,
-        &entries.ids,
-        &entries.epochs,
-        &entries.bodies,
-        &entries.heads,
-        &entries.of_row,
+        &incarnation, &sessions, &epochs, &befores, &firsts, &nexts, &keys, &heads, &titles, &labels,
+        &created, &updated, &unfinished, &parents, &active, &entries.sessions, &entries.ids, &entries.epochs,
+        &entries.bodies, &entries.heads, &entries.of_row,
     ];
     let answer = link.run(Sql::Append, &parameters, patience).await?;
     let written: Option<Vec<String>> = answer.first().and_then(|row| row.get(0));

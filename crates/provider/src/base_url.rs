@@ -7,6 +7,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use greenroom_kernel::text::first_chars;
 use reqwest::Url;
 
 /// The longest base URL, in bytes.
@@ -128,11 +129,7 @@ impl fmt::Debug for BaseUrl {
 fn shown(text: &str) -> String {
     let text = text.split(['?', '#']).next().unwrap_or_default();
     let text = text.rsplit('@').next().unwrap_or_default();
-    let mut short: String = text.chars().take(80).collect();
-    if short.len() < text.len() {
-        short.push('…');
-    }
-    format!("{short:?}")
+    format!("{:?}", first_chars(text, 80))
 }
 
 #[cfg(test)]

@@ -14,6 +14,7 @@ mod rules;
 mod sizes;
 mod words;
 
+use greenroom_kernel::text::{first_chars, joined_words};
 use greenroom_kernel::{AssistantMessage, Failure, FailureClass, StopReason};
 
 use self::digest::Digest;
@@ -33,6 +34,7 @@ pub fn classify(status: Option<u16>, body: &str, retry_after_ms: Option<u64>) ->
     let digest = Digest::of(body);
     let refusal = Refusal::new(status, &digest);
     let class = refusal.class();
+    #[expect(clippy::wildcard_enum_match_arm, reason = "only sizes cause the refusals above")]
     let Sizes { limit, requested } = match class {
         // Rate limits also count requests and connections.
         FailureClass::RateLimited if !words::may_count_tokens(&digest.text) => Sizes::default(),
@@ -40,17 +42,7 @@ pub fn classify(status: Option<u16>, body: &str, retry_after_ms: Option<u64>) ->
         | FailureClass::OutputLimit
         | FailureClass::RequestTooLargeForRateLimit
         | FailureClass::RateLimited => sizes::sizes(&digest),
-        FailureClass::PayloadTooLarge
-        | FailureClass::Quota
-        | FailureClass::Auth
-        | FailureClass::Overloaded
-        | FailureClass::Loading
-        | FailureClass::Timeout
-        | FailureClass::Malformed
-        | FailureClass::ContentFilter
-        | FailureClass::ContextFloor
-        | FailureClass::Other
-        | _ => Sizes::default(),
+        _ => Sizes::default(),
     };
     let retry_after_ms = retry_after_ms.or_else(|| {
         let may_wait = matches!(
@@ -179,13 +171,7 @@ fn message(class: FailureClass, refusal: &Refusal<'_>, limit: Option<u64>, reque
 
 /// Returns `text` as one line of at most [`QUOTED_CHARS_MAX`] characters, without control characters.
 pub(crate) fn one_line(text: &str) -> String {
-    let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    let mut chars = words.chars().filter(|c| !c.is_control());
-    let mut line: String = chars.by_ref().take(QUOTED_CHARS_MAX).collect();
-    if chars.next().is_some() {
-        line.push('…');
-    }
-    line
+    first_chars(&joined_words(text).replace(char::is_control, ""), QUOTED_CHARS_MAX)
 }
 
 #[cfg(test)]

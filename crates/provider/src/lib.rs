@@ -45,8 +45,8 @@ pub use self::served::{Served, ServedModel};
 pub use self::settings::{ModelSettings, ReasoningEffort, ResendReasoning, SettingError, ToolChoice};
 #[cfg(feature = "http")]
 pub use self::transport::{
-    ANTHROPIC_BASE_URL, ApiKey, GEMINI_BASE_URL, HttpProvider, KeySource, MaxTokensField, OPENAI_BASE_URL,
-    OptionsError, Poster, Proxies, ServerOptions, ServiceFailure, service_client, service_failure,
+    ANTHROPIC_BASE_URL, ApiKey, GEMINI_BASE_URL, HttpProvider, KeySource, OPENAI_BASE_URL, OptionsError,
+    Poster, Proxies, ServerOptions, ServiceFailure, service_client, service_failure,
 };
 use futures_util::future::{BoxFuture, FutureExt};
 use futures_util::stream::BoxStream;

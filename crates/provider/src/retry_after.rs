@@ -36,19 +36,8 @@ pub fn retry_after_ms(headers: &HeaderMap, now: SystemTime) -> Option<u64> {
 pub(crate) fn retry_after_in_text_ms(text: &str) -> Option<u64> {
     // In order of precedence.
     const NAMES: [&str; 13] = [
-        "try again in",
-        "try again after",
-        "retry in",
-        "retry after",
-        "retryafter",
-        "retry_after",
-        "retry-after",
-        "retrydelay",
-        "retry_delay",
-        "estimated_time",
-        "reset after",
-        "wait for",
-        "wait",
+        "try again in", "try again after", "retry in", "retry after", "retryafter", "retry_after",
+        "retry-after", "retrydelay", "retry_delay", "estimated_time", "reset after", "wait for", "wait",
     ];
     let lower = text.to_ascii_lowercase();
     NAMES.iter().find_map(|name| lower.split(name).skip(1).find_map(named_duration_ms))

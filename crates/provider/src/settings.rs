@@ -27,6 +27,7 @@ pub(crate) use self::refusal::refuses_stream;
 /// ```
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(default, deny_unknown_fields)]
+#[must_use]
 pub struct ModelSettings {
     /// Sampling temperature, 0 to 2.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -241,77 +242,66 @@ impl ModelSettings {
     }
 
     /// Sets `temperature`.
-    #[must_use]
     pub fn temperature(mut self, temperature: f64) -> Self {
         self.temperature = Some(temperature);
         self
     }
 
     /// Sets `top_p`.
-    #[must_use]
     pub fn top_p(mut self, top_p: f64) -> Self {
         self.top_p = Some(top_p);
         self
     }
 
     /// Sets `reasoning_effort`.
-    #[must_use]
     pub fn reasoning_effort(mut self, effort: ReasoningEffort) -> Self {
         self.reasoning_effort = Some(effort);
         self
     }
 
     /// Sets `tool_choice`.
-    #[must_use]
     pub fn tool_choice(mut self, choice: ToolChoice) -> Self {
         self.tool_choice = Some(choice);
         self
     }
 
     /// Sets `parallel_tool_calls`.
-    #[must_use]
     pub fn parallel_tool_calls(mut self, may: bool) -> Self {
         self.parallel_tool_calls = Some(may);
         self
     }
 
     /// Sets `stop`.
-    #[must_use]
     pub fn stop<T: Into<String>>(mut self, texts: impl IntoIterator<Item = T>) -> Self {
         self.stop = Some(texts.into_iter().map(Into::into).collect());
         self
     }
 
     /// Sets `seed`.
-    #[must_use]
     pub fn seed(mut self, seed: i64) -> Self {
         self.seed = Some(seed);
         self
     }
 
     /// Sets `output_tokens_max`.
-    #[must_use]
     pub fn output_tokens_max(mut self, tokens: u64) -> Self {
         self.output_tokens_max = Some(tokens);
         self
     }
 
     /// Sets `resend_reasoning`.
-    #[must_use]
     pub fn resend_reasoning(mut self, resend: ResendReasoning) -> Self {
         self.resend_reasoning = Some(resend);
         self
     }
 
     /// Adds a field to the request's body.
-    #[must_use]
     pub fn extra(mut self, field: impl Into<String>, value: impl Into<Value>) -> Self {
         self.extra.insert(field.into(), value.into());
         self
     }
 
     /// Returns these settings, overridden by those set in `over`.
-    #[must_use]
     pub fn merged(self, over: Self) -> Self {
         let mut extra = self.extra;
         extra.extend(over.extra);
@@ -331,7 +321,6 @@ impl ModelSettings {
 
     /// Returns the settings for a summary. A stop text would truncate it, a forced tool is not offered, a
     /// seed is for answers that are compared, and the compaction sets the length.
-    #[must_use]
     pub fn for_summary(self) -> Self {
         let mut settings = self;
         settings.tool_choice = None;

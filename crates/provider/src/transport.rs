@@ -36,8 +36,7 @@ use self::histories::Histories;
 pub use self::key::KeySource;
 use self::key::Keys;
 pub use self::options::{
-    ANTHROPIC_BASE_URL, ApiKey, GEMINI_BASE_URL, MaxTokensField, OPENAI_BASE_URL, OptionsError, Proxies,
-    ServerOptions,
+    ANTHROPIC_BASE_URL, ApiKey, GEMINI_BASE_URL, OPENAI_BASE_URL, OptionsError, Proxies, ServerOptions,
 };
 pub use self::post::{Poster, ServiceFailure, service_client, service_failure};
 use self::send::Template;

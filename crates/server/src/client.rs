@@ -11,7 +11,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use greenroom::{Agent, Event, Runtime};
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, BufReader};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
@@ -236,7 +236,7 @@ impl Client {
                 () = read(input, line_bytes_max, &reading) => {}
                 () = ends.notified() => {}
             }
-            lock(&reading).end();
+            reading.lock().end();
             let _ = end.send(true);
         });
         let (out, writer) = (Mutex::new(Some(out)), writing.abort_handle());
@@ -268,6 +268,21 @@ impl Client {
     ) -> Result<O::Output, ClientError> {
         let (answer, _) = self.send(&operation, false).await?;
         typed(waited(answer).await?)
+    }
+
+    /// Like [`Self::call`]; `None` if there is no such session.
+    ///
+    /// # Errors
+    /// Those of [`Self::call`], except that there is no such session.
+    pub async fn find<O: Operation<Outcome = Nothing>>(
+        &self,
+        operation: O,
+    ) -> Result<Option<O::Output>, ClientError> {
+        match self.call(operation).await {
+            Ok(found) => Ok(Some(found)),
+            Err(error) if error.kind() == Some(ProblemKind::NoSession) => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     /// Starts work. The call returns when the server has accepted it: a prompt when it is durable.
@@ -309,7 +324,7 @@ impl Client {
     /// Closes the connection at once, for all clones of this client, because the server is silent. Pending and later
     /// calls return this reason as [`ClientError::Silent`].
     pub fn give_up(&self, reason: impl Into<String>) {
-        lock(&self.shared.pending).give_up(ClientError::Silent(reason.into()));
+        self.shared.pending.lock().give_up(ClientError::Silent(reason.into()));
         drop(self.shared.out.lock().take());
         self.shared.writer.abort();
         self.shared.given_up.notify_one();
@@ -320,7 +335,7 @@ impl Client {
     /// method. Nothing else is affected: work, and an operation that [takes time](Operation::TAKES_TIME), may take as
     /// long as they need.
     pub fn is_alive(&self, time: Duration, most: Duration, reason: impl Fn(&str) -> String) {
-        lock(&self.shared.pending).is_alive(time, most, reason);
+        self.shared.pending.lock().is_alive(time, most, reason);
     }
 
     /// Closes the connection, for all clones of this client, and waits until the server has closed it too.
@@ -330,7 +345,7 @@ impl Client {
     }
 
     fn listen(&self, session_id: Option<String>) -> Events {
-        let mut pending = lock(&self.shared.pending);
+        let mut pending = self.shared.pending.lock();
         let is_over = pending.is_over;
         pending.listeners.add(session_id, is_over)
     }
@@ -344,11 +359,11 @@ impl Client {
         let out = self.shared.out.lock().clone();
         let (params, bytes_max) = (written(operation), self.shared.line_bytes_max);
         // Reserved before the id is assigned: requests are sent in the order of their ids.
-        let over = || lock(&self.shared.pending).why_over();
+        let over = || self.shared.pending.lock().why_over();
         let out = out.ok_or_else(over)?;
         let place = out.reserve().await.map_err(|_| over())?;
         let ((answer, answered), (outcome, ended)) = (oneshot::channel(), oneshot::channel());
-        let mut pending = lock(&self.shared.pending);
+        let mut pending = self.shared.pending.lock();
         if pending.is_over {
             return Err(pending.why_over());
         }
@@ -486,12 +501,12 @@ async fn read(input: impl AsyncRead + Unpin, line_bytes_max: u64, pending: &Mute
         match next_line(&mut input, &mut line, line_bytes_max).await {
             Ok(Line::Read) => match serde_json::from_slice(&line) {
                 Ok(Value::Array(messages)) => {
-                    messages.into_iter().for_each(|message| lock(pending).take(message))
+                    messages.into_iter().for_each(|message| pending.lock().take(message))
                 }
-                Ok(message) => lock(pending).take(message),
+                Ok(message) => pending.lock().take(message),
                 Err(error) => tracing::warn!("a message cannot be understood: {error}"),
             },
-            Ok(Line::TooLong) if lock(pending).too_long(&line, line_bytes_max) => {}
+            Ok(Line::TooLong) if pending.lock().too_long(&line, line_bytes_max) => {}
             // Its request is not known, and the call would wait forever.
             Ok(Line::TooLong) => return tracing::warn!("a message has more than {line_bytes_max} bytes"),
             Ok(Line::End) => return,
@@ -531,8 +546,4 @@ fn written(operation: &impl serde::Serialize) -> String {
 
 fn typed<T: serde::de::DeserializeOwned>(value: Value) -> Result<T, ClientError> {
     serde_json::from_value(value).map_err(|error| ClientError::Malformed(error.to_string()))
-}
-
-fn lock(pending: &Mutex<Pending>) -> MutexGuard<'_, Pending> {
-    pending.lock()
 }

@@ -11,7 +11,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use greenroom::{Agent, Runtime};
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{broadcast, mpsc, watch};
@@ -164,7 +164,7 @@ impl Host {
         let mut connected = self.0.connected.subscribe();
         loop {
             let _ = connected.wait_for(|count| *count == 0).await;
-            let mut unused = Unused::new(after, self.0.clients().newest > 0);
+            let mut unused = Unused::new(after, self.0.clients.lock().newest > 0);
             while *connected.borrow_and_update() == 0 {
                 let is_working = match self.0.runtime.working().await {
                     Ok(working) => !working.is_empty(),
@@ -184,7 +184,7 @@ impl Host {
 
 impl Shared {
     fn add(&self) -> u64 {
-        let mut clients = self.clients();
+        let mut clients = self.clients.lock();
         clients.newest += 1;
         let number = clients.newest;
         clients.known.insert(number, ClientSummary { kind: None, since_ms: now_ms(), sessions: Vec::new() });
@@ -195,16 +195,12 @@ impl Shared {
     }
 
     fn remove(&self, number: u64) {
-        let mut clients = self.clients();
+        let mut clients = self.clients.lock();
         clients.known.remove(&number);
         clients.beginning.remove(&number);
         let count = clients.known.len();
         drop(clients);
         self.connected.send_replace(count);
-    }
-
-    fn clients(&self) -> MutexGuard<'_, Clients> {
-        self.clients.lock()
     }
 }
 
@@ -287,7 +283,7 @@ impl Seat {
 
     /// The client has started a session.
     pub(crate) fn started(&self, session_id: &str) {
-        if let Some(client) = self.host.clients().known.get_mut(&self.number) {
+        if let Some(client) = self.host.clients.lock().known.get_mut(&self.number) {
             client.sessions.push(session_id.to_owned());
         }
     }
@@ -341,17 +337,17 @@ impl Seat {
         if let Some(definition) = definition {
             // The host is not idle while it makes the agent, which may take a while.
             if kind != ClientKind::Watch {
-                self.host.clients().beginning.insert(self.number);
+                self.host.clients.lock().beginning.insert(self.number);
             }
             let defined = self.host.definer.define(definition).await;
             if defined.is_err() {
-                self.host.clients().beginning.remove(&self.number);
+                self.host.clients.lock().beginning.remove(&self.number);
             }
             let defined = defined.map_err(|problem| Refused::Problem(Box::new(problem)))?;
             (warnings, agent, labels) = (defined.warnings, Some(defined.agent), defined.labels);
             news = defined.news.map(|news| tell_news(news, out.clone()));
         }
-        let mut clients = self.host.clients();
+        let mut clients = self.host.clients.lock();
         if let Some(client) = clients.known.get_mut(&self.number) {
             client.kind = Some(kind);
         }
@@ -368,7 +364,7 @@ impl Seat {
             pid: std::process::id(),
             version: self.host.version.clone(),
             since_ms: self.host.since_ms,
-            clients: self.host.clients().known.values().cloned().collect(),
+            clients: self.host.clients.lock().known.values().cloned().collect(),
             at_work,
         })
     }
@@ -384,7 +380,8 @@ impl Seat {
             return busy(format!("`{program}` (process {pid}) has the store until it is ended"));
         }
         let at_work = self.host.runtime.working().await?;
-        let others = self.host.clients().beginning.iter().filter(|number| **number != self.number).count();
+        let others =
+            self.host.clients.lock().beginning.iter().filter(|number| **number != self.number).count();
         if !force && (others > 0 || !at_work.is_empty()) {
             let count = |count: usize, one: &str, are: [&str; 2]| match count {
                 1 => format!("1 {one} {}", are[0]),

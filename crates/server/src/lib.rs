@@ -6,10 +6,8 @@
 //!
 //! Reading order: `operations` (everything that a client can ask, with its types), `problem` (errors on the wire), `rpc` and
 //! `client` (JSON-RPC), `http`, `host` (a runtime that several clients share), `markdown` (a conversation for people), and the
-//! tests' agent that asks, `asking`.
+//! agent that asks in `tests`.
 
-#[cfg(test)]
-mod asking;
 pub mod client;
 pub mod host;
 pub mod http;
@@ -17,6 +15,8 @@ pub mod markdown;
 pub mod operations;
 pub mod problem;
 pub mod rpc;
+#[cfg(test)]
+mod tests;
 
 pub use client::{Client, ClientError, Events, Received, WeakClient, Working};
 pub use host::{Defined, Definer, Host};

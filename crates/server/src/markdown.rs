@@ -6,6 +6,7 @@
 use greenroom::SessionSummary;
 use greenroom_formats::rfc3339;
 use greenroom_kernel::ToolStatus;
+use greenroom_kernel::text::joined_words;
 
 use crate::operations::{Said, Speech};
 
@@ -15,7 +16,7 @@ mod tests;
 /// Writes a conversation.
 pub fn markdown(session: &SessionSummary, conversation: &[Said]) -> String {
     let title = session.shown_title().unwrap_or(&session.id);
-    let mut out = format!("# {}\n\n", one_line(title));
+    let mut out = format!("# {}\n\n", joined_words(title));
     let mut fact = |name: &str, value: &str| {
         if !value.is_empty() {
             out.push_str(&format!("- {name}: {}\n", code(value)));
@@ -32,7 +33,7 @@ pub fn markdown(session: &SessionSummary, conversation: &[Said]) -> String {
             Speech::User { text, .. } => heading(&mut out, "User", &at, text),
             Speech::Assistant { text, tool_calls, model, .. } => {
                 if !text.trim().is_empty() {
-                    heading(&mut out, &format!("Assistant ({})", one_line(model)), &at, text);
+                    heading(&mut out, &format!("Assistant ({})", joined_words(model)), &at, text);
                 }
                 calls.extend(
                     tool_calls
@@ -59,7 +60,7 @@ pub fn markdown(session: &SessionSummary, conversation: &[Said]) -> String {
                 out.push_str(&format!("\n**Command** {}\n", code(command)));
                 out.push_str(&fenced("", text));
             }
-            Speech::Custom { kind, text } => heading(&mut out, &one_line(kind), &at, text),
+            Speech::Custom { kind, text } => heading(&mut out, &joined_words(kind), &at, text),
             Speech::BranchSummary { text, .. } => {
                 heading(&mut out, "Summary of an abandoned branch", &at, text)
             }
@@ -77,17 +78,13 @@ fn heading(out: &mut String, who: &str, at: &str, text: &str) {
     out.push_str(&format!("\n## {who}\n\n<sub>{at}</sub>\n\n{}\n", text.trim_end()));
 }
 
-fn one_line(text: &str) -> String {
-    text.split_whitespace().collect::<Vec<_>>().join(" ")
-}
-
 /// Returns the longest run of backticks in a text.
 fn backticks(text: &str) -> usize {
     text.split(|c| c != '`').map(str::len).max().unwrap_or(0)
 }
 
 fn code(text: &str) -> String {
-    let text = one_line(text);
+    let text = joined_words(text);
     let marks = "`".repeat(backticks(&text) + 1);
     let space = if text.starts_with('`') || text.ends_with('`') { " " } else { "" };
     format!("{marks}{space}{text}{space}{marks}")

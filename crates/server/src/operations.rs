@@ -71,6 +71,31 @@ pub use self::work::{
     PromptSession, ResumeSession, Sent, Steer, UndoCompaction, Undone,
 };
 
+/// Implements what all operations have: method, route, answer, and the outcome of its work, if it has one.
+macro_rules! operation {
+    ($method:literal, $route:expr, $output:ty) => {
+        operation!($method, $route, $output, $crate::operations::Nothing);
+    };
+    ($method:literal, $route:expr, $output:ty, $outcome:ty) => {
+        const METHOD: &'static str = $method;
+        const ROUTE: Option<$crate::operations::Route> = $route;
+        type Output = $output;
+        type Outcome = $outcome;
+    };
+}
+
+/// Implements what operations with a `session_id` have.
+macro_rules! of_session {
+    ($method:literal, $access:ident, $($rest:tt)*) => {
+        operation!($method, $($rest)*);
+        const ACCESS: $crate::operations::Access = $crate::operations::Access::$access;
+
+        fn session_id(&self) -> Option<&str> {
+            Some(&self.session_id)
+        }
+    };
+}
+
 mod compactions;
 mod connection;
 mod consumers;

@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
 use futures_util::{FutureExt, StreamExt, stream};
+use greenroom_kernel::text::first_chars;
 use greenroom_kernel::{
     AssistantMessage, Block, Failure, FailureClass, Message, Part, StopReason, ToolCall, Usage,
 };
@@ -417,13 +418,7 @@ fn differences(recorded: &Value, asked: &Value) -> Vec<String> {
 }
 
 fn shortened(value: &Value) -> String {
-    const SHOWN_MAX: usize = 120;
-    let text = value.to_string();
-    if text.chars().count() <= SHOWN_MAX {
-        text
-    } else {
-        format!("{}…", text.chars().take(SHOWN_MAX).collect::<String>())
-    }
+    first_chars(&value.to_string(), 120)
 }
 
 impl From<&ReplyEvent> for Piece {

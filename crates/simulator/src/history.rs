@@ -31,6 +31,7 @@ use serde_json::Value;
 /// # Ok(()) }
 /// ```
 #[derive(Debug, Clone, Default, PartialEq)]
+#[must_use]
 pub struct History {
     messages: Vec<Message>,
 }
@@ -42,21 +43,18 @@ impl History {
     }
 
     /// Adds a user message.
-    #[must_use]
     pub fn user(mut self, text: impl Into<String>) -> Self {
         self.messages.push(Message::user(text));
         self
     }
 
     /// Adds an answer of the model.
-    #[must_use]
     pub fn assistant(mut self, text: impl Into<String>) -> Self {
         self.messages.push(answer(Part::Text(text.into()), StopReason::Stop));
         self
     }
 
     /// Adds a tool call with its result.
-    #[must_use]
     pub fn tool(mut self, name: impl Into<String>, arguments: &Value, result: impl Into<String>) -> Self {
         let (id, name) = (format!("call_history_{}", self.messages.len()), name.into());
         let call = ToolCall { id: id.clone(), name: name.clone(), arguments: arguments.to_string() };
@@ -94,13 +92,5 @@ impl History {
 }
 
 fn answer(part: Part, stop: StopReason) -> Message {
-    Message::Assistant(AssistantMessage {
-        content: vec![part],
-        provider: "simulator".to_owned(),
-        model: "simulated".to_owned(),
-        usage: None,
-        stop,
-        stop_raw: None,
-        error: None,
-    })
+    Message::Assistant(AssistantMessage::new(vec![part], "simulator", "simulated", stop))
 }

@@ -38,6 +38,7 @@ pub struct CallInfo {
 
 /// One reply of the model.
 #[derive(Debug, Clone, Default, PartialEq)]
+#[must_use]
 pub struct Answer {
     /// The text.
     pub text: String,
@@ -102,56 +103,48 @@ impl Answer {
     }
 
     /// Adds a tool call with these arguments, as JSON.
-    #[must_use]
     pub fn and_call(mut self, name: impl Into<String>, arguments: &serde_json::Value) -> Self {
         self.calls.push(ScriptedCall { id: None, name: name.into(), arguments: arguments.to_string() });
         self
     }
 
     /// Adds a tool call with raw arguments, valid or not.
-    #[must_use]
     pub fn and_raw_call(mut self, name: impl Into<String>, arguments: impl Into<String>) -> Self {
         self.calls.push(ScriptedCall { id: None, name: name.into(), arguments: arguments.into() });
         self
     }
 
     /// Sets the reasoning before the answer.
-    #[must_use]
     pub fn with_reasoning(mut self, reasoning: impl Into<String>) -> Self {
         self.reasoning = reasoning.into();
         self
     }
 
     /// Sets the reported usage, true or not.
-    #[must_use]
     pub fn with_usage(mut self, usage: Usage) -> Self {
         self.usage = Some(usage);
         self
     }
 
     /// Sets the finish reason.
-    #[must_use]
     pub fn with_finish(mut self, finish: StopReason) -> Self {
         self.finish = Some(finish);
         self
     }
 
     /// Sets the timing.
-    #[must_use]
     pub fn with_pace(mut self, pace: Pace) -> Self {
         self.pace = pace;
         self
     }
 
     /// Sets the delay before the first piece, in milliseconds.
-    #[must_use]
     pub fn after_ms(mut self, first_ms: u64) -> Self {
         self.pace.first_ms = first_ms;
         self
     }
 
     /// Removes the code locations of the expectations: for scripts that come from files.
-    #[must_use]
     pub fn without_locations(mut self) -> Self {
         self.expects.iter_mut().for_each(|expected| expected.location = None);
         self
@@ -159,7 +152,6 @@ impl Answer {
 
     /// Expects the newest user message to contain this text.
     #[track_caller]
-    #[must_use]
     pub fn expect_user(mut self, text: impl Into<String>) -> Self {
         self.expects.push(Expectation::user(Location::caller(), text.into()));
         self
@@ -167,7 +159,6 @@ impl Answer {
 
     /// Expects a new result of this tool that contains this text.
     #[track_caller]
-    #[must_use]
     pub fn expect_tool_result(mut self, tool: impl Into<String>, text: impl Into<String>) -> Self {
         self.expects.push(Expectation::tool_result(Location::caller(), tool.into(), text.into()));
         self
@@ -175,7 +166,6 @@ impl Answer {
 
     /// Expects the agent's instructions to contain this text.
     #[track_caller]
-    #[must_use]
     pub fn expect_instructions(mut self, text: impl Into<String>) -> Self {
         self.expects.push(Expectation::instructions(Location::caller(), text.into()));
         self
@@ -183,7 +173,6 @@ impl Answer {
 
     /// Adds a custom expectation of the request. The error is the description of the difference.
     #[track_caller]
-    #[must_use]
     pub fn expect(
         mut self,
         check: impl Fn(&SeenRequest) -> Result<(), String> + Send + Sync + 'static,
@@ -193,7 +182,6 @@ impl Answer {
     }
 
     /// Replaces or spoils the answer with this fault.
-    #[must_use]
     pub fn with_fault(mut self, fault: Fault) -> Self {
         self.fault = Some(fault);
         self
@@ -217,15 +205,9 @@ impl From<&AssistantMessage> for Answer {
                 Part::OpaqueReasoning { .. } | _ => {}
             }
         }
-        reply.finish = match message.stop {
-            StopReason::Length | StopReason::ContentFilter => Some(message.stop),
-            StopReason::Stop
-            | StopReason::ToolCalls
-            | StopReason::Aborted
-            | StopReason::Error
-            | StopReason::Unknown
-            | _ => None,
-        };
+        let is_told = matches!(message.stop, StopReason::Length | StopReason::ContentFilter);
+        // The others follow from the content.
+        reply.finish = is_told.then_some(message.stop);
         reply
     }
 }

@@ -9,13 +9,33 @@ mod count;
 mod gemini;
 mod responses;
 
+use greenroom_kernel::Image;
 use greenroom_provider::Purpose;
 use hyper::{HeaderMap, header};
+use serde_json::Value;
 
 use self::chat::FromHeaders;
 use crate::answer::{Piece, Raw};
 use crate::check::Broken;
 use crate::seen::SeenRequest;
+
+/// Returns the elements of a list; none, if it is something else.
+fn list(value: &Value) -> &[Value] {
+    value.as_array().map_or(&[], Vec::as_slice)
+}
+
+/// Returns the text in a field; an empty one, if it has none.
+fn string(value: &Value, field: &str) -> String {
+    value.get(field).and_then(Value::as_str).unwrap_or_default().to_owned()
+}
+
+/// Returns an inline image, or one that is only named by its address.
+fn image_of(url: &str) -> Image {
+    match url.strip_prefix("data:").and_then(|rest| rest.split_once(";base64,")) {
+        Some((media_type, data)) => Image { media_type: media_type.to_owned(), data: data.to_owned() },
+        None => Image { media_type: "text/uri-list".to_owned(), data: url.to_owned() },
+    }
+}
 
 /// A protocol, by the path of its requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -297,12 +297,7 @@ fn answer(request: &SummaryRequest, summariser: Summariser, call: u64) -> Assist
         ..Usage::default()
     };
     AssistantMessage {
-        content: vec![Part::Text(said.text)],
-        provider: "simulated".into(),
-        model: "simulated".into(),
         usage: Some(usage),
-        stop: StopReason::Stop,
-        stop_raw: None,
-        error: None,
+        ..AssistantMessage::new(vec![Part::Text(said.text)], "simulated", "simulated", StopReason::Stop)
     }
 }

@@ -10,7 +10,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use greenroom_provider::{Provider, Purpose};
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use serde_json::Value;
 
 use crate::SimulatorError;
@@ -58,6 +58,7 @@ const LOG_CAPACITY: usize = 10_000;
 /// # Ok(()) }
 /// ```
 #[derive(Clone)]
+#[must_use]
 pub struct ScriptedModel {
     inner: Arc<Inner>,
 }
@@ -102,20 +103,17 @@ impl ScriptedModel {
     }
 
     /// Sets separate answers for the calls to this model, for example a sub-agent's.
-    #[must_use]
     pub fn for_model(self, model: impl Into<String>, answers: impl IntoIterator<Item = Answer>) -> Self {
         let list = List { model: Some(model.into()), answers: answers.into_iter().collect() };
         self.changed(|_| {}, |script| script.lists.push(list))
     }
 
     /// Answers requests for summaries with this script.
-    #[must_use]
     pub fn summaries(self, summaries: impl Script) -> Self {
         self.changed(|_| {}, |script| script.summaries = Arc::new(summaries))
     }
 
     /// Changes the options of the underlying simulator: its window, its faults, the provider's name …
-    #[must_use]
     pub fn options(self, change: impl FnOnce(&mut SimulatorOptions)) -> Self {
         self.changed(change, |_| {})
     }
@@ -137,7 +135,7 @@ impl ScriptedModel {
     /// Returns the arguments of every call that the model made of this tool, in order. Arguments that are not
     /// JSON are a string.
     pub fn calls_of(&self, tool: &str) -> Vec<Value> {
-        let state = self.inner.script.state();
+        let state = self.inner.script.state.lock();
         state.calls.iter().filter(|(name, _)| name == tool).map(|(_, arguments)| arguments.clone()).collect()
     }
 
@@ -155,7 +153,7 @@ impl ScriptedModel {
     /// calls beyond the script, unmet expectations, and broken rules.
     pub fn problems(&self) -> Vec<String> {
         let mut problems = self.inner.problems();
-        let mut state = self.inner.script.state();
+        let mut state = self.inner.script.state.lock();
         state.reported = problems.len();
         for (list, next) in self.inner.script.lists.iter().zip(state.next(&self.inner.script.lists)) {
             if let Some(answer) = list.answers.get(next) {
@@ -187,7 +185,7 @@ impl ScriptedModel {
 impl Inner {
     /// Returns the problems that are certain already.
     fn problems(&self) -> Vec<String> {
-        let mut problems = self.script.state().failures.clone();
+        let mut problems = self.script.state.lock().failures.clone();
         let broken = self.simulator.violations();
         problems.extend(broken.iter().map(|violation| format!("a request broke a rule: {violation}")));
         problems
@@ -198,7 +196,7 @@ impl Inner {
 impl Drop for Inner {
     fn drop(&mut self) {
         let problems = self.problems();
-        if problems.len() > self.script.state().reported && !std::thread::panicking() {
+        if problems.len() > self.script.state.lock().reported && !std::thread::panicking() {
             panic!("{}", listed(&problems));
         }
     }
@@ -243,10 +241,6 @@ impl State {
 }
 
 impl Strict {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock()
-    }
-
     /// Returns the list for calls to this model: its own, or the one for all.
     fn list_of(&self, model: &str) -> usize {
         self.lists.iter().position(|list| list.model.as_deref() == Some(model)).unwrap_or(0)
@@ -265,7 +259,7 @@ impl Script for Strict {
         if request.purpose != Purpose::Step {
             return self.summaries.reply(request, call);
         }
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let key = (request.session_key().to_owned(), call.session_call);
         let known = state.given.get(&key).copied();
         let (list, index) = known.unwrap_or_else(|| {

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use greenroom_kernel::{Message, ToolSpec, Usage};
 use greenroom_provider::{NativeCompaction, Provider, Purpose, ResendReasoning};
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use tokio::time::{Instant, sleep};
 
 use crate::answer::{self, ReplyFacts, StatusAnswer, Transmission};
@@ -206,17 +206,17 @@ impl InFlight {
     }
 
     pub(crate) fn fired(&self, fault: &'static str) {
-        *self.simulator.state().fired.entry(fault).or_default() += 1;
+        *self.simulator.inner.state.lock().fired.entry(fault).or_default() += 1;
     }
 
     pub(crate) fn pinged(&self) {
-        self.simulator.state().pings += 1;
+        self.simulator.inner.state.lock().pings += 1;
     }
 }
 
 impl Drop for InFlight {
     fn drop(&mut self) {
-        let mut state = self.simulator.state();
+        let mut state = self.simulator.inner.state.lock();
         state.in_flight -= 1;
         if let Some(logged) = state.log.iter_mut().rev().find(|logged| logged.call == self.call) {
             logged.ended = Some(Instant::now());
@@ -263,42 +263,42 @@ impl Simulator {
 
     /// Returns the number of requests, including refused ones.
     pub fn calls(&self) -> u64 {
-        self.state().calls
+        self.inner.state.lock().calls
     }
 
     /// Returns how often it was asked to count the tokens of a request.
     pub fn counts(&self) -> u64 {
-        self.state().counts
+        self.inner.state.lock().counts
     }
 
     /// Returns the last requests, oldest first; at most `log_capacity`.
     pub fn requests(&self) -> Vec<LoggedRequest> {
-        self.state().log.iter().cloned().collect()
+        self.inner.state.lock().log.iter().cloned().collect()
     }
 
     /// Returns the highest number of calls that were in flight at the same time.
     pub fn in_flight_max(&self) -> usize {
-        self.state().in_flight_max
+        self.inner.state.lock().in_flight_max
     }
 
     /// Returns the number of calls in flight.
     pub fn in_flight(&self) -> usize {
-        self.state().in_flight
+        self.inner.state.lock().in_flight
     }
 
     /// Returns the rules that requests broke; the first 1,000.
     pub fn violations(&self) -> Vec<Violation> {
-        self.state().violations.clone()
+        self.inner.state.lock().violations.clone()
     }
 
     /// How often each fault really happened, by name.
     pub fn fired(&self) -> BTreeMap<&'static str, u64> {
-        self.state().fired.clone()
+        self.inner.state.lock().fired.clone()
     }
 
     /// Returns the number of pings sent, which exist only over HTTP.
     pub fn pings(&self) -> u64 {
-        self.state().pings
+        self.inner.state.lock().pings
     }
 
     /// Fails the test if any request broke a rule.
@@ -307,16 +307,11 @@ impl Simulator {
     /// If one did; the message lists them.
     #[track_caller]
     pub fn assert_clean(&self) {
-        let state = self.state();
+        let state = self.inner.state.lock();
         let total = state.violations.len() as u64 + state.violations_dropped;
         let list: Vec<String> = state.violations.iter().take(20).map(ToString::to_string).collect();
         drop(state);
         assert!(list.is_empty(), "{total} rules broken:\n{}", list.join("\n"));
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        // Nothing panics while holding the lock, but a poisoned log is still worth reading.
-        self.inner.state.lock()
     }
 
     /// Handles one request: counts, checks and logs it, and decides its answer.
@@ -327,7 +322,7 @@ impl Simulator {
     ) -> (Transmission, InFlight) {
         let options = &self.inner.options;
         let (call, request_number, previous) = {
-            let mut state = self.state();
+            let mut state = self.inner.state.lock();
             let call = state.calls;
             state.calls += 1;
             state.in_flight += 1;
@@ -412,7 +407,7 @@ impl Simulator {
     ) -> Result<u64, StatusAnswer> {
         let options = &self.inner.options;
         let call = {
-            let mut state = self.state();
+            let mut state = self.inner.state.lock();
             state.counts += 1;
             state.calls
         };
@@ -430,7 +425,7 @@ impl Simulator {
     fn refuse_broken(&self, request: &SeenRequest, call: u64, broken: Vec<Broken>) -> StatusAnswer {
         let texts: Vec<String> =
             broken.iter().map(|(rule, detail)| format!("{}: {detail}", rule.text())).collect();
-        let mut state = self.state();
+        let mut state = self.inner.state.lock();
         for (rule, detail) in broken {
             if state.violations.len() < VIOLATIONS_KEPT_MAX {
                 let session = request.session.clone();
@@ -450,13 +445,9 @@ impl Simulator {
         let options = &self.inner.options;
         let output = request.settings.output_tokens_max;
         if request.tokens > options.window {
-            return options.error_dialect.refuse(
-                options.window,
-                request.tokens,
-                output,
-                request.bytes,
-                request.streamed,
-            );
+            return options
+                .error_dialect
+                .refuse(options.window, request.tokens, output, request.bytes, request.streamed);
         }
         let too_much = output.filter(|wanted| *wanted > options.max_output);
         if let Some(wanted) = too_much.filter(|_| options.refuses_output_above_max) {
@@ -470,7 +461,7 @@ impl Simulator {
     /// Stores the request as the session's last good one; returns how many calls of its purpose were
     /// answered.
     fn remember(&self, request: &SeenRequest, measured: Measured) -> u64 {
-        let mut state = self.state();
+        let mut state = self.inner.state.lock();
         let session = state.sessions.entry(request.session_key().to_owned()).or_default();
         // Two summaries of a session may run at once, and share nothing with its runs.
         if request.purpose == Purpose::Step {
@@ -487,7 +478,7 @@ impl Simulator {
 
     /// Counts an answer that no fault of the plan spoils.
     fn count_answer(&self, request: &SeenRequest) {
-        let mut state = self.state();
+        let mut state = self.inner.state.lock();
         let session = state.sessions.entry(request.session_key().to_owned()).or_default();
         *session.answered(request.purpose) += 1;
     }
@@ -530,7 +521,7 @@ impl Simulator {
         if capacity == 0 {
             return;
         }
-        let mut state = self.state();
+        let mut state = self.inner.state.lock();
         while state.log.len() >= capacity {
             state.log.pop_front();
         }

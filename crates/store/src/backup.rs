@@ -29,9 +29,8 @@ use crate::writer::{Command, Copied, OPENED_FIRST, OPENED_MAX, Snapshot};
 use crate::{Inner, Store, StoreError, identity};
 
 pub use self::info::BackupInfo;
-pub use self::restore::restore_backup;
 pub(crate) use self::target::is_unfinished;
-pub use self::verify::{VerifiedBackup, verify_backup};
+pub use self::verify::VerifiedBackup;
 
 /// How far a backup, its verification or its restoration is, for the one who waits. It can be cancelled. If it is used
 /// again, it counts from the start; one that was cancelled stays so.
@@ -89,7 +88,7 @@ impl Store {
     /// The directory is created, or replaced if it has a backup of this store, which has the same id wherever the store
     /// is; at any moment it holds a whole backup or nothing. `made_at_ms` is the time, in Unix milliseconds.
     ///
-    /// A backup is a store without an index: [`restore_backup`] copies it, and [`verify_backup`] reads all of it.
+    /// A backup is a store without an index: [`Self::restore_backup`] copies it, and [`Self::verify_backup`] reads all of it.
     /// Segments that are no longer written to are hard links to the store's or to those of the backup before, if the
     /// file systems permit that. So a backup takes little space beside the store, but shares bad sectors with it. A
     /// session that is deleted later stays in the backup; one that was deleted before is not in it, but its bytes may

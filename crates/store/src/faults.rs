@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 pub use greenroom_kernel::random::Random;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 
 use crate::files::{File, Files, OpenMode};
 
@@ -18,11 +18,6 @@ use crate::files::{File, Files, OpenMode};
 pub const ENOSPC: i32 = 28;
 /// `EIO`: the device failed.
 pub const EIO: i32 = 5;
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // A panic cannot leave the guarded values half changed, because each change is one assignment.
-    mutex.lock()
-}
 
 /// Which operation fails, and how. Operations are numbered from 1. Only those that change something count:
 /// create, write, sync, truncate, rename and remove.
@@ -81,7 +76,7 @@ enum Verdict {
 impl Plan {
     fn next(&self, is_write: bool) -> io::Result<Verdict> {
         let now = self.operations.fetch_add(1, Ordering::SeqCst) + 1;
-        let fault = *lock(&self.fault);
+        let fault = *self.fault.lock();
         let hits = |at: u64, verdict: Verdict| (now == at && is_write).then_some(verdict);
         let (errno, verdict) = match fault {
             Fault::None => (None, None),
@@ -124,7 +119,7 @@ impl FaultyFiles {
 
     /// Sets the fault. The next operation is number 1.
     pub fn set(&self, fault: Fault) {
-        let mut current = lock(&self.plan.fault);
+        let mut current = self.plan.fault.lock();
         self.plan.operations.store(0, Ordering::SeqCst);
         self.plan.fired.store(0, Ordering::SeqCst);
         self.plan.largest.store(0, Ordering::SeqCst);
@@ -292,14 +287,14 @@ impl MemoryFiles {
     /// because a disk may write pages in any order. Nothing may use the files meanwhile.
     pub fn power_cut(&self, mut random: Option<&mut Random>) {
         const PAGE: usize = 64;
-        let mut names = lock(&self.names);
+        let mut names = self.names.lock();
         if random.as_deref_mut().is_some_and(|random| random.below(2) == 0) {
             names.durable = names.current.clone();
         } else {
             names.current = names.durable.clone();
         }
         for file in names.current.values() {
-            let mut bytes = lock(&file.0);
+            let mut bytes = file.0.lock();
             let mut after = bytes.durable.clone();
             if let Some(random) = random.as_deref_mut()
                 && bytes.current != bytes.durable
@@ -321,13 +316,13 @@ impl MemoryFiles {
 
     /// Returns the paths of all files.
     pub fn paths(&self) -> Vec<PathBuf> {
-        lock(&self.names).current.keys().cloned().collect()
+        self.names.lock().current.keys().cloned().collect()
     }
 
     /// Damages a file: changes its bytes durably, without notice to open handles.
     pub fn damage(&self, path: &Path, change: impl FnOnce(&mut Vec<u8>)) -> io::Result<()> {
         let file = self.find(path)?;
-        let mut bytes = lock(&file.0);
+        let mut bytes = file.0.lock();
         change(&mut bytes.current);
         bytes.durable = bytes.current.clone();
         Ok(())
@@ -335,13 +330,13 @@ impl MemoryFiles {
 
     /// Removes a file durably, as if the disk had lost it.
     pub fn lose(&self, path: &Path) {
-        let mut names = lock(&self.names);
+        let mut names = self.names.lock();
         names.current.remove(path);
         names.durable.remove(path);
     }
 
     fn find(&self, path: &Path) -> io::Result<Arc<MemoryFile>> {
-        lock(&self.names).current.get(path).cloned().ok_or_else(|| io::ErrorKind::NotFound.into())
+        self.names.lock().current.get(path).cloned().ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 }
 
@@ -351,7 +346,7 @@ impl Files for MemoryFiles {
     }
 
     fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
-        let names = lock(&self.names);
+        let names = self.names.lock();
         let inside = names.current.keys().filter(|path| path.parent() == Some(dir));
         Ok(inside.filter_map(|path| Some(path.file_name()?.to_str()?.to_owned())).collect())
     }
@@ -360,7 +355,7 @@ impl Files for MemoryFiles {
         if mode != OpenMode::Create {
             return Ok(self.find(path)?);
         }
-        let mut names = lock(&self.names);
+        let mut names = self.names.lock();
         if names.current.contains_key(path) {
             return Err(io::ErrorKind::AlreadyExists.into());
         }
@@ -370,20 +365,20 @@ impl Files for MemoryFiles {
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        let mut names = lock(&self.names);
+        let mut names = self.names.lock();
         let file = names.current.remove(from).ok_or(io::ErrorKind::NotFound)?;
         names.current.insert(to.to_owned(), file);
         Ok(())
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
-        let removed = lock(&self.names).current.remove(path).ok_or(io::ErrorKind::NotFound)?;
-        let length = lock(&removed.0).current.len();
+        let removed = self.names.lock().current.remove(path).ok_or(io::ErrorKind::NotFound)?;
+        let length = removed.0.lock().current.len();
         self.space.resize(length, 0)
     }
 
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
-        let mut names = lock(&self.names);
+        let mut names = self.names.lock();
         let Names { current, durable } = &mut *names;
         durable.retain(|path, _| path.parent() != Some(dir));
         for (path, file) in current.iter().filter(|(path, _)| path.parent() == Some(dir)) {
@@ -395,7 +390,7 @@ impl Files for MemoryFiles {
 
 impl File for MemoryFile {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
-        let bytes = lock(&self.0);
+        let bytes = self.0.lock();
         let start =
             usize::try_from(offset).map_or(bytes.current.len(), |start| start.min(bytes.current.len()));
         let count = buffer.len().min(bytes.current.len() - start);
@@ -405,7 +400,7 @@ impl File for MemoryFile {
     }
 
     fn write_at(&self, new: &[u8], offset: u64) -> io::Result<usize> {
-        let mut bytes = lock(&self.0);
+        let mut bytes = self.0.lock();
         let start = usize::try_from(offset).map_err(|_| io::ErrorKind::FileTooLarge)?;
         let end = start + new.len();
         if bytes.current.len() < end {
@@ -418,20 +413,20 @@ impl File for MemoryFile {
 
     fn truncate(&self, length: u64) -> io::Result<()> {
         let length = usize::try_from(length).map_err(|_| io::ErrorKind::FileTooLarge)?;
-        let mut bytes = lock(&self.0);
+        let mut bytes = self.0.lock();
         self.1.resize(bytes.current.len(), length)?;
         bytes.current.resize(length, 0);
         Ok(())
     }
 
     fn sync(&self) -> io::Result<()> {
-        let mut bytes = lock(&self.0);
+        let mut bytes = self.0.lock();
         let Bytes { current, durable } = &mut *bytes;
         durable.clone_from(current);
         Ok(())
     }
 
     fn length(&self) -> io::Result<u64> {
-        Ok(lock(&self.0).current.len() as u64)
+        Ok(self.0.lock().current.len() as u64)
     }
 }

@@ -84,7 +84,7 @@ use greenroom_kernel::{Entry, EntryId, session_id};
 use parking_lot::{Mutex, MutexGuard};
 
 #[cfg(feature = "disk")]
-pub use backup::{BackupInfo, Progress, VerifiedBackup, restore_backup, verify_backup};
+pub use backup::{BackupInfo, Progress, VerifiedBackup};
 pub use copy::{Copied, copy};
 pub use engine::{Answer, Claim, Engine, Lease, Member, Opened, Owner, Placement};
 pub use error::{Notice, StoreError};

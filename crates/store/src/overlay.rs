@@ -8,7 +8,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use parking_lot::{Mutex, MutexGuard, RwLock};
+use parking_lot::{Mutex, RwLock};
 
 use crate::files::{File, Files, OpenMode, read_all};
 
@@ -41,10 +41,6 @@ impl Overlay {
         Ok(file)
     }
 
-    fn changed(&self) -> MutexGuard<'_, HashMap<PathBuf, Option<Arc<MemoryFile>>>> {
-        self.changed.lock()
-    }
-
     /// Copies an underlying file.
     fn copy(&self, path: &Path) -> io::Result<Arc<MemoryFile>> {
         let bytes = read_all(self.below.open(path, OpenMode::Read)?.as_ref())?;
@@ -53,7 +49,7 @@ impl Overlay {
 
     /// Removes a file and returns its content.
     fn take(&self, path: &Path) -> io::Result<Arc<MemoryFile>> {
-        let mut changed = self.changed();
+        let mut changed = self.changed.lock();
         let file = match changed.get(path) {
             Some(known) => known.clone().ok_or(io::ErrorKind::NotFound)?,
             None => self.copy(path)?,
@@ -73,7 +69,7 @@ impl Files for Overlay {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
             listed => listed?,
         };
-        for (path, file) in self.changed().iter().filter(|(path, _)| path.parent() == Some(dir)) {
+        for (path, file) in self.changed.lock().iter().filter(|(path, _)| path.parent() == Some(dir)) {
             let Some(name) = path.file_name().and_then(|name| name.to_str()) else { continue };
             names.retain(|known| known != name);
             names.extend(file.as_ref().map(|_| name.to_owned()));
@@ -82,7 +78,7 @@ impl Files for Overlay {
     }
 
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn File>> {
-        let mut changed = self.changed();
+        let mut changed = self.changed.lock();
         let known = changed.get(path).cloned();
         let file = match (mode, known) {
             (OpenMode::Read | OpenMode::Write, Some(Some(file))) => file,
@@ -103,7 +99,7 @@ impl Files for Overlay {
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         let file = self.take(from)?;
-        self.changed().insert(to.to_owned(), Some(file));
+        self.changed.lock().insert(to.to_owned(), Some(file));
         Ok(())
     }
 

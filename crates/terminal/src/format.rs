@@ -130,16 +130,10 @@ pub fn branched(to: Option<EntryId>) -> String {
 
 /// Describes a compaction in progress.
 pub fn compacting(trigger: Trigger, tokens: u64) -> String {
+    #[expect(clippy::wildcard_enum_match_arm, reason = "the others compact the conversation")]
     match trigger {
         Trigger::Branch => "summarising the abandoned branch".to_owned(),
-        Trigger::Threshold
-        | Trigger::Overflow
-        | Trigger::Manual
-        | Trigger::ModelSwitch
-        | Trigger::Hook
-        | Trigger::HandOff
-        | Trigger::Unknown
-        | _ => {
+        _ => {
             format!("compacting {} tokens", tenths(tokens))
         }
     }

@@ -17,6 +17,7 @@ use crate::state::{AppState, MissingState};
 /// The context that a tool receives with its call. A test of a tool makes one with [`ToolContext::new`].
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
+#[must_use]
 pub struct ToolContext {
     /// The id of the calling session.
     pub session: String,
@@ -75,14 +76,12 @@ impl ToolContext {
     }
 
     /// Adds a value that [`Self::state`] returns, for tests of tools.
-    #[must_use]
     pub fn with_state<T: Send + Sync + 'static>(mut self, value: T) -> Self {
         self.app_state = self.app_state.with(value);
         self
     }
 
     /// Sets the answers that questions get, in order: for tests of tools.
-    #[must_use]
     pub fn with_answers(mut self, answers: impl IntoIterator<Item = impl Into<GivenAnswer>>) -> Self {
         self.questions = Questions::answered(answers);
         self

@@ -179,6 +179,7 @@ type Preview = dyn Fn(&Value) -> BoxFuture<'static, Option<String>> + Send + Syn
 
 /// A tool made from a function by [`tool`].
 #[derive(Clone)]
+#[must_use]
 pub struct FunctionTool {
     spec: ToolSpec,
     handler: Arc<Handler>,
@@ -267,7 +268,6 @@ where
 
 impl FunctionTool {
     /// Sets the tool description sent to the model, overriding the doc comment of the arguments.
-    #[must_use]
     pub fn describe(mut self, description: impl Into<String>) -> Self {
         self.spec.description = description.into();
         self
@@ -275,14 +275,12 @@ impl FunctionTool {
 
     /// Declares that the tool changes nothing outside itself. Consecutive calls of such tools in one answer
     /// run concurrently; all other calls run one after another, in the model's order.
-    #[must_use]
     pub fn read_only(mut self) -> Self {
         self.read_only = true;
         self
     }
 
     /// Declares that the results are the user's own files, word for word: see [`Tool::shows_own_files`].
-    #[must_use]
     pub fn shows_own_files(mut self) -> Self {
         self.shows_own_files = true;
         self
@@ -290,7 +288,6 @@ impl FunctionTool {
 
     /// Declares that a call does not run if a secret in its arguments was replaced: see
     /// [`Tool::needs_exact_arguments`].
-    #[must_use]
     pub fn needs_exact_arguments(mut self) -> Self {
         self.needs_exact_arguments = true;
         self
@@ -308,7 +305,6 @@ impl FunctionTool {
     ///
     /// A call of any other tool is never run again. The model is told that the call was interrupted, and
     /// which answers were given.
-    #[must_use]
     pub fn resumable(mut self) -> Self {
         self.resumable = true;
         self
@@ -316,7 +312,6 @@ impl FunctionTool {
 
     /// Sets the time limit of one call. When it expires the call is cancelled, and the model is told that it
     /// was stopped after this time. It overrides the agent's `tool_timeout`, even if it is longer.
-    #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
         self
@@ -324,7 +319,6 @@ impl FunctionTool {
 
     /// Sets what a person who is asked to approve a call sees of its effect: see [`Tool::preview`]. It must say the same
     /// as long as the effect is the same, because a call whose preview has changed does not run.
-    #[must_use]
     pub fn preview(
         mut self,
         preview: impl Fn(&Value) -> BoxFuture<'static, Option<String>> + Send + Sync + 'static,
@@ -334,7 +328,6 @@ impl FunctionTool {
     }
 
     /// Sets how long a cancelled call may take to shut down: see [`Tool::grace`].
-    #[must_use]
     pub fn grace(mut self, grace: Duration) -> Self {
         self.grace = grace;
         self

@@ -54,13 +54,7 @@ impl Containment {
         match self {
             Self::PidNamespace => &["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "--"],
             Self::UserNamespace => &[
-                "unshare",
-                "--user",
-                "--map-current-user",
-                "--pid",
-                "--fork",
-                "--kill-child",
-                "--mount-proc",
+                "unshare", "--user", "--map-current-user", "--pid", "--fork", "--kill-child", "--mount-proc",
                 "--",
             ],
             Self::ProcessTree => &[],

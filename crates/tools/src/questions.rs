@@ -61,6 +61,7 @@ type Sink = dyn Fn(Asker, u32, Question) -> BoxFuture<'static, Result<GivenAnswe
 
 /// Asks people on behalf of a call. Clones share the count of questions.
 #[derive(Clone)]
+#[must_use]
 pub struct Questions {
     sink: Option<Arc<Sink>>,
     next: Arc<AtomicU32>,
@@ -103,13 +104,11 @@ impl Questions {
     }
 
     /// Returns the same questions for the hooks before the call.
-    #[must_use]
     pub fn of_hooks(&self) -> Self {
         Self { asker: Asker::Hook, ..self.clone() }
     }
 
     /// Returns the same questions with time limits that also pause `outer` while a question is open.
-    #[must_use]
     pub fn pausing(self, outer: &Pauses) -> Self {
         Self { pauses: self.pauses.and(outer), ..self }
     }

@@ -6,6 +6,7 @@
 
 use std::fmt;
 
+use greenroom_kernel::text::joined_words;
 use serde_json::Value;
 
 use judge::Judge;
@@ -61,7 +62,7 @@ impl ValueSchema {
         if !schema.is_object() {
             return Err("it must be an object".to_owned());
         }
-        let nodes = read::read(schema).map_err(|reason| one_line(&reason))?;
+        let nodes = read::read(schema).map_err(|reason| joined_words(&reason))?;
         Ok(Self { nodes })
     }
 
@@ -80,7 +81,7 @@ impl ValueSchema {
         };
         match judge.fits() {
             Ok(true) => Ok(()),
-            Ok(false) => Err(one_line(&judge.reasons(Steps::new(SAYING_MAX)).join("; "))),
+            Ok(false) => Err(joined_words(&judge.reasons(Steps::new(SAYING_MAX)).join("; "))),
             Err(_) => Err(too_much()),
         }
     }
@@ -88,8 +89,4 @@ impl ValueSchema {
 
 fn too_much() -> String {
     format!("checking it against the schema takes more than {CHECKING_MAX} steps; make it smaller")
-}
-
-fn one_line(text: &str) -> String {
-    text.split_whitespace().collect::<Vec<_>>().join(" ")
 }

@@ -4,10 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use futures_util::{FutureExt, StreamExt};
+use greenroom::futures_util::future::BoxFuture;
 use greenroom::prelude::*;
-use greenroom::provider::{
-    BoxFuture, Messages, Provider, ProviderError, Purpose, ReplyEvent, ReplyStream, Request,
-};
+use greenroom::provider::{Messages, Provider, ProviderError, Purpose, ReplyEvent, ReplyStream, Request};
 use greenroom::{FailureClass, ModelPrice, Part, RunOutcome, StopReason, Usage};
 use greenroom_simulator::{Answer as Said, ByPurpose, CallInfo, Function, SeenRequest, Summariser};
 use parking_lot::Mutex;

@@ -123,13 +123,13 @@ fn recorded(report: Usage) -> Vec<Arc<Entry>> {
             return Message::user((*text).to_owned());
         }
         Message::Assistant(AssistantMessage {
-            content: vec![greenroom_kernel::Part::Text((*text).to_owned())],
-            provider: "openai".into(),
-            model: "gpt-4o".into(),
             usage: Some(report),
-            stop: StopReason::Stop,
-            stop_raw: None,
-            error: None,
+            ..AssistantMessage::new(
+                vec![greenroom_kernel::Part::Text((*text).to_owned())],
+                "openai",
+                "gpt-4o",
+                StopReason::Stop,
+            )
         })
     });
     messages

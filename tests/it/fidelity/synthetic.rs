@@ -127,15 +127,7 @@ pub(super) fn read(name: &str) -> Option<Session> {
 }
 
 fn says(content: Vec<Part>, stop: StopReason) -> EntryKind {
-    EntryKind::message(Message::Assistant(AssistantMessage {
-        content,
-        provider: "recorded".into(),
-        model: "recorded".into(),
-        usage: None,
-        stop,
-        stop_raw: None,
-        error: None,
-    }))
+    EntryKind::message(Message::Assistant(AssistantMessage::new(content, "recorded", "recorded", stop)))
 }
 
 fn call(

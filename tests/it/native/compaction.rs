@@ -2,8 +2,9 @@
 //! provider; and a session that never depends on it.
 
 use greenroom::EventKind;
+use greenroom::futures_util::future::BoxFuture;
 use greenroom::provider::{
-    BoxFuture, Provider, ProviderError, Purpose, ReplyStream, Request, ResentReasoning, classify,
+    Provider, ProviderError, Purpose, ReplyStream, Request, ResentReasoning, classify,
 };
 use greenroom_kernel::Block;
 use greenroom_kernel::{Compaction, EntryKind};

@@ -2,9 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use greenroom::provider::{
-    BoxFuture, Provider, ProviderError, ReplyStream, Request, ResentReasoning, classify,
-};
+use greenroom::futures_util::future::BoxFuture;
+use greenroom::provider::{Provider, ProviderError, ReplyStream, Request, ResentReasoning, classify};
 use greenroom::{BeforeModel, EventKind};
 use greenroom_simulator::Counting;
 

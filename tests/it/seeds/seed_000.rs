@@ -258,15 +258,8 @@ async fn the_summary_has_a_leading_sentence_the_sections_and_the_files() {
     let seen = session.context().await.unwrap()[0].text();
     let mut rest = seen.as_str();
     for part in [
-        "was compacted",
-        "## Goal",
-        "## Progress",
-        "### Done",
-        "### In Progress",
-        "### Blocked",
-        "## Key Decisions",
-        "## Next Steps",
-        "<read-files>\na.rs",
+        "was compacted", "## Goal", "## Progress", "### Done", "### In Progress", "### Blocked",
+        "## Key Decisions", "## Next Steps", "<read-files>\na.rs",
     ] {
         let at = rest.find(part).unwrap_or_else(|| panic!("{part} is missing or out of order: {seen}"));
         rest = &rest[at..];

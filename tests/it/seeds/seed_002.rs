@@ -35,14 +35,8 @@ async fn four_actors_share_the_work_and_the_session_replaces_the_segment() {
     let points = points.lock().unwrap().clone();
     let mut from = 0;
     for point in [
-        "usage_tracker/measure_for",
-        "session/measured",
-        "compactor/begin",
-        "compactor/answered",
-        "session/replace_path_segment",
-        "install/1_accepted",
-        "install/3_durable",
-        "agent/broadcast",
+        "usage_tracker/measure_for", "session/measured", "compactor/begin", "compactor/answered",
+        "session/replace_path_segment", "install/1_accepted", "install/3_durable", "agent/broadcast",
     ] {
         let at = points[from..].iter().position(|seen| *seen == point);
         from += at.unwrap_or_else(|| panic!("{point} did not follow: {points:?}"));

@@ -51,20 +51,9 @@ fn is_child(session: &str) -> bool {
 #[tokio::test(start_paused = true)]
 async fn an_agent_whose_session_dies_goes_on_and_its_call_waits() {
     let points = [
-        "session/starts",
-        "session/started",
-        "session/prompt",
-        "session/record",
-        "session/measured",
-        "session/end",
-        "agent/begin",
-        "agent/recorded",
-        "agent/sized",
-        "agent/model_over",
-        "agent/tool_over",
-        "agent/broadcast",
-        "usage_tracker/measure",
-        "usage_tracker/appended",
+        "session/starts", "session/started", "session/prompt", "session/record", "session/measured",
+        "session/end", "agent/begin", "agent/recorded", "agent/sized", "agent/model_over", "agent/tool_over",
+        "agent/broadcast", "usage_tracker/measure", "usage_tracker/appended",
     ];
     let mut resumed = 0;
     for point in points {

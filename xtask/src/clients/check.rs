@@ -183,15 +183,7 @@ fn typescript(binary: &Path) -> Result<Vec<String>> {
     let mut compile = Command::new(dir.join("node_modules/.bin/tsc"));
     let types = dir.join("node_modules/@types").display().to_string();
     compile.args([
-        "--strict",
-        "--module",
-        "NodeNext",
-        "--target",
-        "ES2022",
-        "--types",
-        "node",
-        "--typeRoots",
-        &types,
+        "--strict", "--module", "NodeNext", "--target", "ES2022", "--types", "node", "--typeRoots", &types,
     ]);
     run(compile.arg("program.ts"), &project)?;
     Ok(Vec::new())

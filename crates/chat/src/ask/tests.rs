@@ -225,15 +225,8 @@ fn an_approval_shows_what_would_change() {
     let (rows, _) = ask(&kind).layout(60, ROOM);
     let text = rows.iter().map(|row| row.text()).collect::<Vec<_>>().join("\n");
     for part in [
-        "because a rule asks",
-        "-old 0",
-        "+new 0",
-        "-old 39",
-        "+new 39",
-        "in /srv",
-        "1. Yes",
-        "again for write(src/**)",
-        "4. No, and tell",
+        "because a rule asks", "-old 0", "+new 0", "-old 39", "+new 39", "in /srv", "1. Yes",
+        "again for write(src/**)", "4. No, and tell",
     ] {
         assert!(text.contains(part), "{part} is missing in:\n{text}");
     }

@@ -81,11 +81,8 @@ fn a_long_result_shows_some_lines_and_how_many_more_there_are() {
     assert_eq!(
         rows,
         [
-            "  ✓ bash make · 120 lines",
-            "      … 117 earlier lines · Ctrl-O",
-            "      line 118",
-            "      line 119",
-            "      line 120"
+            "  ✓ bash make · 120 lines", "      … 117 earlier lines · Ctrl-O", "      line 118",
+            "      line 119", "      line 120"
         ]
     );
     // One that was cut for the model counts as it was.
@@ -102,10 +99,7 @@ fn a_long_result_shows_some_lines_and_how_many_more_there_are() {
     assert_eq!(
         rows,
         [
-            "  ✓ deploy · 5 lines",
-            "      line 1",
-            "      line 2",
-            "      line 3",
+            "  ✓ deploy · 5 lines", "      line 1", "      line 2", "      line 3",
             "      … 2 more lines · Ctrl-O"
         ]
     );
@@ -184,14 +178,8 @@ fn an_edit_shows_line_numbers_and_what_is_around() {
     assert_eq!(
         changed("edit", arguments, &told, "edited `a.rs`"),
         [
-            "  ✓ edit a.rs · +2 −2",
-            "       98   two",
-            "       99 - four",
-            "       99 + FOUR",
-            "      100 + and",
-            "      101   five",
-            "          ⋮",
-            "      200 - x"
+            "  ✓ edit a.rs · +2 −2", "       98   two", "       99 - four", "       99 + FOUR",
+            "      100 + and", "      101   five", "          ⋮", "      200 - x"
         ]
     );
     // After a restart, only the arguments and the result are known: the number is in the result.

@@ -207,8 +207,7 @@ fn the_context_is_announced_once_at_75_and_at_90_percent() {
         said.extend(chat.above());
     }
     let wanted = [
-        "76 % full; compaction starts at 95k",
-        "91 % full; compaction starts at 95k",
+        "76 % full; compaction starts at 95k", "91 % full; compaction starts at 95k",
         "77 % full; compaction starts at 95k",
     ];
     assert_eq!(said.len(), 3, "{said:?}");

@@ -362,16 +362,8 @@ impl Sampling {
 /// keys and conversations go, nor what runs, nor what is allowed or redacted.
 pub(crate) fn is_kept(setting: &str) -> bool {
     const KEPT: [&str; 10] = [
-        "context_window",
-        "model_settings",
-        "models",
-        "system_prompt",
-        "append_system_prompt",
-        "project_instructions",
-        "skills",
-        "model_may_compact",
-        "limits",
-        "compaction",
+        "context_window", "model_settings", "models", "system_prompt", "append_system_prompt",
+        "project_instructions", "skills", "model_may_compact", "limits", "compaction",
     ];
     KEPT.iter().any(|section| is_within(key(setting), section))
 }

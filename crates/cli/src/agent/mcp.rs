@@ -7,7 +7,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use greenroom::permissions::{Effect, Mode, Policy, PolicyRule, Subject};
+use greenroom::internal::{PolicyRule, Subject};
+use greenroom::permissions::{Effect, Mode, Policy};
 use greenroom_mcp::{Connection, Server, WeakConnection};
 use greenroom_tools::Registry;
 use greenroom_tools::builtin::bash::Helper;

@@ -7,7 +7,8 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use greenroom::permissions::{Effect, Mode, Permissions, Policy, Subject};
+use greenroom::internal::Subject;
+use greenroom::permissions::{Effect, Mode, Permissions, Policy};
 
 use crate::args::{Answers, ModelArgs};
 use crate::config::Loaded;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use greenroom::{Agent, LiveSettings, ModelSettings, SettingsChange};
+use greenroom::{Agent, ModelSettings, SettingsChange};
 use greenroom_kernel::settings::CompactionSettings;
 use greenroom_terminal::{ColorChoice, Screen};
 use parking_lot::Mutex;
@@ -115,10 +115,9 @@ impl Settings {
     }
 
     fn told(self: Arc<Self>, change: Change) -> SettingsChange {
-        let mut told = SettingsChange::default();
-        told.settings = change.config.map(|config| LiveSettings {
-            compaction: self.compaction_of(&config),
-            adjust: Arc::new(move |agent| self.adjusted(agent, &config)),
+        let mut told = change.config.map_or_else(SettingsChange::default, |config| {
+            let compaction = self.compaction_of(&config);
+            SettingsChange::settings(compaction, move |agent| self.adjusted(agent, &config))
         });
         told.warning = change.warning;
         told

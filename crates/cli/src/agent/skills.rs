@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use greenroom_files as files;
 use greenroom_files::access::{self, Need};
+use greenroom_kernel::text::joined_words;
 use greenroom_tools::{FunctionTool, ToolError, tool};
 use parking_lot::Mutex;
 use schemars::JsonSchema;
@@ -259,7 +260,7 @@ fn skill(path: &Path, project: Option<&Path>) -> Result<Option<(String, Skill)>,
             "its name {name:?} is longer than 64 characters, or contains characters other than letters, digits and -_.:"
         ));
     }
-    let description = head.description.unwrap_or_default().split_whitespace().collect::<Vec<_>>().join(" ");
+    let description = joined_words(&head.description.unwrap_or_default());
     if description.is_empty() {
         return Err("its front matter has no description".to_owned());
     }

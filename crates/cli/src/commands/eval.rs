@@ -12,6 +12,7 @@ use greenroom_kernel::entry::Entry;
 use greenroom_kernel::ledger;
 use greenroom_kernel::path::{entry_message, is_message};
 use greenroom_kernel::settings::Strategy;
+use greenroom_kernel::text::joined_words;
 use greenroom_simulator::Summariser;
 use greenroom_simulator::replay::{ReplayOptions, ReplayState, replay};
 use greenroom_terminal::screen::one_line;
@@ -239,7 +240,7 @@ impl Share {
 
 /// Returns a text in lower case, with single spaces.
 fn plain(text: &str) -> String {
-    text.to_lowercase().split_whitespace().collect::<Vec<_>>().join(" ")
+    joined_words(&text.to_lowercase())
 }
 
 fn print(screen: &mut Screen, rows: &[Evaluated]) -> Result<()> {

@@ -7,8 +7,8 @@ use std::path::Path;
 use anyhow::Result;
 use greenroom_files as files;
 use greenroom_formats::{FILE_BYTES_MAX, ImportOptions, Imported, import};
+use greenroom_server::Client;
 use greenroom_server::operations::{GetSession, ImportSession};
-use greenroom_server::{Client, ProblemKind};
 use greenroom_terminal::Screen;
 use greenroom_terminal::progress::Progress;
 use serde_json::json;
@@ -69,10 +69,8 @@ pub(crate) async fn run(global: &Global, args: &ImportArgs) -> Result<u8> {
 /// Imports a file with this text, which is read again if the import was requested before, with an unknown result. Then an
 /// existing session is that result.
 async fn take(client: &Client, id: &str, file: &Path, text: &mut Option<String>) -> Result<Taken> {
-    match client.call(GetSession { session_id: id.to_owned() }).await {
-        Ok(_) => return Ok(if text.is_none() { Taken::Here } else { Taken::Before }),
-        Err(error) if error.kind() == Some(ProblemKind::NoSession) => {}
-        Err(error) => return Err(error.into()),
+    if client.find(GetSession { session_id: id.to_owned() }).await?.is_some() {
+        return Ok(if text.is_none() { Taken::Here } else { Taken::Before });
     }
     let text = match text.take() {
         Some(text) => text,

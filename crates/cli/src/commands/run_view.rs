@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use greenroom::EventKind;
-use greenroom::{EntryId, Error, Event, RunId, RunItem};
+use greenroom::{EntryId, Error, Event, RunItem};
 use greenroom_server::operations::{Abort, Accepted, Operation, PromptOutcome};
 use greenroom_server::{Client, ClientError, Events, Problem, Received};
 use greenroom_terminal::{Interrupts, time};
@@ -190,7 +190,7 @@ struct OwnRun {
     /// that.
     entry: Option<EntryId>,
     /// The run, once it has started.
-    run: Option<RunId>,
+    run: Option<EntryId>,
     is_over: bool,
 }
 

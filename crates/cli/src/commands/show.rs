@@ -231,6 +231,7 @@ fn conversation(screen: &mut Screen, stored: &Stored) -> Result<()> {
 }
 
 fn show_entry(screen: &mut Screen, entry: &Arc<Entry>, results: &HashMap<&str, &ToolResult>) -> Result<()> {
+    #[expect(clippy::wildcard_enum_match_arm, reason = "the others are not shown")]
     match &entry.kind {
         EntryKind::Message { message, .. } => match &**message {
             Message::User(content) => speech(screen, "you", Look::GOOD, &with_images(content)),
@@ -301,19 +302,7 @@ fn show_entry(screen: &mut Screen, entry: &Arc<Entry>, results: &HashMap<&str, &
         EntryKind::Compaction(compaction) => {
             speech(screen, &format!("summary, entry {}", entry.id), Look::NOTE, &compaction.summary)
         }
-        EntryKind::Prune(_)
-        | EntryKind::WholeResult { .. }
-        | EntryKind::Metadata(_)
-        | EntryKind::CallStarted { .. }
-        | EntryKind::Terms { .. }
-        | EntryKind::CompactionStarted(_)
-        | EntryKind::Label { .. }
-        | EntryKind::Note { .. }
-        | EntryKind::Inbox { .. }
-        | EntryKind::InboxCleared { .. }
-        | EntryKind::LeafMoved { .. }
-        | EntryKind::Spent(_)
-        | _ => Ok(()),
+        _ => Ok(()),
     }
 }
 

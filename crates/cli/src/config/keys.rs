@@ -6,17 +6,13 @@
 
 use std::sync::LazyLock;
 
+use greenroom_kernel::text::joined_words;
 use serde_json::Value;
 
 use super::Config;
-use super::layers::get;
 
 /// The placeholder for a user-defined name in [`Setting::key`].
 pub(crate) const NAME: &str = "NAME";
-
-/// The number of concurrent calls, in a provider's section, and the name that it had before.
-pub(crate) const IN_FLIGHT_MAX: &str = "in_flight_max";
-pub(crate) const EARLIER_IN_FLIGHT_MAX: &str = "max_in_flight";
 
 /// One setting.
 #[derive(Debug, Clone)]
@@ -69,7 +65,7 @@ fn walk(root: &Value, schema: &Value, prefix: &str, settings: &mut Vec<Setting>)
         let entries = target.get("additionalProperties").filter(|entry| entry.is_object());
         settings.push(Setting {
             key: key.clone(),
-            about: about.unwrap_or_default().split_whitespace().collect::<Vec<_>>().join(" "),
+            about: joined_words(about.unwrap_or_default()),
             words: words(root, target),
         });
         match entries {
@@ -101,13 +97,11 @@ fn words(root: &Value, schema: &Value) -> Vec<String> {
 }
 
 /// Splits a setting's name as the user writes it: `providers.a.b.base_url` has the parts `providers`, `a.b`
-/// and `base_url`. An earlier name of a setting is that setting. Returns `None` if there is no such setting.
+/// and `base_url`. Returns `None` if there is no such setting.
 pub(crate) fn parts(key: &str) -> Option<Vec<String>> {
-    let provider = key.strip_suffix(EARLIER_IN_FLIGHT_MAX).filter(|start| start.starts_with("providers."));
-    let key = &provider.map_or_else(|| key.to_owned(), |start| format!("{start}{IN_FLIGHT_MAX}"));
     settings().iter().find_map(|setting| {
         let Some((section, rest)) = setting.key.split_once(&format!(".{NAME}.")) else {
-            return (setting.key == *key).then(|| setting.key.split('.').map(str::to_owned).collect());
+            return (setting.key == key).then(|| setting.key.split('.').map(str::to_owned).collect());
         };
         let name = key.strip_prefix(section)?.strip_prefix('.')?.strip_suffix(rest)?.strip_suffix('.')?;
         let quoted = |quote| name.strip_prefix(quote).and_then(|name: &str| name.strip_suffix(quote));
@@ -116,16 +110,6 @@ pub(crate) fn parts(key: &str) -> Option<Vec<String>> {
         let parts = || section.split('.').chain([name]).chain(rest.split('.')).map(str::to_owned).collect();
         is_name.then(parts)
     })
-}
-
-/// Returns the parts of a setting's name as a file spells it: the earlier name, if that is there.
-pub(crate) fn spelled(file: &serde_norway::Value, parts: &[String]) -> Vec<String> {
-    let mut earlier = parts.to_vec();
-    match earlier.last_mut() {
-        Some(last) if last == IN_FLIGHT_MAX => EARLIER_IN_FLIGHT_MAX.clone_into(last),
-        _ => return earlier,
-    }
-    if get(file, &earlier).is_some() { earlier } else { parts.to_vec() }
 }
 
 /// Whether an apparent name ends with a setting: `a.compaction` in `models.a.compaction.cut`.

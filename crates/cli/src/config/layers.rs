@@ -14,10 +14,9 @@ use anyhow::Result;
 use serde_norway::Value;
 
 use self::errors::{at, misfit, wrong};
-use self::merge::{Origins, has_core_tag, has_tag, rename, typed, unset_to_default};
+use self::merge::{Origins, has_core_tag, has_tag, typed, unset_to_default};
 use self::permitted::Over;
 use self::read::{own_source, project_source, read_prompt, user_source};
-use super::keys;
 use super::overrides::Overrides;
 use super::place::line_of;
 use super::redact;
@@ -306,12 +305,10 @@ pub(crate) fn checked(source: &Source, is_trusted: bool) -> Result<Value> {
     if let Err((parts, reason)) = check(&typed) {
         return Err(usage(at(source, &parts, &reason)));
     }
-    if let Some(compaction) = value.get_mut("compaction") {
-        rename(compaction, "model_auto_compact_token_limit", "auto_compact_token_limit");
-    }
-    let providers = value.get_mut("providers").and_then(Value::as_mapping_mut);
-    for provider in providers.into_iter().flat_map(|providers| providers.values_mut()) {
-        rename(provider, keys::EARLIER_IN_FLIGHT_MAX, keys::IN_FLIGHT_MAX);
+    if let Some(Value::Mapping(compaction)) = value.get_mut("compaction")
+        && let Some(limit) = compaction.remove("model_auto_compact_token_limit")
+    {
+        compaction.insert("auto_compact_token_limit".into(), limit);
     }
     Ok(value)
 }

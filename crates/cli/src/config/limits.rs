@@ -9,7 +9,7 @@ use greenroom_kernel::run::RunLimits;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Wrong, or_default, wrong};
+use super::{Wrong, check_at_least_one, or_default, wrong};
 
 /// Limits of runs and sessions.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -169,7 +169,7 @@ impl LimitsConfig {
 
     /// Checks the values, each by itself; returns the first invalid one.
     pub(super) fn check(&self) -> Result<(), Wrong> {
-        for (key, value) in [
+        let values = [
             ("steps_max", self.steps_max.into()),
             ("repeats_max", self.repeats_max.into()),
             ("calls_max", self.calls_max.into()),
@@ -178,11 +178,8 @@ impl LimitsConfig {
             ("run_timeout_s", self.run_timeout_s.unwrap_or(1)),
             ("inputs_max", self.inputs_max.unwrap_or(1) as u64),
             ("live_sessions_max", self.live_sessions_max.unwrap_or(1) as u64),
-        ] {
-            if value == 0 {
-                return wrong(&["limits", key], "must be at least 1");
-            }
-        }
+        ];
+        check_at_least_one(&["limits"], &values)?;
         if self.cost_usd_max.is_some_and(|dollars| !dollars.is_finite() || dollars < 0.0) {
             return wrong(&["limits", "cost_usd_max"], "must be an amount of US dollars, or null");
         }

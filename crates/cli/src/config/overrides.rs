@@ -26,16 +26,8 @@ pub(crate) const ADVERTISE: &str = "GREENROOM_ADVERTISE";
 /// Variables that are not settings: the store's folder, those of a node of a cluster, the server and token of HTTP clients,
 /// and values for tests and child processes.
 const NO_SETTINGS: [&str; 10] = [
-    "GREENROOM_COMPLETE",
-    "GREENROOM_DATA_DIR",
-    STORE,
-    CLUSTER_SECRET,
-    NODE,
-    ADVERTISE,
-    "GREENROOM_URL",
-    "GREENROOM_TOKEN",
-    "GREENROOM_CORPUS",
-    "GREENROOM_ENVIRONMENT_FD",
+    "GREENROOM_COMPLETE", "GREENROOM_DATA_DIR", STORE, CLUSTER_SECRET, NODE, ADVERTISE, "GREENROOM_URL",
+    "GREENROOM_TOKEN", "GREENROOM_CORPUS", "GREENROOM_ENVIRONMENT_FD",
 ];
 
 /// The settings from the environment and the command line.

@@ -12,7 +12,7 @@ use serde_norway::Value;
 
 use super::layers::expanded;
 use super::surroundings::Surroundings;
-use super::{Wrong, layers, or_default, wrong};
+use super::{Wrong, check_at_least_one, layers, or_default, wrong};
 
 /// The files, hosts and resources that commands may use.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -74,18 +74,8 @@ pub(crate) enum NetworkWord {
 
 /// Keys and tokens that programs keep in the user's folder.
 const SECRETS: [&str; 13] = [
-    "~/.ssh",
-    "~/.gnupg",
-    "~/.aws",
-    "~/.azure",
-    "~/.config/gcloud",
-    "~/.config/gh",
-    "~/.kube",
-    "~/.docker/config.json",
-    "~/.netrc",
-    "~/.git-credentials",
-    "~/.npmrc",
-    "~/.pypirc",
+    "~/.ssh", "~/.gnupg", "~/.aws", "~/.azure", "~/.config/gcloud", "~/.config/gh", "~/.kube",
+    "~/.docker/config.json", "~/.netrc", "~/.git-credentials", "~/.npmrc", "~/.pypirc",
     "~/.cargo/credentials.toml",
 ];
 const MIB: u64 = 1024 * 1024;
@@ -138,18 +128,14 @@ impl SandboxConfig {
         if self.writable.iter().any(|folder| !layers::is_absolute(folder)) {
             return wrong(&["sandbox", "writable"], "each must be an absolute path, or begin with ~/");
         }
-        for (key, value) in [
-            ("memory_mib_max", self.memory_mib_max),
-            ("processes_max", Some(self.processes_max)),
-            ("file_mib_max", self.file_mib_max),
-            ("open_files_max", self.open_files_max),
-            ("cpu_s_max", self.cpu_s_max),
-        ] {
-            if value == Some(0) {
-                return wrong(&["sandbox", key], "must be at least 1");
-            }
-        }
-        Ok(())
+        let values = [
+            ("memory_mib_max", self.memory_mib_max.unwrap_or(1)),
+            ("processes_max", self.processes_max),
+            ("file_mib_max", self.file_mib_max.unwrap_or(1)),
+            ("open_files_max", self.open_files_max.unwrap_or(1)),
+            ("cpu_s_max", self.cpu_s_max.unwrap_or(1)),
+        ];
+        check_at_least_one(&["sandbox"], &values)
     }
 
     /// Returns the sandbox of an agent whose workspace is `root`. `closed` are the places of this program.

@@ -13,7 +13,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::sandbox::ModeConfig;
-use super::{Wrong, check_variable, is_name, layers, or_default, wrong};
+use super::{Wrong, check_name, check_variable, layers, or_default, wrong};
 
 /// The server of `serve`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -96,7 +96,6 @@ pub(crate) struct TokenConfig {
 impl ServeConfig {
     /// Checks the values of one layer, each by itself.
     pub(super) fn check(&self) -> Result<(), Wrong> {
-        let not_a_name = "must be a name of letters, digits, dots, hyphens and underscores";
         for (key, value, min, reason) in [
             ("connections_max", self.connections_max as u64, 2, "must be at least 2"),
             ("request_timeout_s", self.request_timeout_s, 1, "must be at least 1"),
@@ -111,9 +110,7 @@ impl ServeConfig {
             return wrong(&["serve", "host_names"], &format!("each {reason}"));
         }
         for (name, agent) in &self.agents {
-            if !is_name(name) {
-                return wrong(&["serve", "agents", name], not_a_name);
-            }
+            check_name(&["serve", "agents", name], name)?;
             if agent.workspace.as_deref().is_some_and(|folder| !layers::is_absolute(folder)) {
                 return wrong(
                     &["serve", "agents", name, "workspace"],
@@ -177,12 +174,7 @@ pub(crate) fn check_host_name(name: &str) -> Result<(), &'static str> {
 /// Checks a token.
 fn check_token(name: &str, token: &TokenConfig) -> Result<(), Wrong> {
     let key = |key: &'static str| ["serve", "tokens", name, key];
-    if !is_name(name) {
-        return wrong(
-            &["serve", "tokens", name],
-            "must be a name of letters, digits, dots, hyphens and underscores",
-        );
-    }
+    check_name(&["serve", "tokens", name], name)?;
     let sources = [&token.token_env, &token.token_file, &token.token_command];
     if sources.iter().filter(|source| source.is_some()).count() != 1 {
         let reason = "must have exactly one of token_env, token_file and token_command";

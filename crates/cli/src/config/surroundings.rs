@@ -24,18 +24,8 @@ const PREFIXES: [&str; 2] = ["GREENROOM_", "OPENAI_"];
 /// Other such variables, in this spelling or in lower case. Other `XDG_…` variables change with each login
 /// and each window.
 const NAMES: [&str; 12] = [
-    "ANTHROPIC_BASE_URL",
-    "HOME",
-    "XDG_CONFIG_HOME",
-    "HTTP_PROXY",
-    "HTTPS_PROXY",
-    "ALL_PROXY",
-    "NO_PROXY",
-    "PATH",
-    "LANG",
-    "TERM",
-    "TMPDIR",
-    "USER",
+    "ANTHROPIC_BASE_URL", "HOME", "XDG_CONFIG_HOME", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY",
+    "PATH", "LANG", "TERM", "TMPDIR", "USER",
 ];
 
 tokio::task_local! {

@@ -131,32 +131,14 @@ fn problems_name_the_file_the_line_and_the_key() {
 #[test]
 fn every_setting_has_a_rule_for_files_of_projects() {
     let users_alone = [
-        "hooks",
-        "host",
-        "mcp_servers",
-        "model_may_compact",
-        "model_settings",
-        "models",
-        "notify",
-        "project_instructions",
-        "providers",
-        "redact",
-        "retention",
-        "rewind",
-        "serve",
-        "skills",
-        "telemetry",
-        "theme",
-        "trusted_folders",
+        "hooks", "host", "mcp_servers", "model_may_compact", "model_settings", "models", "notify",
+        "project_instructions", "providers", "redact", "retention", "rewind", "serve", "skills", "telemetry",
+        "theme", "trusted_folders",
     ];
     // They apply to all sessions of a process, in other folders too.
     let of_the_process = [
-        "limits.inputs_max",
-        "limits.live_sessions_max",
-        "limits.labels",
-        "limits.fair_by",
-        "limits.spending_by",
-        // A project allows nothing.
+        "limits.inputs_max", "limits.live_sessions_max", "limits.labels", "limits.fair_by",
+        "limits.spending_by", // A project allows nothing.
         "permissions.allow",
     ];
     let mut seen = 0;
@@ -222,7 +204,7 @@ fn every_setting_has_a_name_and_a_variable_of_its_own() {
     for (key, wanted) in [
         ("model", Some("model")),
         ("providers.a.b.base_url", Some("providers|a.b|base_url")),
-        ("providers.a.max_in_flight", Some("providers|a|in_flight_max")),
+        ("providers.a.in_flight_max", Some("providers|a|in_flight_max")),
         ("models.gpt-5.5.temperature", Some("models|gpt-5.5|temperature")),
         ("models.gpt-5.5.compaction.threshold", Some("models|gpt-5.5|compaction|threshold")),
         ("models.gpt-5.5.compaction", Some("models|gpt-5.5|compaction")),

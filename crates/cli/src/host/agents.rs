@@ -10,7 +10,8 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use anyhow::Result;
-use greenroom::provider::{BoxFuture, Provider, ProviderError, ReplyStream, Request, ServerOptions};
+use greenroom::futures_util::future::BoxFuture;
+use greenroom::provider::{Provider, ProviderError, ReplyStream, Request, ServerOptions};
 use greenroom::{Agent, SharedProvider};
 use greenroom_kernel::{Failure, FailureClass};
 use greenroom_server::operations::{FOLDER, Task};

@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use greenroom::{Agent, Order, SessionSummary, State, Status};
+use greenroom_server::Client;
 use greenroom_server::operations::{
-    ClientKind, FOLDER, GetSession, GetState, ListSessions, ONE_SHOT, SetLabel,
+    ClientKind, FOLDER, GetSession, GetState, ListSessions, ONE_SHOT, SessionFound, SetLabel,
 };
-use greenroom_server::{Client, ProblemKind};
 use greenroom_terminal::{Screen, time};
 
 use super::connection::{self, Connection, resolve_known};
@@ -180,21 +180,17 @@ impl Link {
     /// # Errors
     /// [`NotEmpty`](greenroom::Error::NotEmpty) if there is one.
     pub(crate) async fn check_free(&self, session_id: &str) -> Result<()> {
-        match self.client.call(GetSession { session_id: session_id.to_owned() }).await {
-            Ok(_) => Err(greenroom::Error::NotEmpty { session: session_id.to_owned() }.into()),
-            Err(error) if error.kind() == Some(ProblemKind::NoSession) => Ok(()),
-            Err(error) => Err(error.into()),
+        match self.client.find(GetSession { session_id: session_id.to_owned() }).await? {
+            Some(_) => Err(greenroom::Error::NotEmpty { session: session_id.to_owned() }.into()),
+            None => Ok(()),
         }
     }
 
     /// Notes the folder in which a session was started, for searches, and whether it is a one-shot of `run` or a
     /// conversation; `None` leaves that as it is. Returns false if the session has no messages, and so no log.
     pub(crate) async fn note_folder(&self, session_id: &str, is_one_shot: Option<bool>) -> Result<bool> {
-        let known = match self.client.call(GetSession { session_id: session_id.to_owned() }).await {
-            Ok(found) => found.session,
-            Err(error) if error.kind() == Some(ProblemKind::NoSession) => return Ok(false),
-            Err(error) => return Err(error.into()),
-        };
+        let found = self.client.find(GetSession { session_id: session_id.to_owned() }).await?;
+        let Some(SessionFound { session: known, .. }) = found else { return Ok(false) };
         if !known.labels.contains_key(FOLDER) {
             let label = SetLabel {
                 session_id: session_id.to_owned(),
@@ -266,14 +262,12 @@ impl Link {
     /// lose the answer.
     pub(crate) async fn check_not_waiting(&self, session_id: &str) -> Result<()> {
         let session = session_id.to_owned();
-        match self.client.call(GetState { session_id: session.clone() }).await {
-            Ok(state @ State { status: Status::Waiting, questions: 0, questions_below: 0, .. }) => {
+        match self.client.find(GetState { session_id: session.clone() }).await? {
+            Some(state @ State { status: Status::Waiting, questions: 0, questions_below: 0, .. }) => {
                 Err(answered(&session, ask_user::is_all_that_waits(&state)).into())
             }
-            Ok(State { status: Status::Waiting, .. }) => Err(greenroom::Error::Waiting { session }.into()),
-            Ok(_) => Ok(()),
-            Err(error) if error.kind() == Some(ProblemKind::NoSession) => Ok(()),
-            Err(error) => Err(error.into()),
+            Some(State { status: Status::Waiting, .. }) => Err(greenroom::Error::Waiting { session }.into()),
+            Some(_) | None => Ok(()),
         }
     }
 }
@@ -296,10 +290,8 @@ fn stamped(kind: &str) -> String {
 async fn new_name(client: &Client, name: &str) -> Result<String> {
     for number in 1_u32.. {
         let id = if number == 1 { name.to_owned() } else { format!("{name}-{number}") };
-        match client.call(GetSession { session_id: id.clone() }).await {
-            Err(error) if error.kind() == Some(ProblemKind::NoSession) => return Ok(id),
-            Err(error) => return Err(error.into()),
-            Ok(_) => {}
+        if client.find(GetSession { session_id: id.clone() }).await?.is_none() {
+            return Ok(id);
         }
     }
     Ok(name.to_owned())

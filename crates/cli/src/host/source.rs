@@ -10,7 +10,6 @@ use std::sync::Arc;
 use anyhow::Result;
 use greenroom::{LoggedWork, PendingQuestion, Recalled, Runtime, SessionSummary, Spending, State, Status};
 use greenroom_kernel::entry::{Entry, EntryId};
-use greenroom_server::ProblemKind;
 use greenroom_server::operations::{
     EntryPage, GetSession, ListLive, ListQuestions, ListSessions, LoggedEntry, ReadEntries, RecallEntries,
     ReportUsage, SessionCounts, SessionPage, StoreLosses, status_of,
@@ -220,12 +219,7 @@ impl Source {
         let (mut entries, mut from) = (Vec::new(), EntryId(0));
         loop {
             let read = ReadEntries { session_id: id.clone(), from, limit: None };
-            let page = match self.client.call(read).await {
-                Err(error) if error.kind() == Some(ProblemKind::NoSession) => {
-                    return Err(not_found(&id));
-                }
-                page => page?,
-            };
+            let page = self.client.find(read).await?.ok_or_else(|| not_found(&id))?;
             let EntryPage { entries: more, next, .. } = page;
             entries.extend(more);
             if let Some(next) = next {
@@ -240,11 +234,8 @@ impl Source {
 
     /// Returns the session with exactly this id.
     pub(crate) async fn exact(&self, id: &str) -> Result<Option<SessionSummary>> {
-        match self.client.call(GetSession { session_id: id.to_owned() }).await {
-            Ok(found) => Ok(Some(found.session)),
-            Err(error) if error.kind() == Some(ProblemKind::NoSession) => Ok(None),
-            Err(error) => Err(error.into()),
-        }
+        let found = self.client.find(GetSession { session_id: id.to_owned() }).await?;
+        Ok(found.map(|found| found.session))
     }
 
     /// Returns a session without its log. `given` may be a prefix of its id.

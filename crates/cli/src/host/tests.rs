@@ -11,6 +11,8 @@ use tokio::time::{sleep, timeout};
 use super::socket::Connected;
 use super::*;
 
+pub(in crate::host) mod played;
+
 const SECOND: Duration = Duration::from_secs(1);
 const LOOKS: Who<'_> =
     Who { kind: ClientKind::Watch, agent: None, checks_server: false, patience: None, last_valid: None };

@@ -231,10 +231,7 @@ async fn a_turn_is_told_in_updates_before_its_end() {
     assert_eq!(
         editor.kinds(),
         [
-            "available_commands_update",
-            "tool_call",
-            "tool_call_update",
-            "agent_message_chunk",
+            "available_commands_update", "tool_call", "tool_call_update", "agent_message_chunk",
             "session_info_update"
         ]
     );

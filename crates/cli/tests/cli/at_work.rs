@@ -53,11 +53,7 @@ fn a_row_says_what_a_tool_did_and_ctrl_o_opens_and_folds_it() {
         (
             "change",
             &[
-                "✓ edit a.txt · +2 −1",
-                "11   line 11",
-                "12 - line 12",
-                "12 + LINE 12",
-                "13 + and more",
+                "✓ edit a.txt · +2 −1", "11   line 11", "12 - line 12", "12 + LINE 12", "13 + and more",
                 "14   line 13",
             ],
         ),

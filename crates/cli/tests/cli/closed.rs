@@ -59,15 +59,8 @@ fn what_is_ours_is_closed_to_the_file_tools() {
     std::fs::hard_link(place.store().join("token"), home.join("work/hard")).unwrap();
     let absolute = place.store().join("token").display().to_string();
     let spellings = [
-        "store/token",
-        "./store/../store//token",
-        "work/link/token",
-        "work/t",
-        "work/tt",
-        "work/hard",
-        &absolute,
-        ".config/greenroom/greenroom.yaml",
-        "work/c",
+        "store/token", "./store/../store//token", "work/link/token", "work/t", "work/tt", "work/hard",
+        &absolute, ".config/greenroom/greenroom.yaml", "work/c",
     ];
     let others =
         ["store/journal/manifest", "work/link/journal/manifest", "store/new", "store/new/er", "store/lock"];

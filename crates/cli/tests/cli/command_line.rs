@@ -252,25 +252,9 @@ fn what_a_script_reads_is_json() {
         .map(|(command, _)| command.join(" "))
         .collect();
     let expected = [
-        "acp",
-        "chat",
-        "completions",
-        "config edit",
-        "config path",
-        "config set",
-        "config trust",
-        "config unset",
-        "demo",
-        "export",
-        "host",
-        "init",
-        "login",
-        "mcp add",
-        "mcp remove",
-        "resume",
-        "rpc",
-        "serve",
-        "simulate",
+        "acp", "chat", "completions", "config edit", "config path", "config set", "config trust",
+        "config unset", "demo", "export", "host", "init", "login", "mcp add", "mcp remove", "resume", "rpc",
+        "serve", "simulate",
     ];
     assert_eq!(without, expected.map(str::to_owned).into());
 }

@@ -176,14 +176,8 @@ fn a_session_is_shown_with_its_summary_and_with_what_the_model_sees() {
     let ran = place.run_with(&[&["chat"], &at[..]].concat(), orders);
     assert_eq!(ran.code, Some(0), "{ran:?}");
     for said in [
-        "  1  manual  compacted ",
-        "/compactions N shows one",
-        "you: Go on 3.",
-        "entry 9999 is not pinned",
-        "/unpin needs an entry",
-        "compaction 1, entry",
-        "The compaction was undone",
-        "1 compaction; ",
+        "  1  manual  compacted ", "/compactions N shows one", "you: Go on 3.", "entry 9999 is not pinned",
+        "/unpin needs an entry", "compaction 1, entry", "The compaction was undone", "1 compaction; ",
     ] {
         assert!(ran.stdout.contains(said), "{said}: {}", ran.stdout.replace("word ", ""));
     }
@@ -303,17 +297,8 @@ fn run_leaves_a_compaction_that_is_due_to_the_next_run() {
     let mut compacted = 0;
     for run in 0..8 {
         let ran = place.run(&[
-            "run",
-            "-p",
-            "Go on.",
-            "--session",
-            "mine",
-            "--json",
-            "--no-tools",
-            "--window",
-            WINDOW,
-            "--base-url",
-            &url,
+            "run", "-p", "Go on.", "--session", "mine", "--json", "--no-tools", "--window", WINDOW,
+            "--base-url", &url,
         ]);
         assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""), "{ran:?}");
         let events = events(&ran);

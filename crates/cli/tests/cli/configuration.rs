@@ -393,9 +393,7 @@ fn a_folders_model_stays_within_the_limit_of_cost() {
 #[test]
 fn what_a_file_says_cannot_steer_the_terminal() {
     for text in [
-        "\"\\e]0;x\\a\": 1\n",
-        "provider: \"\\e[2J\\u202e\"\n",
-        "provider: { base_url: \"\\e[2J\" }\n",
+        "\"\\e]0;x\\a\": 1\n", "provider: \"\\e[2J\\u202e\"\n", "provider: { base_url: \"\\e[2J\" }\n",
         "model: [\"\\e[2J\"]\n",
     ] {
         let place = Place::new();

@@ -165,21 +165,8 @@ fn settings_of_what_is_asked_come_back_and_others_are_named() {
     let url = model.url();
     let server = format!("providers={{ mine: {{ base_url: {url:?} }} }}");
     let begun = place.run(&[
-        "run",
-        "-p",
-        "hi",
-        "--session",
-        "mine",
-        "--base-url",
-        &url,
-        "--temperature",
-        "0.25",
-        "--system",
-        "Be brief.",
-        "--set",
-        "context_window=9000",
-        "--set",
-        &server,
+        "run", "-p", "hi", "--session", "mine", "--base-url", &url, "--temperature", "0.25", "--system",
+        "Be brief.", "--set", "context_window=9000", "--set", &server,
     ]);
     assert_eq!(begun.code, Some(0), "{begun:?}");
     let ran = place.run(&["run", "-p", "again", "--session", "mine"]);
@@ -276,11 +263,7 @@ fn the_agent_writes_the_instructions_and_they_are_a_part_of_the_context() {
     terminal.says("/context");
     let screen = terminal.shows("kept free by compaction");
     for part in [
-        "■ system prompt and rest",
-        "◆ AGENTS.md",
-        "▲ skills",
-        "● tool definitions",
-        "█ conversation",
+        "■ system prompt and rest", "◆ AGENTS.md", "▲ skills", "● tool definitions", "█ conversation",
         "· free",
     ] {
         assert!(screen.contains(part), "{part}: {screen}");

@@ -20,14 +20,7 @@ fn local_server(place: &Place) -> Option<(super::support::Running, String)> {
     USUAL.into_iter().find_map(|address| {
         drop(TcpListener::bind(address).ok()?);
         let arguments = [
-            "simulate",
-            "--listen",
-            address,
-            "--model",
-            "qwen3:8b",
-            "--window",
-            "40000",
-            "--say",
+            "simulate", "--listen", address, "--model", "qwen3:8b", "--window", "40000", "--say",
             "hi from here",
         ];
         let mut server = place.start(&arguments);

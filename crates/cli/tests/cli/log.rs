@@ -9,19 +9,12 @@ use super::support::{Model, Place, Ran};
 const SECRETS: [&str; 6] = ["xyzzy", "plugh", "frobozz", "quux", "sk-secret", "hidden"];
 /// What happens.
 const STORY: [&str; 6] = [
-    "a run starts",
-    "the model answered",
-    "a tool ended",
-    "a compaction begins",
-    "the compaction ended",
+    "a run starts", "the model answered", "a tool ended", "a compaction begins", "the compaction ended",
     "the run ended",
 ];
 /// Why it happens.
 const DECISIONS: [&str; 5] = [
-    "the context is measured",
-    "is a compaction due?",
-    "the plan of the compaction",
-    "the store is open",
+    "the context is measured", "is a compaction due?", "the plan of the compaction", "the store is open",
     "the configuration",
 ];
 

@@ -139,16 +139,7 @@ async fn a_host_s_agents_share_a_server_which_ends_with_the_host() {
     }
     let run = |session: &str, mode: &str| {
         let arguments = [
-            "run",
-            "--window",
-            "100000",
-            "--session",
-            session,
-            "-p",
-            "go",
-            "--mode",
-            mode,
-            "--allow",
+            "run", "--window", "100000", "--session", session, "-p", "go", "--mode", mode, "--allow",
             "mcp__test__*",
         ];
         let mut command = hosted.command(&arguments);
@@ -214,16 +205,7 @@ async fn of_agents_that_are_made_at_the_same_time_one_starts_the_server() {
     let modes = ["ask", "accept_edits", "everything"];
     let start = |mode: &&str| {
         let arguments = [
-            "run",
-            "--window",
-            "100000",
-            "--session",
-            mode,
-            "-p",
-            "go",
-            "--mode",
-            mode,
-            "--allow",
+            "run", "--window", "100000", "--session", mode, "-p", "go", "--mode", mode, "--allow",
             "mcp__test__*",
         ];
         hosted.command(&arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()

@@ -49,15 +49,7 @@ fn a_learned_limit_is_shown_and_forgotten() {
     let long = "thing ".repeat(5_000);
     for _ in 0..2 {
         let prompt = [
-            "run",
-            "--no-tools",
-            "--base-url",
-            &base_url,
-            "--model",
-            "simulated",
-            "--session",
-            "s",
-            "-p",
+            "run", "--no-tools", "--base-url", &base_url, "--model", "simulated", "--session", "s", "-p",
             &long,
         ];
         place.run(&prompt);

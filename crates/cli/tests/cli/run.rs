@@ -283,25 +283,8 @@ fn model_settings_come_from_the_configuration_and_from_flags() {
     .unwrap();
     let file = file.to_str().unwrap();
     let flags = [
-        "run",
-        "-p",
-        "Hello.",
-        "--model",
-        "chosen",
-        "--base-url",
-        &url,
-        "--config",
-        file,
-        "--temperature",
-        "0.3",
-        "--stop",
-        "END",
-        "--stop",
-        "FIN",
-        "--max-output-tokens",
-        "55",
-        "--tool-choice",
-        "list",
+        "run", "-p", "Hello.", "--model", "chosen", "--base-url", &url, "--config", file, "--temperature",
+        "0.3", "--stop", "END", "--stop", "FIN", "--max-output-tokens", "55", "--tool-choice", "list",
     ];
     let ran = place.run(&flags);
     assert_eq!(ran.code, Some(0), "{ran:?}");

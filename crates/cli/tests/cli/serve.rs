@@ -447,14 +447,8 @@ fn the_walk_through_works_as_it_is_written() {
     let (said, errors) = (String::from_utf8_lossy(&ran.stdout), String::from_utf8_lossy(&ran.stderr));
     assert!(ran.status.success(), "{errors}: {said}");
     for part in [
-        r#"{"session_id":"umbrella"}"#,
-        "event: accepted",
-        "event: result",
-        r#"{"accepted":true,"entry_id""#,
-        r#""seq":0,"#,
-        r#""labels":{"user":"ada"}"#,
-        r#""conversation":[{"entry_id""#,
-        r#""installed":"#,
+        r#"{"session_id":"umbrella"}"#, "event: accepted", "event: result", r#"{"accepted":true,"entry_id""#,
+        r#""seq":0,"#, r#""labels":{"user":"ada"}"#, r#""conversation":[{"entry_id""#, r#""installed":"#,
         r#""erased":true"#,
     ] {
         assert!(said.contains(part), "{part}: {}", &said[..said.len().min(3_000)]);

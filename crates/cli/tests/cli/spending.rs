@@ -13,17 +13,8 @@ fn set_prices_are_billed_listed_and_summed_up() {
     );
     let base_url = model.url();
     let prompt = [
-        "run",
-        "--no-tools",
-        "--base-url",
-        &base_url,
-        "--model",
-        "simulated",
-        "--session",
-        "s",
-        "-p",
-        "hello",
-        "--json",
+        "run", "--no-tools", "--base-url", &base_url, "--model", "simulated", "--session", "s", "-p",
+        "hello", "--json",
     ];
     let mut costs = Vec::new();
     for _ in 0..2 {

@@ -558,16 +558,8 @@ fn files_of_other_systems_are_planned_as_they_plan() {
         std::fs::write(place.work().join("case.jsonl"), text).unwrap();
         let keep = case["keep_recent_tokens"].to_string();
         let mut arguments = vec![
-            "compact",
-            "--dry-run",
-            "case.jsonl",
-            "--keep-recent",
-            &keep,
-            "--cut",
-            "nearest",
-            "--estimator",
-            "char4",
-            "--json",
+            "compact", "--dry-run", "case.jsonl", "--keep-recent", &keep, "--cut", "nearest", "--estimator",
+            "char4", "--json",
         ];
         let leaf = case["leaf_id"].as_str();
         if let Some(leaf) = leaf {

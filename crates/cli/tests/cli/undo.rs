@@ -68,9 +68,7 @@ fn a_chat_in_plain_lines_takes_its_last_prompt_back() {
         "one\ntwo\n/undo\n/undo --files\n/undo 3\n",
     );
     for words in [
-        "a: restored",
-        "the conversation continues after entry",
-        "a: removed; it did not exist",
+        "a: restored", "the conversation continues after entry", "a: removed; it did not exist",
         "/undo takes --both",
     ] {
         assert!(ran.stdout.contains(words) || ran.stderr.contains(words), "{words}: {ran:?}");

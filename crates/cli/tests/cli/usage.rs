@@ -92,20 +92,9 @@ fn empty_variables_are_as_unset() {
     let url = model.url();
     let home = place.work().join("home");
     let names = [
-        "GREENROOM_DATA_DIR",
-        "GREENROOM_MODEL",
-        "OPENAI_BASE_URL",
-        "OPENAI_API_KEY",
-        "XDG_CONFIG_HOME",
-        "XDG_DATA_HOME",
-        "HTTP_PROXY",
-        "http_proxy",
-        "HTTPS_PROXY",
-        "ALL_PROXY",
-        "NO_PROXY",
-        "NO_COLOR",
-        "RUST_LOG",
-        "TERM",
+        "GREENROOM_DATA_DIR", "GREENROOM_MODEL", "OPENAI_BASE_URL", "OPENAI_API_KEY", "XDG_CONFIG_HOME",
+        "XDG_DATA_HOME", "HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "NO_COLOR",
+        "RUST_LOG", "TERM",
     ];
     for value in ["", " "] {
         let mut command = place.command(&["run", "-p", "Hello.", "--session", "mine", "--base-url", &url]);

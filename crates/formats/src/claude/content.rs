@@ -15,14 +15,8 @@ use crate::fields::{count, filled, flag, is_only_sections, items, str_of, text};
 
 /// The tags of what the program says in the user's name.
 const PROGRAM_TAGS: [&str; 8] = [
-    "command-name",
-    "command-message",
-    "command-args",
-    "command-contents",
-    "local-command-stdout",
-    "local-command-stderr",
-    "local-command-caveat",
-    "session-start-hook",
+    "command-name", "command-message", "command-args", "command-contents", "local-command-stdout",
+    "local-command-stderr", "local-command-caveat", "session-start-hook",
 ];
 
 /// The text in place of an image that cannot be read.

@@ -62,6 +62,7 @@ fn line(entry: &Entry) -> Value {
 /// Returns the line's type and its own fields.
 fn fields(entry: &Entry) -> (&'static str, Value) {
     let at_ms = entry.at_ms;
+    #[expect(clippy::wildcard_enum_match_arm, reason = "entries beside the path were filtered out")]
     match &entry.kind {
         EntryKind::Message { message, .. } => {
             ("message", json!({ "message": message_value(message, at_ms) }))
@@ -96,22 +97,7 @@ fn fields(entry: &Entry) -> (&'static str, Value) {
             "greenroom.hand_off",
             &json!({ "from": hand_off.from, "to": hand_off.to, "sees": hand_off.sees }),
         ),
-        // Entries beside the path were filtered out before.
-        EntryKind::Inbox { .. }
-        | EntryKind::InboxCleared { .. }
-        | EntryKind::LeafMoved { .. }
-        | EntryKind::Spent(_)
-        | EntryKind::WholeResult { .. }
-        | EntryKind::Metadata(_)
-        | EntryKind::Child(_)
-        | EntryKind::Question(_)
-        | EntryKind::QuestionEnded { .. }
-        | EntryKind::CallStarted { .. }
-        | EntryKind::Terms { .. }
-        | EntryKind::CompactionStarted(_)
-        | EntryKind::CompactionEnded(_)
-        | EntryKind::RunEnded { .. }
-        | _ => custom("greenroom.record", &Value::Null),
+        _ => custom("greenroom.record", &Value::Null),
     }
 }
 

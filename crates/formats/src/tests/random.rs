@@ -346,15 +346,12 @@ fn extend_with_calls(path: &mut Vec<Arc<Entry>>, calls: usize) {
         let id = format!("c{}", path.len());
         let call = ToolCall { id, name: "read".into(), arguments: r#"{"path":"a"}"#.into() };
         let result = ToolResult { status: ToolStatus::Ok, ..ToolResult::interrupted(&call) };
-        let answer = AssistantMessage {
-            content: vec![Part::ToolCall(call)],
-            provider: String::new(),
-            model: String::new(),
-            usage: None,
-            stop: StopReason::ToolCalls,
-            stop_raw: None,
-            error: None,
-        };
+        let answer = AssistantMessage::new(
+            vec![Part::ToolCall(call)],
+            String::new(),
+            String::new(),
+            StopReason::ToolCalls,
+        );
         for message in [Message::Assistant(answer), Message::ToolResult(result)] {
             path.push(long_entry(path.len(), EntryKind::message(message)));
         }

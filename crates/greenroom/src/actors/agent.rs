@@ -14,7 +14,7 @@ use greenroom_kernel::{Messages, cost};
 use greenroom_provider::ModelSettings;
 use greenroom_tools::Pauses;
 use parking_lot::Mutex;
-use ractor::{Actor, ActorProcessingErr, ActorRef, SupervisionEvent};
+use ractor::{Actor, ActorProcessingErr, ActorRef};
 use tokio_util::sync::CancellationToken;
 use tracing::Span;
 
@@ -85,16 +85,6 @@ impl Actor for AgentActor {
             state.deps.probe(&state.shared.id, message.point());
             state.on(&myself, message);
         });
-        Ok(())
-    }
-
-    async fn handle_supervisor_evt(
-        &self,
-        _myself: ActorRef<Self::Msg>,
-        _event: SupervisionEvent,
-        _state: &mut Self::State,
-    ) -> Result<(), ActorProcessingErr> {
-        // The agent has no child actors: its tasks report by messages.
         Ok(())
     }
 }

@@ -554,11 +554,7 @@ impl Actor for SummaryActor {
             Some(native) => {
                 let output = question.output_tokens_max;
                 summary_call::compaction_request(
-                    &state.summariser,
-                    &state.head,
-                    native.messages,
-                    question.text,
-                    output,
+                    &state.summariser, &state.head, native.messages, question.text, output,
                 )
             }
             None => {
@@ -585,16 +581,6 @@ impl Actor for SummaryActor {
         });
         let _ = state.compactor.cast(CompactorMessage::Answered { work: state.work, id, answer });
         myself.stop(None);
-        Ok(())
-    }
-
-    async fn handle_supervisor_evt(
-        &self,
-        _myself: ActorRef<Self::Msg>,
-        _event: SupervisionEvent,
-        _state: &mut Self::State,
-    ) -> Result<(), ActorProcessingErr> {
-        // The actor has no children.
         Ok(())
     }
 }

@@ -165,6 +165,7 @@ fn part(entry: &Entry, wanted: &Wanted) -> ToolOutput {
 
 /// Returns an entry's readable text and its kind; `None` if it has no text.
 fn readable(kind: &EntryKind) -> Option<(String, String)> {
+    #[expect(clippy::wildcard_enum_match_arm, reason = "the others have no text")]
     match kind {
         EntryKind::Message { message, .. } => {
             let what = match &**message {
@@ -181,26 +182,6 @@ fn readable(kind: &EntryKind) -> Option<(String, String)> {
             Some(("a summary of a branch".to_owned(), summary.clone()))
         }
         EntryKind::Compaction(compaction) => Some(("a summary".to_owned(), compaction.summary.clone())),
-        EntryKind::Question(_)
-        | EntryKind::QuestionEnded { .. }
-        | EntryKind::CallStarted { .. }
-        | EntryKind::Terms { .. }
-        | EntryKind::CompactionUndone { .. }
-        | EntryKind::Prune(_)
-        | EntryKind::Pin { .. }
-        | EntryKind::ModelChange { .. }
-        | EntryKind::Label { .. }
-        | EntryKind::Note { .. }
-        | EntryKind::Inbox { .. }
-        | EntryKind::InboxCleared { .. }
-        | EntryKind::LeafMoved { .. }
-        | EntryKind::CompactionStarted(_)
-        | EntryKind::CompactionEnded(_)
-        | EntryKind::Spent(_)
-        | EntryKind::Metadata(_)
-        | EntryKind::Child(_)
-        | EntryKind::HandOff(_)
-        | EntryKind::RunEnded { .. }
-        | _ => None,
+        _ => None,
     }
 }

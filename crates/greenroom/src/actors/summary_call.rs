@@ -171,15 +171,7 @@ impl Drop for Counted<'_> {
 
 /// Returns an answer that a hook gave in place of a model.
 pub(crate) fn answered(provider: &str, model: &str, text: String) -> AssistantMessage {
-    AssistantMessage {
-        content: vec![Part::Text(text)],
-        provider: provider.to_owned(),
-        model: model.to_owned(),
-        usage: None,
-        stop: StopReason::Stop,
-        stop_raw: None,
-        error: None,
-    }
+    AssistantMessage::new(vec![Part::Text(text)], provider, model, StopReason::Stop)
 }
 
 async fn answer(

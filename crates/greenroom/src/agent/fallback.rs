@@ -35,6 +35,7 @@ pub(crate) const FALLBACK_ON: &[FailureClass] = &[
 ///     .fallback(Fallback::new("qwen3").provider("local").context_window(32_000));
 /// ```
 #[derive(Debug, Clone, PartialEq)]
+#[must_use]
 pub struct Fallback {
     pub(crate) model: String,
     provider: Option<String>,
@@ -49,7 +50,6 @@ impl Fallback {
     }
 
     /// Sets the provider that serves the model, by name, if it is not the agent's.
-    #[must_use]
     pub fn provider(mut self, name: impl Into<String>) -> Self {
         self.provider = Some(name.into());
         self
@@ -58,14 +58,12 @@ impl Fallback {
     /// Sets the model settings. A fallback inherits only the output limit of the agent's own settings,
     /// because other settings may not suit its model. Settings for a model by name ([`Agent::settings_for`])
     /// and those of a prompt apply to it, too.
-    #[must_use]
     pub fn settings(mut self, settings: ModelSettings) -> Self {
         self.settings = self.settings.merged(settings);
         self
     }
 
     /// Sets the window in tokens, for a model whose window neither its server nor the catalogue knows.
-    #[must_use]
     pub fn context_window(mut self, tokens: u64) -> Self {
         self.context_window = Some(tokens);
         self

@@ -40,6 +40,25 @@ where
     Arc::new(move |given| function(given).boxed())
 }
 
+/// Implements methods that add a hook of the same name, each for what it is given and what it decides.
+macro_rules! hook_methods {
+    ($($(#[$doc:meta])* $name:ident: $given:ty => $decision:ty,)+) => {
+        $(
+            $(#[$doc])*
+            pub fn $name<F, Fut>(mut self, hook: F) -> Self
+            where
+                F: Fn($given) -> Fut + Send + Sync + 'static,
+                Fut: Future<Output = $decision> + Send + 'static,
+            {
+                self.hooks.$name.push($crate::agent::hooks::hook(hook));
+                self
+            }
+        )+
+    };
+}
+
+pub(crate) use hook_methods;
+
 /// An agent's hooks, each kind in the order of registration.
 #[derive(Clone)]
 pub(crate) struct AgentHooks {

@@ -19,7 +19,7 @@ mod tests;
 #[non_exhaustive]
 pub struct SettingsChange {
     /// The new settings; `None` keeps the current ones.
-    pub settings: Option<LiveSettings>,
+    settings: Option<LiveSettings>,
     /// A warning for the user, for example why an edit is not used. The session that asked reports it as a
     /// `warning` event.
     pub warning: Option<String>,
@@ -27,13 +27,11 @@ pub struct SettingsChange {
 
 /// Settings of sessions.
 #[derive(Clone)]
-pub struct LiveSettings {
+struct LiveSettings {
     /// The compaction settings for agents without their own.
-    pub compaction: CompactionSettings,
-    /// Returns an agent with the other settings: limits, budgets, time limits, model settings. It is called
-    /// after each change, with the agent with which a session was opened. The agent's model and provider do
-    /// not change.
-    pub adjust: Arc<Adjust>,
+    compaction: CompactionSettings,
+    /// Returns an agent with the other settings.
+    adjust: Arc<Adjust>,
 }
 
 /// Returns an agent with other settings.
@@ -55,7 +53,9 @@ impl std::fmt::Debug for LiveSettings {
 }
 
 impl SettingsChange {
-    /// Creates an answer with new settings.
+    /// Creates an answer with new settings: the compaction settings for agents without their own, and a function that
+    /// returns an agent with the other settings (limits, budgets, time limits, model settings). It is called after each
+    /// change, with the agent with which a session was opened. The agent's model and provider do not change.
     pub fn settings(
         compaction: CompactionSettings,
         adjust: impl Fn(&Agent) -> Agent + Send + Sync + 'static,

@@ -29,6 +29,7 @@ type Reread = dyn Fn() -> Option<Policy> + Send + Sync;
 /// let agent = Agent::new("gpt-5.5").permissions(Permissions::new(policy));
 /// ```
 #[derive(Clone)]
+#[must_use]
 pub struct Permissions(Arc<Inner>);
 
 struct Inner {
@@ -85,7 +86,6 @@ impl Permissions {
 
     /// Sets where the rules that people add with an approval are written. They then apply to all sessions of the
     /// agent, and otherwise to the session in which they were added. Call it before the permissions are cloned.
-    #[must_use]
     pub fn remember(
         self,
         remember: impl Fn(&[String]) -> Result<(), String> + Send + Sync + 'static,
@@ -96,7 +96,6 @@ impl Permissions {
     /// Sets what is asked for the policy before each call is judged, so that rules which another program, or the user,
     /// writes meanwhile apply to the next call. It returns `None` if nothing has changed. Call it before the permissions
     /// are cloned.
-    #[must_use]
     pub fn reread(self, reread: impl Fn() -> Option<Policy> + Send + Sync + 'static) -> Self {
         self.with(|inner| inner.reread = Some(Box::new(reread)))
     }

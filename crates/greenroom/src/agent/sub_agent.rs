@@ -18,6 +18,7 @@ use crate::values::error::Result;
 const PARALLEL: usize = 8;
 /// An agent that another one may call as a tool, created by [`sub_agent`].
 #[derive(Clone)]
+#[must_use]
 pub struct SubAgent {
     pub(crate) name: String,
     pub(crate) description: Option<String>,
@@ -81,7 +82,6 @@ pub fn sub_agent(name: impl Into<String>, agent: impl Into<Arc<Agent>>) -> SubAg
 
 impl SubAgent {
     /// Sets the description for the calling model. The default is the doc comment of the input's type.
-    #[must_use]
     pub fn describe(mut self, description: impl Into<String>) -> Self {
         self.description = Some(description.into());
         self
@@ -89,7 +89,6 @@ impl SubAgent {
 
     /// Sets how many calls run concurrently, at least 1; the default is 8. Further calls wait, in the order
     /// in which the model made them.
-    #[must_use]
     pub fn parallel(mut self, calls: usize) -> Self {
         self.parallel = calls.max(1);
         self
@@ -97,7 +96,6 @@ impl SubAgent {
 
     /// Sets the input to a struct instead of `task`. The calling model gets its schema, and an explanation if
     /// arguments do not fit; the sub-agent gets the fields as text, one per line.
-    #[must_use]
     pub fn input<T: DeserializeOwned + JsonSchema + 'static>(mut self) -> Self {
         let (parameters, description) = greenroom_tools::arguments_schema::<T>();
         let task = |arguments: &Value| {
@@ -110,7 +108,6 @@ impl SubAgent {
 
     /// Sets the output to JSON of this type. The sub-agent gets its schema, and an invalid answer is sent
     /// back to it with the reason, as by [`RunRequest::output`](crate::RunRequest::output).
-    #[must_use]
     pub fn output<T: DeserializeOwned + JsonSchema + 'static>(mut self) -> Self {
         self.output = Some(OutputForm::of::<T>());
         self

@@ -44,6 +44,7 @@ const ENCODED_BYTES_MAX: usize = 240;
 /// }
 /// # Ok(()) }
 /// ```
+#[must_use]
 pub struct Consumer {
     deps: Arc<Deps>,
     name: Arc<str>,
@@ -94,7 +95,6 @@ impl Consumer {
     }
 
     /// Reads only sessions with this label, and the sub-agents below them. Repeated calls require all of these labels.
-    #[must_use]
     pub fn label(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.follow = self.follow.label(name, value);
         self.is_known = false;
@@ -103,7 +103,6 @@ impl Consumer {
 
     /// Continues from these positions of single sessions, which the program has stored itself, instead of those in the
     /// runtime's store.
-    #[must_use]
     pub fn from(mut self, positions: impl IntoIterator<Item = Position>) -> Self {
         positions.into_iter().for_each(|position| self.follow.start_at(&position));
         self

@@ -39,6 +39,7 @@ const TAIL: u64 = 64;
 ///
 /// [`SessionHandle::follow`]: crate::SessionHandle::follow
 /// [`Runtime::follow`]: crate::Runtime::follow
+#[must_use]
 pub struct Follow {
     /// When sessions of other nodes are looked at next; `None` if this process runs all.
     elsewhere: Option<Interval>,
@@ -163,20 +164,17 @@ impl Follow {
     /// Follows only sessions with this label, and the sub-agents below them. Repeated calls require all of these labels. A
     /// session that gets the label later is followed from then on; a [`Consumer`](crate::Consumer) reads it from its
     /// beginning.
-    #[must_use]
     pub fn label(self, name: impl Into<String>, value: impl Into<String>) -> Self {
         let (name, value) = (name.into(), value.into());
         self.scoped(|scope| _ = scope.labels.insert(name, value))
     }
 
     /// Follows the sub-agents below the session, too, including those that begin later.
-    #[must_use]
     pub fn tree(self) -> Self {
         self.scoped(|scope| scope.is_tree = true)
     }
 
     /// Returns only durable events, which are in the logs.
-    #[must_use]
     pub fn durable(self) -> Self {
         self.scoped(|scope| scope.is_durable = true)
     }

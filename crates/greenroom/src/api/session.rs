@@ -307,6 +307,7 @@ impl SessionHandle {
             let options =
                 CompactOptions { focus: Some(team::focus(&to)), force: true, ..CompactOptions::default() };
             let summarised = self.compact_for(Trigger::HandOff, options).await?;
+            #[expect(clippy::wildcard_enum_match_arm, reason = "nothing was installed")]
             match summarised.outcome {
                 CompactionOutcome::Completed
                 | CompactionOutcome::Truncated { .. }
@@ -315,11 +316,7 @@ impl SessionHandle {
                 | CompactionOutcome::Nothing { .. } => {}
                 CompactionOutcome::Cancelled { .. } => return Err(Error::Aborted),
                 // Without a summary, the other agent would see everything.
-                outcome @ (CompactionOutcome::Failed { .. }
-                | CompactionOutcome::Superseded
-                | CompactionOutcome::Interrupted
-                | CompactionOutcome::Unknown
-                | _) => {
+                outcome => {
                     let reason = outcome.reason().unwrap_or(outcome.as_str()).to_owned();
                     return Err(Error::NotSummarised { to, reason });
                 }
@@ -471,18 +468,11 @@ impl SessionHandle {
             .ask(|reply| SessionMessage::BranchWithSummary { to, agent: self.door.agent.clone(), reply })
             .await?;
         let done = self.unless_deleted(done)?;
+        #[expect(clippy::wildcard_enum_match_arm, reason = "the others made no summary")]
         match &done.outcome {
             // `Nothing`: the branch has no messages.
             CompactionOutcome::Completed | CompactionOutcome::Nothing { .. } => Ok(()),
-            CompactionOutcome::Failed { .. }
-            | CompactionOutcome::Cancelled { .. }
-            | CompactionOutcome::Truncated { .. }
-            | CompactionOutcome::Digested { .. }
-            | CompactionOutcome::Pruned { .. }
-            | CompactionOutcome::Superseded
-            | CompactionOutcome::Interrupted
-            | CompactionOutcome::Unknown
-            | _ => {
+            _ => {
                 let reason = done.outcome.reason().unwrap_or("it was interrupted").to_owned();
                 Err(Error::BranchSummary { reason })
             }

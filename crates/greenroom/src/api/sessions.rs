@@ -91,39 +91,27 @@ pub struct SessionSummary {
     pub work: LoggedWork,
 }
 
-/// The state of a session's work by its log.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
-#[serde(rename_all = "snake_case")]
-#[non_exhaustive]
-pub enum LoggedWork {
-    /// There is no work.
-    #[default]
-    Idle,
-    /// A run or a compaction has no end: it is in progress, or its process is gone.
-    Open,
-    /// A run waits for a person's answer.
-    Waiting,
-    /// A run was interrupted, and was not resumed.
-    Interrupted,
-    /// The session cannot continue.
-    Failed,
-    /// Entries of its log are lost.
-    Damaged,
+names! {
+    /// The state of a session's work by its log.
+    #[derive(Default)]
+    pub enum LoggedWork ("state of work") {
+        /// There is no work.
+        #[default]
+        Idle = "idle",
+        /// A run or a compaction has no end: it is in progress, or its process is gone.
+        Open = "open",
+        /// A run waits for a person's answer.
+        Waiting = "waiting",
+        /// A run was interrupted, and was not resumed.
+        Interrupted = "interrupted",
+        /// The session cannot continue.
+        Failed = "failed",
+        /// Entries of its log are lost.
+        Damaged = "damaged",
+    }
 }
 
 impl LoggedWork {
-    /// Returns the name, as in JSON.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Idle => "idle",
-            Self::Open => "open",
-            Self::Waiting => "waiting",
-            Self::Interrupted => "interrupted",
-            Self::Failed => "failed",
-            Self::Damaged => "damaged",
-        }
-    }
-
     fn of(head: &Head) -> Self {
         let is_open =
             head.state == LoggedState::Working || head.open_run.is_some() || head.open_compaction.is_some();

@@ -5,7 +5,7 @@
 
 use std::sync::{Arc, Weak};
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use ractor::ActorRef;
 
 use crate::core::deps::Deps;
@@ -41,13 +41,9 @@ impl AgentLine {
         Self(Arc::new(Inner { deps, shared, end: Mutex::new(End::Agent(agent)) }))
     }
 
-    fn end(&self) -> MutexGuard<'_, End> {
-        self.0.end.lock()
-    }
-
     /// Sends messages to the agent. A sleeping session is woken.
     pub(crate) fn send(&self, mail: Mail<AgentMessage>) {
-        match &mut *self.end() {
+        match &mut *self.0.end.lock() {
             End::Agent(agent) => {
                 // A crashed agent is replaced, and its run continues with another line.
                 let _ = agent.cast(mail);
@@ -60,12 +56,12 @@ impl AgentLine {
 
     /// Starts to buffer messages.
     pub(crate) fn fall_asleep(&self) {
-        *self.end() = End::Asleep(Vec::new());
+        *self.0.end.lock() = End::Asleep(Vec::new());
     }
 
     /// Connects the agent that continues the run, and sends it the buffered messages.
     pub(crate) fn wake_up(&self, agent: ActorRef<Mail<AgentMessage>>) {
-        let mut end = self.end();
+        let mut end = self.0.end.lock();
         if let End::Asleep(waiting) = &mut *end
             && let Some(mail) = Mail::of(std::mem::take(waiting))
         {
@@ -76,7 +72,7 @@ impl AgentLine {
 
     /// Wakes the session if messages wait for the agent.
     pub(crate) fn wake_if_awaited(&self) {
-        if matches!(&*self.end(), End::Asleep(waiting) if !waiting.is_empty()) {
+        if matches!(&*self.0.end.lock(), End::Asleep(waiting) if !waiting.is_empty()) {
             self.wake();
         }
     }

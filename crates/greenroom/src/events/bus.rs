@@ -46,6 +46,7 @@ pub enum Delivery {
 
 /// Selects the events of a subscription.
 #[derive(Debug, Clone, Default)]
+#[must_use]
 pub struct Filter {
     session: Option<Arc<str>>,
     /// Whether events of the session's descendants are selected, too.
@@ -82,7 +83,6 @@ impl Filter {
     }
 
     /// Restricts the filter to durable events, which are in the log.
-    #[must_use]
     pub fn durable(mut self) -> Self {
         self.durable_only = true;
         self
@@ -94,7 +94,6 @@ impl Filter {
     /// use greenroom::{EventType, Filter};
     /// let ends = Filter::all().kinds([EventType::RunEnd, EventType::CompactionEnd]);
     /// ```
-    #[must_use]
     pub fn kinds(mut self, types: impl IntoIterator<Item = EventType>) -> Self {
         self.types = Some(types.into_iter().collect());
         self

@@ -405,51 +405,6 @@ pub enum EventKind {
 }
 
 impl EventKind {
-    /// Returns the event's type.
-    pub fn event_type(&self) -> EventType {
-        match self {
-            Self::RunStart => EventType::RunStart,
-            Self::InstructionsChanged { .. } => EventType::InstructionsChanged,
-            Self::StepStart { .. } => EventType::StepStart,
-            Self::StepEnd { .. } => EventType::StepEnd,
-            Self::MessageStart => EventType::MessageStart,
-            Self::MessageDelta { .. } => EventType::MessageDelta,
-            Self::MessageDiscarded => EventType::MessageDiscarded,
-            Self::MessageEnd { .. } => EventType::MessageEnd,
-            Self::ToolStart { .. } => EventType::ToolStart,
-            Self::ToolUpdate { .. } => EventType::ToolUpdate,
-            Self::ToolEnd { .. } => EventType::ToolEnd,
-            Self::ChildStart { .. } => EventType::ChildStart,
-            Self::ChildEnd { .. } => EventType::ChildEnd,
-            Self::HandOff { .. } => EventType::HandOff,
-            Self::UsageUpdate { .. } => EventType::UsageUpdate,
-            Self::RunEnd { .. } => EventType::RunEnd,
-            Self::PrefixChanged { .. } => EventType::PrefixChanged,
-            Self::CompactionNear { .. } => EventType::CompactionNear,
-            Self::CompactionStart { .. } => EventType::CompactionStart,
-            Self::CompactionEnd(_) => EventType::CompactionEnd,
-            Self::SessionCompacted { .. } => EventType::SessionCompacted,
-            Self::ResultsPruned { .. } => EventType::ResultsPruned,
-            Self::CompactionUndone { .. } => EventType::CompactionUndone,
-            Self::InputQueued { .. } => EventType::InputQueued,
-            Self::QuestionAsked { .. } => EventType::QuestionAsked,
-            Self::QuestionEnded { .. } => EventType::QuestionEnded,
-            Self::Recorded { .. } => EventType::Recorded,
-            Self::Retry { .. } => EventType::Retry,
-            Self::QueueUpdate { .. } => EventType::QueueUpdate,
-            Self::Fallback { .. } => EventType::Fallback,
-            Self::Hook { .. } => EventType::Hook,
-            Self::ModeChanged { .. } => EventType::ModeChanged,
-            Self::OverflowDetected => EventType::OverflowDetected,
-            Self::Warning { .. } => EventType::Warning,
-            Self::SessionRestarted { .. } => EventType::SessionRestarted,
-            Self::SessionFailed { .. } => EventType::SessionFailed,
-            Self::SessionMoved { .. } => EventType::SessionMoved,
-            Self::SessionDeleted { .. } => EventType::SessionDeleted,
-            Self::Unknown { .. } => EventType::Unknown,
-        }
-    }
-
     /// Returns the event's name: its type, as in JSON; `unknown` for [`EventKind::Unknown`].
     pub fn name(&self) -> &'static str {
         self.event_type().as_str()
@@ -458,7 +413,7 @@ impl EventKind {
 
 names! {
     /// The types of events, for filters.
-    pub enum EventType ("event") {
+    pub enum EventType ("event") of EventKind {
         /// See [`EventKind::RunStart`].
         RunStart = "run_start",
         /// See [`EventKind::InstructionsChanged`].

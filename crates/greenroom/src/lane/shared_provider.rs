@@ -14,6 +14,7 @@ use crate::lane::{IN_FLIGHT_MAX, Lane, LaneLimits, SILENCE_MAX};
 /// A provider with its own limits, for [`Agent::own_provider`](crate::Agent::own_provider). Cloning is cheap;
 /// clones are the same provider with one queue.
 #[derive(Clone)]
+#[must_use]
 pub struct SharedProvider {
     provider: Arc<dyn Provider>,
     limits: LaneLimits,
@@ -29,7 +30,6 @@ impl SharedProvider {
     }
 
     /// Returns this provider with a limit on concurrent calls (0 counts as 1), and with a queue of its own.
-    #[must_use]
     pub fn in_flight_max(self, calls: usize) -> Self {
         Self::with(self.provider, LaneLimits { in_flight_max: calls, ..self.limits })
     }
@@ -37,7 +37,6 @@ impl SharedProvider {
     /// Returns this provider with a limit on tokens per minute, input and output together (0: no limit), and
     /// with a queue of its own. See
     /// [`RuntimeBuilder::tokens_per_minute`](crate::RuntimeBuilder::tokens_per_minute).
-    #[must_use]
     pub fn tokens_per_minute(self, tokens: u64) -> Self {
         let tokens_per_minute = Some(tokens).filter(|tokens| *tokens > 0);
         Self::with(self.provider, LaneLimits { tokens_per_minute, ..self.limits })
@@ -45,7 +44,6 @@ impl SharedProvider {
 
     /// Returns this provider with a limit on a model's silence, after which the call fails as timed out
     /// (zero: no limit), and with a queue of its own.
-    #[must_use]
     pub fn silence_max(self, silence: Duration) -> Self {
         Self::with(self.provider, LaneLimits { silence_max: silence, ..self.limits })
     }

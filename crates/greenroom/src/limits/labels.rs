@@ -26,6 +26,7 @@ mod tests;
 ///     .label_limit(LabelLimit::of("tenant", "north").cost_usd(200.0, Period::Day));
 /// ```
 #[derive(Debug, Clone, PartialEq)]
+#[must_use]
 pub struct LabelLimit {
     name: String,
     value: Option<String>,
@@ -58,7 +59,6 @@ impl LabelLimit {
     /// Limits the spending within an hour or a day, in US dollars, as far as prices are known. As with
     /// [`RuntimeBuilder::cost_limit_usd`](crate::RuntimeBuilder::cost_limit_usd), runs end as stopped while it is used up,
     /// a restart does not reset it, and concurrent calls of several sessions may exceed it together.
-    #[must_use]
     pub fn cost_usd(mut self, usd: f64, within: Period) -> Self {
         self.cost_usd.retain(|(_, period)| *period != within);
         self.cost_usd.push((usd, within));
@@ -67,7 +67,6 @@ impl LabelLimit {
 
     /// Limits the tokens per minute, input and output together, including summaries. A call waits until the limit leaves room
     /// for its expected tokens; `queue_update` events with the reason `label_tokens` report it.
-    #[must_use]
     pub fn tokens_per_minute(mut self, tokens: u64) -> Self {
         self.tokens_per_minute = Some(tokens);
         self
@@ -76,7 +75,6 @@ impl LabelLimit {
     /// Limits the prompts, steers and follow-ups per minute. As many may come at once; further ones fail with
     /// [`Error::LabelLimit`](crate::Error::LabelLimit), which says when to try again. Messages that a run sends and waits for,
     /// such as those to its sub-agents, do not count.
-    #[must_use]
     pub fn messages_per_minute(mut self, messages: u64) -> Self {
         self.messages_per_minute = Some(messages);
         self
@@ -85,7 +83,6 @@ impl LabelLimit {
     /// Limits how many runs work at a time. The first model call of a further run waits for the end of another one, in order;
     /// `queue_update` events with the reason `label_runs` report it. A run that waits for a person does not count, and
     /// neither does one whose reply another run waits for, such as a sub-agent's.
-    #[must_use]
     pub fn runs_max(mut self, runs: usize) -> Self {
         self.runs_max = Some(runs);
         self

@@ -12,7 +12,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 
 use crate::values::error::{Error, Result};
 
@@ -94,7 +94,7 @@ impl Waits {
     pub(crate) fn begin(self: &Arc<Self>, session: &Arc<str>) -> Result<Waiting> {
         let chain = Chain::current();
         if !chain.0.is_empty() {
-            let mut counts = self.counts();
+            let mut counts = self.0.lock();
             if reaches(&counts, session, &chain.0) {
                 return Err(Error::Deadlock { session: session.to_string() });
             }
@@ -104,10 +104,6 @@ impl Waits {
             }
         }
         Ok(Waiting { waits: Arc::clone(self), chain, session: Arc::clone(session) })
-    }
-
-    fn counts(&self) -> MutexGuard<'_, Counts> {
-        self.0.lock()
     }
 }
 
@@ -137,7 +133,7 @@ impl Drop for Waiting {
         if self.chain.0.is_empty() {
             return;
         }
-        let mut counts = self.waits.counts();
+        let mut counts = self.waits.0.lock();
         for waiting in self.chain.0.iter() {
             let Some(targets) = counts.get_mut(waiting) else { continue };
             if let Some(count) = targets.get_mut(&self.session) {

@@ -12,7 +12,7 @@ use greenroom_provider::OptionsError;
 use greenroom_provider::SettingError;
 use greenroom_store::StoreError;
 
-pub use reasons::MetadataError;
+pub(crate) use reasons::MetadataError;
 pub(crate) use reasons::{BranchPointError, PinError, UnknownName};
 
 mod reasons;

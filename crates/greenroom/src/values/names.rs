@@ -6,7 +6,30 @@
 ///
 /// `else Unknown`, with serde's attributes for it, adds a variant for names of newer programs. It is not in
 /// `ALL` and cannot be parsed from text, because a value that a caller requests must be known.
+///
+/// `of EventKind` adds a method `event_type` to that enum, whose variants have the same names.
 macro_rules! names {
+    (
+        $(#[$meta:meta])* pub enum $name:ident ($what:literal) of $kind:ident {
+            $($(#[$doc:meta])* $variant:ident = $text:literal,)+
+        }
+        $(#[$unknown_doc:meta])* else $unknown:ident
+    ) => {
+        $crate::values::names::names! {
+            $(#[$meta])* pub enum $name ($what) { $($(#[$doc])* $variant = $text,)+ }
+            $(#[$unknown_doc])* else $unknown
+        }
+
+        impl $kind {
+            /// Returns its type.
+            pub fn event_type(&self) -> $name {
+                match self {
+                    $(Self::$variant { .. } => $name::$variant,)+
+                    Self::$unknown { .. } => $name::$unknown,
+                }
+            }
+        }
+    };
     (
         $(#[$meta:meta])* pub enum $name:ident ($what:literal) { $($(#[$doc:meta])* $variant:ident = $text:literal,)+ }
         $($(#[$unknown_doc:meta])* else $unknown:ident)?

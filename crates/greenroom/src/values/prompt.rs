@@ -16,6 +16,7 @@ use crate::values::compaction::Compacted;
 
 /// The content of a prompt: text, or text with images.
 #[derive(Debug, Clone, PartialEq)]
+#[must_use]
 pub struct Prompt(pub(crate) Vec<Block>);
 
 impl<T: Into<String>> From<T> for Prompt {
@@ -29,12 +30,11 @@ impl Prompt {
     ///
     /// ```
     /// use greenroom::prelude::*;
-    /// # fn main() -> std::result::Result<(), greenroom::ImageError> {
+    /// # fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     /// # let bytes = b"GIF89a";
     /// let prompt = Prompt::from("What is this?").image(Image::new(bytes)?);
     /// # Ok(()) }
     /// ```
-    #[must_use]
     pub fn image(mut self, image: Image) -> Self {
         self.0.push(Block::Image(image));
         self
@@ -65,7 +65,6 @@ impl Prompt {
     /// let prompt = Prompt::from("My card is 4242.").map_text(|text| text.replace("4242", "****"));
     /// assert_eq!(prompt.text(), "My card is ****.");
     /// ```
-    #[must_use]
     pub fn map_text(mut self, mut change: impl FnMut(&str) -> String) -> Self {
         for block in &mut self.0 {
             if let Block::Text(text) = block {

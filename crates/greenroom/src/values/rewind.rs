@@ -14,6 +14,7 @@ use greenroom_tools::rewind::FileRewind;
 /// let what_would_happen = Rewind::last_turn().dry_run();
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use]
 pub struct Rewind {
     pub(crate) target: RewindTarget,
     pub(crate) conversation: bool,
@@ -38,48 +39,41 @@ impl Rewind {
     }
 
     /// Takes back the newest turn: the last prompt, and everything after it.
-    #[must_use]
     pub fn last_turn() -> Self {
         Self::new(RewindTarget::LastTurn)
     }
 
     /// Goes back to the moment when this entry was the newest; `None` is the empty session. The entry may be
     /// on another branch: then the files become those of that moment, as far as the session changed them.
-    #[must_use]
     pub fn to(entry: impl Into<Option<EntryId>>) -> Self {
         Self::new(RewindTarget::Entry(entry.into()))
     }
 
     /// Leaves the conversation as it is.
-    #[must_use]
     pub fn files_only(mut self) -> Self {
         (self.conversation, self.files) = (false, true);
         self
     }
 
     /// Leaves the files as they are.
-    #[must_use]
     pub fn conversation_only(mut self) -> Self {
         (self.conversation, self.files) = (true, false);
         self
     }
 
     /// Overwrites files that somebody else changed, too. Their present content is kept first.
-    #[must_use]
     pub fn overwriting(mut self) -> Self {
         self.overwrites = true;
         self
     }
 
     /// Aborts the run or compaction in progress first, and goes back when it has ended, before queued input begins.
-    #[must_use]
     pub fn aborting(mut self) -> Self {
         self.aborts = true;
         self
     }
 
     /// Changes nothing: the result says what would be done.
-    #[must_use]
     pub fn dry_run(mut self) -> Self {
         self.dry_run = true;
         self

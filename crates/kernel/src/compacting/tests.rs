@@ -10,13 +10,13 @@ use crate::entry::{EntryKind, EntryRange, Trigger};
 use crate::failure::FailureClass;
 
 use crate::message::{Message, Part, StopReason};
-use crate::notation::{Random, Sketch, assistant, calls, odd_path, path, says};
 use crate::path::{ActivePath, project};
 use crate::render::summary_text;
 use crate::retry::Retries;
 use crate::run::is_full;
 use crate::settings::{CompactionSettings, Strategy};
 use crate::size::{Estimator, entry_tokens};
+use crate::tests::notation::{Random, Sketch, assistant, calls, odd_path, path, says};
 
 mod instead;
 mod native;
@@ -131,7 +131,7 @@ impl Model {
             Self::Endless => says(&format!("{form}\n{}", "word ".repeat(12_000))),
             Self::Fails(class) => return Err(Failure::new(class, "it failed")),
         };
-        answer.usage = crate::notation::usage(1_000, 100);
+        answer.usage = crate::tests::notation::usage(1_000, 100);
         Ok(Box::new(answer))
     }
 }
@@ -945,7 +945,7 @@ fn a_previous_summary_is_merged_however_large() {
     let summary = format!("{}\n{}", form(SummaryKind::History), "old ".repeat(6_000));
     let mut sketch = Sketch::default();
     sketch.add_all("u:9 a:9");
-    sketch.push(EntryKind::Compaction(Box::new(crate::notation::compaction(None, &summary))), 6_000);
+    sketch.push(EntryKind::Compaction(Box::new(crate::tests::notation::compaction(None, &summary))), 6_000);
     sketch.add_all(&turns(20));
     for (summariser_window, whole) in [(100_000, true), (8_000, false)] {
         let mut params = params(sketch.path.clone(), Trigger::Threshold);
@@ -1534,7 +1534,7 @@ fn supplied(params: &CompactionParams, words: usize) -> (&'static str, u64) {
     let word = HookDecision::Supply(Supplied { summary: summary.clone(), first_kept: None });
     let ran = run_with(params, &word, |request| panic!("nobody should be asked: {request:?}"));
     let plan = ran.plan.as_ref().expect("hooks were asked");
-    let compaction = crate::notation::compaction(None, &summary::supplied(plan, &summary));
+    let compaction = crate::tests::notation::compaction(None, &summary::supplied(plan, &summary));
     (ran.outcome(), entry_tokens(&EntryKind::Compaction(Box::new(compaction)), Estimator::Classes))
 }
 

@@ -7,7 +7,7 @@ use crate::entry::{Prune, PrunedResult};
 use crate::files::FileOps;
 use crate::head::Head;
 use crate::message::Part;
-use crate::notation::{Sketch, assistant, compaction, usage};
+use crate::tests::notation::{Sketch, assistant, compaction, usage};
 
 /// A price of one micro-dollar for a token of input, and a tenth for one that was cached.
 fn price(_: &str, model: &str, usage: &Usage) -> Option<u64> {

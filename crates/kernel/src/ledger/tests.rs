@@ -3,7 +3,7 @@
 use super::*;
 use crate::entry::{EntryId, EntryKind};
 use crate::message::{Message, Part, StopReason, ToolCall, ToolStatus};
-use crate::notation::{Random, Sketch, assistant, result};
+use crate::tests::notation::{Random, Sketch, assistant, result};
 
 /// A conversation that is written message by message.
 #[derive(Default)]

@@ -1,7 +1,7 @@
 //! Logs from drawn entries: the head after each entry, the contents of the memory, and that a log opened from
 //! the store equals the log to which its entries were committed.
 //!
-//! A drawing uses [`crate::notation`], with words for entries beside the path; each word is a batch of its
+//! A drawing uses [`crate::tests::notation`], with words for entries beside the path; each word is a batch of its
 //! own: `wait`, `steer` and `follow` queue input; `deliver` moves the oldest onto the path; `clear` withdraws
 //! all; `begin` starts a run with the newest message (`begin!` with terms), and `completed`, `aborted`, `cut`
 //! end it; `start` starts a compaction, and `done`, `failed`, `failed!` (by hand), `left` end it; in `ask=k`
@@ -20,9 +20,9 @@ use crate::entry::{
     Trigger,
 };
 use crate::message::{AssistantMessage, StopReason, ToolResult, ToolStatus, Usage};
-use crate::notation::{Random, Sketch, drawn, says, usage};
 use crate::path::{PinnedPath, newest_rewrite, path_within};
 use crate::question::{AnswerError, AskedQuestion, Asker, GivenAnswer, Question, QuestionEnd, QuestionKind};
+use crate::tests::notation::{Random, Sketch, drawn, says, usage};
 use crate::usage::{ContextUsage, Measured};
 
 /// One micro-dollar per token of the model `test-1`; no other model has a price.
@@ -679,7 +679,7 @@ fn a_result_that_is_too_large_is_kept_whole_beside_the_path() {
         let life = Life::of("u c=k");
         let mut draft = life.log.draft(9);
         let text = "word ".repeat(chars / 5);
-        let result = ToolResult { tool_name: tool_name.into(), ..crate::notation::result("k", &text) };
+        let result = ToolResult { tool_name: tool_name.into(), ..crate::tests::notation::result("k", &text) };
         draft.message_of_run(Message::ToolResult(result), Some(8_000));
         let added: Vec<&str> = draft.entries().iter().map(|entry| name(&entry.kind)).collect();
         assert_eq!(added.join(" "), adds, "{chars} characters of {tool_name}");
@@ -919,7 +919,7 @@ fn segment(base: Option<u64>, first: u64, last: u64, first_kept: u64) -> Segment
         last: EntryId(last),
         first_kept: EntryId(first_kept),
         prune: None,
-        compaction: crate::notation::compaction(Some(EntryId(first_kept)), "what was said"),
+        compaction: crate::tests::notation::compaction(Some(EntryId(first_kept)), "what was said"),
         outcome: CompactionOutcome::Completed,
     }
 }

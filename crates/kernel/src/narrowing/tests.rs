@@ -1,7 +1,7 @@
 //! Where the context of the next agent starts, and the compaction that says so.
 
 use super::*;
-use crate::notation::path;
+use crate::tests::notation::path;
 
 #[test]
 fn the_newest_messages_are_kept_with_their_calls_and_the_request_in_progress() {

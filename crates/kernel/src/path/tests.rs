@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::message::{Image, ToolStatus};
-use crate::notation::{Random, call, draw, drawn, odd_path, path, result, says};
+use crate::tests::notation::{Random, call, draw, drawn, odd_path, path, result, says};
 
 #[track_caller]
 fn check(drawing: &str, sent: &str) {
@@ -98,12 +98,12 @@ fn empty_messages_are_not_sent() {
     let empty = Arc::new(Message::User(Vec::new()));
     assert_eq!(pair(&[user(""), user(" \n"), empty, user("a")]), vec![user("a")]);
     // Nor do they separate a call from its result.
-    let call = Arc::new(Message::Assistant(crate::notation::calls(&["x"])));
+    let call = Arc::new(Message::Assistant(crate::tests::notation::calls(&["x"])));
     let answer = Arc::new(Message::ToolResult(result("x", "ok")));
     assert_eq!(pair(&[call.clone(), user(" "), answer.clone()]), [call, answer]);
     // An empty result stays: its call must be answered.
     let messages = vec![
-        Arc::new(Message::Assistant(crate::notation::calls(&["x"]))),
+        Arc::new(Message::Assistant(crate::tests::notation::calls(&["x"]))),
         Arc::new(Message::ToolResult(result("x", ""))),
     ];
     assert_eq!(pair(&messages), messages);

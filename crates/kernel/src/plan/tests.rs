@@ -4,7 +4,7 @@
 use super::*;
 use crate::files::Touch;
 use crate::message::ToolStatus;
-use crate::notation::{Random, draw, odd_path, path};
+use crate::tests::notation::{Random, draw, odd_path, path};
 
 fn options(keep_recent: u64) -> PlanOptions {
     PlanOptions {
@@ -191,8 +191,8 @@ fn a_steer_joins_the_request_in_progress() {
     assert!(request(&made).starts_with(&format!("do it\n\n{STEER_LEAD}\nm5.")), "{:?}", made.active_request);
     // Many of them are bounded, and both the request and the newest are there.
     let many: String = (0..40).map(|_| "t:500 a:9 ").collect();
-    let made =
-        super::plan(&crate::notation::path(&format!("u:9 {many}a:9 a:9")), &options(10)).expect("enough");
+    let made = super::plan(&crate::tests::notation::path(&format!("u:9 {many}a:9 a:9")), &options(10))
+        .expect("enough");
     let both = request(&made);
     assert!(both.len() < 2 * ACTIVE_REQUEST_BYTES + 100, "{} bytes", both.len());
     assert!(both.starts_with("m0.") && both.contains("bytes cut"), "{both}");
@@ -396,7 +396,7 @@ fn a_hook_may_move_the_cut_to_a_legal_place_only() {
     assert_eq!((moved(2), moved(5), moved(7)), (Some(2), Some(5), Some(7)));
     assert_eq!((moved(4), moved(0), moved(99)), (None, None, None));
     // An entry without a message represents the next one that has one.
-    let labelled = crate::notation::path("u:9 a:9 l n u:9 a:9");
+    let labelled = crate::tests::notation::path("u:9 a:9 l n u:9 a:9");
     let moved = made.moved_to(&labelled, EntryId(3)).expect("there is a cut after it");
     assert_eq!((moved.first_kept, moved.kept_tokens), (EntryId(2), 18));
     assert_eq!(made.moved_to(&path, EntryId(5)).map(|plan| plan.active_request.is_some()), Some(true));

@@ -1,12 +1,12 @@
 //! Which results are shortened, and how.
 
 use super::*;
-use crate::notation::{draw, path, result, says};
 use crate::path::{newest_rewrite, project};
+use crate::tests::notation::{draw, path, result, says};
 
 /// Returns a path with this drawing's entries and a prune of what `results` gives of it.
 fn pruned(drawing: &str, results: impl Fn(&[Arc<Entry>]) -> Vec<PrunedResult>) -> Vec<Arc<Entry>> {
-    let mut sketch = crate::notation::Sketch::default();
+    let mut sketch = crate::tests::notation::Sketch::default();
     sketch.path = draw(drawing).path;
     let results = results(&sketch.path);
     let trigger = crate::entry::Trigger::Overflow;

@@ -3,9 +3,9 @@
 use super::*;
 use crate::entry::NativeSummary;
 use crate::entry::{EntryId, EntryKind};
-use crate::notation::{assistant, compaction};
 use crate::path::project;
 use crate::size::{Estimator, entry_reasoning_tokens, entry_tokens};
+use crate::tests::notation::{assistant, compaction};
 
 fn entry(parts: Vec<Part>) -> Entry {
     let mut answer = assistant(parts);

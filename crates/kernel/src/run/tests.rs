@@ -6,8 +6,8 @@ use std::sync::Arc;
 use super::*;
 use crate::failure::FailureClass;
 use crate::message::Part;
-use crate::notation::{Random, assistant, calls, drawn, result, says, usage};
 use crate::retry::BACKOFF_MS_MAX;
+use crate::tests::notation::{Random, assistant, calls, drawn, result, says, usage};
 
 fn size(tokens: u64) -> Input {
     Input::Size(Size { tokens, counted: tokens, window: Some(1_000), ..Size::default() })

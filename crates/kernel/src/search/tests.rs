@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::*;
 use crate::message::{Block, Message, ToolResult, ToolStatus};
-use crate::notation::{Random, says};
+use crate::tests::notation::{Random, says};
 
 fn entry(id: u64, parent: Option<u64>, message: Message) -> Arc<Entry> {
     let kind = EntryKind::message(message);

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::message::{AssistantMessage, Part, StopReason, ToolResult};
-use crate::notation::{Sketch, assistant, result};
+use crate::tests::notation::{Sketch, assistant, result};
 
 /// A session that reads skills.
 #[derive(Default)]

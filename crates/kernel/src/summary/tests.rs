@@ -6,10 +6,10 @@ use super::footer::footer;
 use super::*;
 use crate::files::Touch;
 use crate::message::Image;
-use crate::notation::{Random, calls, path, says};
 use crate::plan::{FileRule, PlanOptions, plan};
 use crate::settings::CutRule;
 use crate::size::Estimator;
+use crate::tests::notation::{Random, calls, path, says};
 use crate::usage::Ratio;
 
 /// A record with all headings.
@@ -98,13 +98,13 @@ fn a_transcript_shows_who_said_what() {
     assert!(!text.contains("m6."), "what the model must not see is in {text}");
     assert_eq!(transcript(&entries).len(), 8);
     // Images are counted if there are any.
-    let shown = message_transcript(&Message::ToolResult(crate::notation::result("x", "all is well")));
+    let shown = message_transcript(&Message::ToolResult(crate::tests::notation::result("x", "all is well")));
     assert_eq!(shown.as_deref(), Some("[Tool result] (read): all is well"));
 }
 
 #[test]
 fn a_transcript_shows_the_head_and_tail_of_what_is_long() {
-    let mut result = crate::notation::result("x", &format!("begin{}end", "é".repeat(9_000)));
+    let mut result = crate::tests::notation::result("x", &format!("begin{}end", "é".repeat(9_000)));
     result.content.push(Block::Image(Image { media_type: "image/png".into(), data: "AAAA".into() }));
     let text = message_transcript(&Message::ToolResult(result)).expect("it says something");
     assert!(
@@ -116,7 +116,7 @@ fn a_transcript_shows_the_head_and_tail_of_what_is_long() {
     let long = Message::user("word ".repeat(5_000));
     assert!(message_transcript(&long).expect("it says something").len() >= 25_000);
     // Reasoning is left out.
-    let thinking = Message::Assistant(crate::notation::assistant(vec![Part::Reasoning("hm".into())]));
+    let thinking = Message::Assistant(crate::tests::notation::assistant(vec![Part::Reasoning("hm".into())]));
     assert_eq!(message_transcript(&thinking), None);
 }
 
@@ -131,9 +131,9 @@ fn neither_a_transcript_nor_an_image_nor_two_halves_can_close_our_tags() {
             Block::Text("/conversation>".into()),
             Block::Image(image),
         ]),
-        Message::ToolResult(crate::notation::result("x", attack)),
+        Message::ToolResult(crate::tests::notation::result("x", attack)),
         Message::Assistant(says(attack)),
-        Message::Assistant(crate::notation::assistant(vec![
+        Message::Assistant(crate::tests::notation::assistant(vec![
             Part::Text("</conver".into()),
             Part::Text("sation>".into()),
             Part::ToolCall(crate::ToolCall { id: "x".into(), name: attack.into(), arguments: attack.into() }),
@@ -257,8 +257,8 @@ fn only_a_whole_answer_in_the_asked_for_form_is_accepted() {
     for (answer, why) in [
         (says(""), Rejected::Empty),
         (says(" \n\t"), Rejected::Empty),
-        (crate::notation::assistant(Vec::new()), Rejected::Empty),
-        (crate::notation::assistant(vec![Part::Reasoning(RECORD.into())]), Rejected::Empty),
+        (crate::tests::notation::assistant(Vec::new()), Rejected::Empty),
+        (crate::tests::notation::assistant(vec![Part::Reasoning(RECORD.into())]), Rejected::Empty),
         (with(StopReason::Length), Rejected::CutOff),
         (with(StopReason::Aborted), Rejected::Incomplete),
         (with(StopReason::Error), Rejected::Incomplete),

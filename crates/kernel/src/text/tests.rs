@@ -34,3 +34,10 @@ fn a_long_text_keeps_three_quarters_of_the_characters_from_its_beginning() {
     assert_eq!(elide_middle("éééééééé", 8), "éééééééé");
     assert_eq!(elide_middle("ééééééééa", 8), "éééééé\n[… 1 characters cut …]\néa");
 }
+
+#[test]
+fn the_first_characters_of_a_text() {
+    assert_eq!(first_chars("éé", 2), "éé");
+    assert_eq!(first_chars("ééa", 2), "éé…");
+    assert_eq!(first_chars("", 0), "");
+}

@@ -11,15 +11,7 @@ fn usage(input_tokens: u64, output_tokens: u64) -> Usage {
 }
 
 fn answer(content: Vec<Part>) -> AssistantMessage {
-    AssistantMessage {
-        content,
-        provider: "p".to_owned(),
-        model: "m".to_owned(),
-        usage: None,
-        stop: StopReason::Stop,
-        stop_raw: None,
-        error: None,
-    }
+    AssistantMessage::new(content, "p", "m", StopReason::Stop)
 }
 
 /// Checks what is missing on both sides if about 574 tokens were sent, of them 500 as text, and 40 answered,

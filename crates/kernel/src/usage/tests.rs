@@ -3,8 +3,8 @@
 use super::*;
 use crate::entry::EntryId;
 use crate::message::StopReason;
-use crate::notation::{Random, Sketch, path, says, usage};
 use crate::reasoning::ResentReasoning;
+use crate::tests::notation::{Random, Sketch, path, says, usage};
 
 /// Returns the path, with these reports (input, output) on the entries with these ids.
 fn reporting(drawing: &str, reports: &[(u64, u64, u64)]) -> Vec<Arc<Entry>> {

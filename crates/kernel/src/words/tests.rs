@@ -3,7 +3,7 @@
 use super::*;
 use crate::entry::Custom;
 use crate::image::Image;
-use crate::notation::{Random, Sketch, path};
+use crate::tests::notation::{Random, Sketch, path};
 
 fn said(text: &str) -> EntryKind {
     EntryKind::message(Message::user(text))

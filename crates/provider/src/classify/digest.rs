@@ -7,6 +7,7 @@
 //! whole prompt; nesting deeper than [`DEPTH_MAX`] and text beyond [`TEXT_BYTES_MAX`] are ignored; and no body makes
 //! the extraction panic.
 
+use greenroom_kernel::text::joined_words;
 use serde_json::{Map, Value};
 
 /// How many levels of nesting are followed.
@@ -18,61 +19,16 @@ const TEXT_BYTES_MAX: usize = 6_000;
 
 /// JSON fields that hold messages, or objects with messages in them. In lower case.
 const MESSAGE_FIELDS: &[&str] = &[
-    "message",
-    "msg",
-    "error",
-    "errors",
-    "detail",
-    "details",
-    "error_message",
-    "error_msg",
-    "errormessage",
-    "errormsg",
-    "status_msg",
-    "description",
-    "error_description",
-    "raw",
-    "body",
-    "cause",
-    "reason",
-    "title",
-    "metadata",
-    "base_resp",
-    "external_model_error",
-    "inner_error",
-    "innererror",
-    "data",
-    "response",
-    "result",
-    "originalmessage",
-    "original_message",
-    "upstream_error",
-    "provider_error",
-    "exception",
-    "fault",
-    "faultstring",
-    "choices",
-    "violations",
+    "message", "msg", "error", "errors", "detail", "details", "error_message", "error_msg", "errormessage",
+    "errormsg", "status_msg", "description", "error_description", "raw", "body", "cause", "reason", "title",
+    "metadata", "base_resp", "external_model_error", "inner_error", "innererror", "data", "response",
+    "result", "originalmessage", "original_message", "upstream_error", "provider_error", "exception",
+    "fault", "faultstring", "choices", "violations",
 ];
 /// JSON fields that hold an error code, the name of an error type, or an HTTP status. In lower case.
 const CODE_FIELDS: &[&str] = &[
-    "code",
-    "type",
-    "error_type",
-    "error_code",
-    "errorcode",
-    "errortype",
-    "status",
-    "status_code",
-    "statuscode",
-    "__type",
-    "name",
-    "kind",
-    "reason",
-    "http_code",
-    "http_status",
-    "httpstatus",
-    "error_name",
+    "code", "type", "error_type", "error_code", "errorcode", "errortype", "status", "status_code",
+    "statuscode", "__type", "name", "kind", "reason", "http_code", "http_status", "httpstatus", "error_name",
     "quotaid",
 ];
 
@@ -352,7 +308,7 @@ fn without_tags(text: &str) -> String {
             _ => words.push(c),
         }
     }
-    words.split_whitespace().collect::<Vec<_>>().join(" ")
+    joined_words(&words)
 }
 
 /// Whether an answer's finish reason says that the context window was full.

@@ -6,13 +6,8 @@ use super::words::{CONTEXT, contains_any, is_about_tokens, up_to};
 
 /// Phrases that mean a context overflow and nothing else.
 const UNAMBIGUOUS: &[&str] = &[
-    "context shift",
-    "context overflow",
-    "context exceeded",
-    "out of context",
-    "not enough context",
-    "too much context",
-    "cannot truncate",
+    "context shift", "context overflow", "context exceeded", "out of context", "not enough context",
+    "too much context", "cannot truncate",
 ];
 
 /// Whether `text` says that the request is larger than the context window.
@@ -20,13 +15,8 @@ pub(super) fn is_context_overflow(text: &str) -> bool {
     if contains_any(
         text,
         &[
-            "string too long",
-            "array too long",
-            "minimum token",
-            "input should be greater",
-            "input should be less",
-            "must be greater",
-            "greater than or equal",
+            "string too long", "array too long", "minimum token", "input should be greater",
+            "input should be less", "must be greater", "greater than or equal",
         ],
     ) {
         return false;
@@ -42,41 +32,11 @@ pub(super) fn is_context_overflow(text: &str) -> bool {
 /// Whether `text` names the context window and says that it is exceeded.
 fn exceeds_context(text: &str) -> bool {
     const MORE: &[&str] = &[
-        "exceed",
-        "too long",
-        "too large",
-        "too big",
-        "too many",
-        "longer than",
-        "greater than",
-        "larger than",
-        "bigger than",
-        "more than",
-        "less than",
-        "smaller than",
-        "overflow",
-        "beyond",
-        "surpass",
-        "at most",
-        "is only",
-        "of only",
-        "just ",
-        "reached",
-        " fit",
-        "reduce",
-        "shorten",
-        "not possible",
-        "<=",
-        " > ",
-        "maximum context length is",
-        "maximum prompt length is",
-        "is full",
-        "ran out",
-        "run out",
-        "cannot be processed",
-        "over the",
-        "limited to",
-        "only supports",
+        "exceed", "too long", "too large", "too big", "too many", "longer than", "greater than",
+        "larger than", "bigger than", "more than", "less than", "smaller than", "overflow", "beyond",
+        "surpass", "at most", "is only", "of only", "just ", "reached", " fit", "reduce", "shorten",
+        "not possible", "<=", " > ", "maximum context length is", "maximum prompt length is", "is full",
+        "ran out", "run out", "cannot be processed", "over the", "limited to", "only supports",
     ];
     contains_any(text, CONTEXT) && contains_any(text, MORE)
 }
@@ -84,56 +44,22 @@ fn exceeds_context(text: &str) -> bool {
 /// Whether `text` names the prompt and says, in the same sentence and soon after, that it is too long.
 fn input_too_long(text: &str) -> bool {
     const INPUT: &[&str] = &[
-        "prompt",
-        "input",
-        "messages",
-        "conversation",
-        "chat history",
-        "transcript",
-        "message you submitted",
+        "prompt", "input", "messages", "conversation", "chat history", "transcript", "message you submitted",
         "your message",
     ];
     const TOO_LONG: &[&str] = &[
-        "exceed",
-        "too long",
-        "longer than",
-        "larger than",
-        "is greater than",
-        "is more than",
-        "too large",
-        "too big",
-        "overflow",
-        "over the limit",
-        "surpass",
-        "should be [1",
+        "exceed", "too long", "longer than", "larger than", "is greater than", "is more than", "too large",
+        "too big", "overflow", "over the limit", "surpass", "should be [1",
     ];
     const OTHER_NOUNS: &[&str] = &[
-        "image",
-        "audio",
-        "video",
-        "file",
-        "document",
-        "temperature",
-        "top p",
-        "top k",
-        "penalty",
-        "logprob",
-        ".name",
-        "tool name",
-        "function name",
-        "description",
-        "metadata",
-        "schema",
-        "stop sequence",
+        "image", "audio", "video", "file", "document", "temperature", "top p", "top k", "penalty", "logprob",
+        ".name", "tool name", "function name", "description", "metadata", "schema", "stop sequence",
     ];
     const DISTANCE_BYTES_MAX: usize = 90;
     if contains_any(
         text,
         &[
-            "length of the messages",
-            "length of the prompt",
-            "length of the input",
-            "length of your prompt",
+            "length of the messages", "length of the prompt", "length of the input", "length of your prompt",
             "length of messages",
         ],
     ) && text.contains("reduce")
@@ -156,14 +82,8 @@ fn input_too_long(text: &str) -> bool {
 /// Whether `text` says that there are more tokens than the model accepts.
 fn too_many_tokens(text: &str) -> bool {
     const MORE: &[&str] = &[
-        "exceed",
-        "longer than",
-        "larger than",
-        "more than",
-        "greater than",
-        "only supports",
-        "must have less than",
-        "must be <=",
+        "exceed", "longer than", "larger than", "more than", "greater than", "only supports",
+        "must have less than", "must be <=",
     ];
     const LIMIT: &[&str] = &["maximum", "max ", "limit", "allowed", "supports up to", "less than", "<="];
     if contains_any(text, &["budget", "not enough", "notenough"]) {

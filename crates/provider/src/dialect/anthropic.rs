@@ -29,14 +29,7 @@ const BINDING_CONTROLS: &str = "thinking-binding-controls-2026-08-01";
 const COMPACTION: &str = "compact-2026-09-04";
 /// The fields of a request that a request to count it has too.
 const COUNTED: &[&str] = &[
-    "model",
-    "messages",
-    "system",
-    "tools",
-    "tool_choice",
-    "thinking",
-    "output_config",
-    "context_management",
+    "model", "messages", "system", "tools", "tool_choice", "thinking", "output_config", "context_management",
 ];
 /// The output limit of requests that name none, in tokens: the API requires a limit.
 const OUTPUT_TOKENS_MAX: u64 = 32_000;

@@ -19,7 +19,7 @@ use self::assemble::Assembler;
 use self::chunk::Chunk;
 use self::pattern::Pattern;
 use super::{CallContext, Decoder, Dialect, Encoded, History, Progress, Taken, error_in_stream, is_openai};
-use crate::transport::{Endpoint, MaxTokensField, ServerOptions};
+use crate::transport::{Endpoint, ServerOptions};
 use crate::{ModelSettings, ProviderError, ReplyEvent, Request, ResentReasoning};
 
 /// The path of the API.
@@ -28,7 +28,7 @@ const PATH: &str = "chat/completions";
 /// The dialect of one server.
 #[derive(Debug)]
 pub(crate) struct Chat {
-    max_tokens_field: MaxTokensField,
+    max_completion_tokens: bool,
     prompt_cache_key: bool,
 }
 
@@ -36,12 +36,10 @@ impl Chat {
     /// Creates the dialect of a server with these options.
     pub(crate) fn new(options: &ServerOptions) -> Self {
         let is_openai = is_openai(options);
-        let max_tokens_field = options.max_tokens_field.unwrap_or(if is_openai {
-            MaxTokensField::MaxCompletionTokens
-        } else {
-            MaxTokensField::MaxTokens
-        });
-        Self { max_tokens_field, prompt_cache_key: options.prompt_cache_key.unwrap_or(is_openai) }
+        Self {
+            max_completion_tokens: options.max_completion_tokens.unwrap_or(is_openai),
+            prompt_cache_key: options.prompt_cache_key.unwrap_or(is_openai),
+        }
     }
 }
 
@@ -54,7 +52,7 @@ impl Dialect for Chat {
     ) -> Result<Encoded, String> {
         let style = wire::WireStyle {
             provider: &options.name,
-            max_tokens_field: self.max_tokens_field,
+            max_completion_tokens: self.max_completion_tokens,
             output_tokens_max: options.output_tokens_max,
             resend_reasoning: options.resend_reasoning,
             prompt_cache_key: self.prompt_cache_key,

@@ -30,14 +30,7 @@ const COMPACT_PATH: &str = "responses/compact";
 const COUNT_PATH: &str = "responses/input_tokens";
 /// The fields of a request that a request to count it has too.
 const COUNTED: &[&str] = &[
-    "model",
-    "instructions",
-    "input",
-    "tools",
-    "tool_choice",
-    "parallel_tool_calls",
-    "reasoning",
-    "text",
+    "model", "instructions", "input", "tools", "tool_choice", "parallel_tool_calls", "reasoning", "text",
     "truncation",
 ];
 

@@ -44,16 +44,6 @@ impl fmt::Debug for ApiKey {
     }
 }
 
-/// The request field that carries the output limit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum MaxTokensField {
-    /// `max_tokens`: the old name, which all servers accept except for OpenAI's reasoning models.
-    MaxTokens,
-    /// `max_completion_tokens`: the name that OpenAI's reasoning models require.
-    MaxCompletionTokens,
-}
-
 /// Through which proxies servers are reached. An address may hold a user's name and password.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Proxies {
@@ -126,9 +116,9 @@ pub struct ServerOptions {
     pub stream: bool,
     /// The output limit of requests that name none, in tokens; `None` leaves the limit to the server.
     pub output_tokens_max: Option<u64>,
-    /// The field of the output limit; `None` means `max_completion_tokens` at OpenAI and Azure, and `max_tokens`
-    /// elsewhere.
-    pub max_tokens_field: Option<MaxTokensField>,
+    /// Whether the output limit is sent as `max_completion_tokens`, which OpenAI's reasoning models require, and not as
+    /// `max_tokens`, the old name, which all other servers accept; `None`: at OpenAI and Azure only.
+    pub max_completion_tokens: Option<bool>,
     /// Whether the reasoning of earlier answers is sent back, where the settings of a model do not say so
     /// ([`ModelSettings::resend_reasoning`](crate::ModelSettings)).
     pub resend_reasoning: ResendReasoning,
@@ -158,7 +148,7 @@ impl Default for ServerOptions {
             idle_timeout: Duration::from_secs(120),
             stream: true,
             output_tokens_max: None,
-            max_tokens_field: None,
+            max_completion_tokens: None,
             resend_reasoning: ResendReasoning::Never,
             prompt_cache_key: None,
             response_bytes_max: 64 * 1024 * 1024,
@@ -216,7 +206,7 @@ impl fmt::Debug for ServerOptions {
             .field("idle_timeout", &self.idle_timeout)
             .field("stream", &self.stream)
             .field("output_tokens_max", &self.output_tokens_max)
-            .field("max_tokens_field", &self.max_tokens_field)
+            .field("max_completion_tokens", &self.max_completion_tokens)
             .field("resend_reasoning", &self.resend_reasoning)
             .field("prompt_cache_key", &self.prompt_cache_key)
             .field("response_bytes_max", &self.response_bytes_max)

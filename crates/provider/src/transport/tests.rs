@@ -491,8 +491,7 @@ async fn a_stream_that_breaks_off_before_its_first_event_is_silence_too() {
     const HEAD: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n";
     // A chunked body that has none of its chunks or a part of one, one of a known length, and pings.
     for rest in [
-        "transfer-encoding: chunked\r\n\r\n",
-        "content-length: 9999\r\n\r\n",
+        "transfer-encoding: chunked\r\n\r\n", "content-length: 9999\r\n\r\n",
         "content-length: 9999\r\n\r\n: ping\n\n",
     ] {
         let ((told, end), _) = play(Play::Break(format!("{HEAD}{rest}"))).await;

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Weak};
 
 use greenroom::Event;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 /// How many events may wait for a slow listener.
@@ -41,7 +41,7 @@ impl Events {
         loop {
             let news = self.listener.news.notified();
             {
-                let mut queue = self.listener.queue();
+                let mut queue = self.listener.queue.lock();
                 match queue.pop() {
                     Some(received) => return Some(received),
                     None if queue.is_over => return None,
@@ -54,7 +54,7 @@ impl Events {
 
     /// The next event, if one is there.
     pub fn try_next(&mut self) -> Option<Received> {
-        self.listener.queue().pop()
+        self.listener.queue.lock().pop()
     }
 }
 
@@ -108,12 +108,6 @@ impl Queue {
     }
 }
 
-impl Listener {
-    fn queue(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock()
-    }
-}
-
 impl Listeners {
     pub(super) fn add(&mut self, session_id: Option<String>, is_over: bool) -> Events {
         let queue = Mutex::new(Queue { is_over, ..Queue::default() });
@@ -138,7 +132,7 @@ impl Listeners {
     /// Ends all subscriptions.
     pub(super) fn end(&mut self) {
         for listener in self.0.drain(..).filter_map(|listener| listener.upgrade()) {
-            listener.queue().is_over = true;
+            listener.queue.lock().is_over = true;
             listener.news.notify_waiters();
         }
     }
@@ -151,7 +145,7 @@ impl Listeners {
                 .as_deref()
                 .is_none_or(|wanted| session_id.is_none_or(|session| session == wanted))
             {
-                listener.queue().push(received());
+                listener.queue.lock().push(received());
                 listener.news.notify_waiters();
             }
             true

@@ -547,10 +547,10 @@ fn a_damaged_session_is_a_conflict_that_names_its_remedy() {
 
 #[tokio::test]
 async fn questions_are_listed_and_answered_once_and_the_run_goes_on() {
-    let simulator = crate::asking::simulator();
+    let simulator = crate::tests::simulator();
     let runtime = Runtime::builder().provider(simulator.provider()).in_memory().start().await.unwrap();
     let options = HttpOptions::new(([127, 0, 0, 1], 0).into(), TOKEN);
-    let server = HttpServer::start(&runtime, Arc::new(crate::asking::agent()), options).await.unwrap();
+    let server = HttpServer::start(&runtime, Arc::new(crate::tests::agent()), options).await.unwrap();
     let url = |path: &str| format!("http://{}{path}", server.address());
     let prompt = client()
         .post(url("/v1/sessions/a/prompt"))

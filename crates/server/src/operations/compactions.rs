@@ -7,7 +7,7 @@ use greenroom_kernel::path::entry_message;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Access, Answer, CallScope, Nothing, Operation, Performed, Refused, Route, Verb};
+use super::{Answer, CallScope, Operation, Performed, Refused, Route, Verb};
 
 /// The maximum amount of text of a pinned message in a list, in characters.
 const PIN_CHARS_MAX: usize = 200;
@@ -28,14 +28,12 @@ pub struct CompactionsListed {
 }
 
 impl Operation for ListCompactions {
-    const METHOD: &'static str = "session/compactions";
-    const ROUTE: Option<Route> = Route::read("/sessions/{session_id}/compactions");
-    type Output = CompactionsListed;
-    type Outcome = Nothing;
-
-    fn session_id(&self) -> Option<&str> {
-        Some(&self.session_id)
-    }
+    of_session!(
+        "session/compactions",
+        Read,
+        Route::read("/sessions/{session_id}/compactions"),
+        CompactionsListed
+    );
 
     async fn perform(self, scope: CallScope) -> Performed<Self> {
         let compactions = scope.runtime.compaction_records(&self.session_id).await?;
@@ -55,14 +53,12 @@ pub struct ShowCompaction {
 }
 
 impl Operation for ShowCompaction {
-    const METHOD: &'static str = "session/compaction";
-    const ROUTE: Option<Route> = Route::read("/sessions/{session_id}/compaction");
-    type Output = CompactionDetails;
-    type Outcome = Nothing;
-
-    fn session_id(&self) -> Option<&str> {
-        Some(&self.session_id)
-    }
+    of_session!(
+        "session/compaction",
+        Read,
+        Route::read("/sessions/{session_id}/compaction"),
+        CompactionDetails
+    );
 
     async fn perform(self, scope: CallScope) -> Performed<Self> {
         let Self { session_id, number } = self;
@@ -100,15 +96,7 @@ fn yes() -> bool {
 }
 
 impl Operation for PinEntry {
-    const METHOD: &'static str = "session/pin";
-    const ROUTE: Option<Route> = Route::prompt(Verb::Post, "/sessions/{session_id}/pins");
-    const ACCESS: Access = Access::Open;
-    type Output = PinsListed;
-    type Outcome = Nothing;
-
-    fn session_id(&self) -> Option<&str> {
-        Some(&self.session_id)
-    }
+    of_session!("session/pin", Open, Route::prompt(Verb::Post, "/sessions/{session_id}/pins"), PinsListed);
 
     async fn perform(self, scope: CallScope) -> Performed<Self> {
         let session = scope.session()?;
@@ -161,14 +149,7 @@ impl PinsListed {
 }
 
 impl Operation for ListPins {
-    const METHOD: &'static str = "session/pins";
-    const ROUTE: Option<Route> = Route::read("/sessions/{session_id}/pins");
-    type Output = PinsListed;
-    type Outcome = Nothing;
-
-    fn session_id(&self) -> Option<&str> {
-        Some(&self.session_id)
-    }
+    of_session!("session/pins", Read, Route::read("/sessions/{session_id}/pins"), PinsListed);
 
     async fn perform(self, scope: CallScope) -> Performed<Self> {
         let pins = scope.runtime.session(&self.session_id).await?.pins().await?;

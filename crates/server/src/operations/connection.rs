@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{CallScope, Nothing, Operation, Performed, Refused, Route};
+use super::{CallScope, Operation, Performed, Refused};
 
 /// The protocol's version number. It changes with each change that an older client or host would misunderstand.
 pub const PROTOCOL: u32 = 1;
@@ -68,10 +68,7 @@ pub struct HelloAnswer {
 /// Implements what these operations have in common.
 macro_rules! of_host {
     ($method:literal, $output:ty) => {
-        const METHOD: &'static str = $method;
-        const ROUTE: Option<Route> = None;
-        type Output = $output;
-        type Outcome = Nothing;
+        operation!($method, None, $output);
 
         async fn perform(self, _scope: CallScope) -> Performed<Self> {
             Err(Refused::Parameters(concat!($method, " is for a host's socket").to_owned()))

@@ -16,7 +16,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-use super::{Answer, CallScope, Label, Nothing, Operation, Performed, Reach, Refused, Right, Route, Verb};
+use super::{Answer, CallScope, Label, Operation, Performed, Reach, Refused, Right, Route, Verb};
 
 /// How long a consumer stays open without a read.
 const OPEN_FOR: Duration = Duration::from_secs(60);
@@ -118,17 +118,18 @@ pub struct ConsumerEvents {
 }
 
 impl Operation for ReadConsumer {
-    const METHOD: &'static str = "consumer/read";
-    const ROUTE: Option<Route> = Some(Route {
-        verb: Verb::Post,
-        path: "/consumers/{name}/read",
-        right: Right::Read,
-        reach: Reach::Label,
-    });
+    operation!(
+        "consumer/read",
+        Some(Route {
+            verb: Verb::Post,
+            path: "/consumers/{name}/read",
+            right: Right::Read,
+            reach: Reach::Label,
+        }),
+        ConsumerEvents
+    );
     const TAKES_TIME: bool = true;
     const WAITS: bool = true;
-    type Output = ConsumerEvents;
-    type Outcome = Nothing;
 
     async fn perform(self, scope: CallScope) -> Performed<Self> {
         if !(1..=EVENTS_MAX).contains(&self.max) || self.wait_ms > WAIT_MS_MAX {
@@ -252,10 +253,7 @@ pub struct ConsumersListed {
 }
 
 impl Operation for ListConsumers {
-    const METHOD: &'static str = "consumer/list";
-    const ROUTE: Option<Route> = Route::read_within(Reach::Label, "/consumers");
-    type Output = ConsumersListed;
-    type Outcome = Nothing;
+    operation!("consumer/list", Route::read_within(Reach::Label, "/consumers"), ConsumersListed);
 
     async fn perform(self, scope: CallScope) -> Performed<Self> {
         let mut consumers = scope.runtime.consumers().await?;
@@ -289,16 +287,17 @@ pub struct ConsumerDeleted {
 }
 
 impl Operation for DeleteConsumer {
-    const METHOD: &'static str = "consumer/delete";
-    const ROUTE: Option<Route> = Some(Route {
-        verb: Verb::Delete,
-        path: "/consumers/{name}",
-        right: Right::Administer,
-        reach: Reach::Label,
-    });
+    operation!(
+        "consumer/delete",
+        Some(Route {
+            verb: Verb::Delete,
+            path: "/consumers/{name}",
+            right: Right::Administer,
+            reach: Reach::Label,
+        }),
+        ConsumerDeleted
+    );
     const ACCESS: super::Access = super::Access::Modify;
-    type Output = ConsumerDeleted;
-    type Outcome = Nothing;
 
     async fn perform(self, scope: CallScope) -> Performed<Self> {
         let name = scope.consumer_name(&self.name);

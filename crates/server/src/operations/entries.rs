@@ -14,7 +14,7 @@ use greenroom_store::{Engine, LogPage, Notice, StoreError};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Answer, CallScope, ImageData, Nothing, Operation, Performed, Route};
+use super::{Answer, CallScope, ImageData, Operation, Performed, Route};
 
 mod conversion;
 
@@ -378,14 +378,7 @@ pub fn status_of(state: &State, entries: u64) -> Option<Status> {
 }
 
 impl Operation for ReadEntries {
-    const METHOD: &'static str = "session/entries";
-    const ROUTE: Option<Route> = Route::read("/sessions/{session_id}/entries");
-    type Output = EntryPage;
-    type Outcome = Nothing;
-
-    fn session_id(&self) -> Option<&str> {
-        Some(&self.session_id)
-    }
+    of_session!("session/entries", Read, Route::read("/sessions/{session_id}/entries"), EntryPage);
 
     async fn perform(self, scope: CallScope) -> Performed<Self> {
         Ok(Answer::Later(Box::pin(async move {

@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::session::SessionNamed;
-use super::{Access, Answer, CallScope, Nothing, Operation, Performed, Reach, Route};
+use super::{Answer, CallScope, Operation, Performed, Reach, Route};
 
 /// The sessions that are live, or that sleep in the middle of a run.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
@@ -22,10 +22,7 @@ pub struct LiveListed {
 }
 
 impl Operation for ListLive {
-    const METHOD: &'static str = "session/live";
-    const ROUTE: Option<Route> = Route::read_within(Reach::Label, "/live");
-    type Output = LiveListed;
-    type Outcome = Nothing;
+    operation!("session/live", Route::read_within(Reach::Label, "/live"), LiveListed);
 
     async fn perform(self, scope: CallScope) -> Performed<Self> {
         Ok(Answer::Later(Box::pin(async move {
@@ -44,16 +41,9 @@ pub struct WatchSession {
 }
 
 impl Operation for WatchSession {
-    const METHOD: &'static str = "session/watch";
-    // Events over HTTP have a route of their own: `http/events.rs`.
-    const ROUTE: Option<Route> = None;
-    const ACCESS: Access = Access::Subscribe;
-    type Output = SessionNamed;
-    type Outcome = Nothing;
+    of_session!("session/watch", Subscribe, None, SessionNamed);
 
-    fn session_id(&self) -> Option<&str> {
-        Some(&self.session_id)
-    }
+    // Events over HTTP have a route of their own: `http/events.rs`.
 
     async fn perform(self, scope: CallScope) -> Performed<Self> {
         scope.runtime.session(&self.session_id).await?;
@@ -70,14 +60,7 @@ pub struct SessionInProgress {
 }
 
 impl Operation for SessionInProgress {
-    const METHOD: &'static str = "session/in_progress";
-    const ROUTE: Option<Route> = Route::read("/sessions/{session_id}/in_progress");
-    type Output = InProgress;
-    type Outcome = Nothing;
-
-    fn session_id(&self) -> Option<&str> {
-        Some(&self.session_id)
-    }
+    of_session!("session/in_progress", Read, Route::read("/sessions/{session_id}/in_progress"), InProgress);
 
     async fn perform(self, scope: CallScope) -> Performed<Self> {
         Ok(Answer::Now(scope.runtime.session(&self.session_id).await?.in_progress().await?))

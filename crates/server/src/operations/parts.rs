@@ -10,7 +10,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{Answer, CallScope, Nothing, Operation, Performed, Reach, Route};
+use super::{Answer, CallScope, Operation, Performed, Reach, Route};
 
 /// The parts of a session's context window.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
@@ -83,14 +83,7 @@ impl ContextCategory {
 }
 
 impl Operation for SessionContext {
-    const METHOD: &'static str = "session/context";
-    const ROUTE: Option<Route> = Route::read("/sessions/{session_id}/context");
-    type Output = ContextParts;
-    type Outcome = Nothing;
-
-    fn session_id(&self) -> Option<&str> {
-        Some(&self.session_id)
-    }
+    of_session!("session/context", Read, Route::read("/sessions/{session_id}/context"), ContextParts);
 
     async fn perform(self, scope: CallScope) -> Performed<Self> {
         let session = scope.runtime.session(&self.session_id).await?;
@@ -236,10 +229,7 @@ pub struct ToolSummary {
 }
 
 impl Operation for ListTools {
-    const METHOD: &'static str = "agent/tools";
-    const ROUTE: Option<Route> = Route::read_within(Reach::Agent, "/tools");
-    type Output = ToolsListed;
-    type Outcome = Nothing;
+    operation!("agent/tools", Route::read_within(Reach::Agent, "/tools"), ToolsListed);
 
     async fn perform(self, scope: CallScope) -> Performed<Self> {
         let specs = scope.runtime.tool_specs(&scope.agent)?;

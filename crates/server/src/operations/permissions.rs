@@ -7,7 +7,7 @@ use greenroom::permissions::{Effect, Mode, Permissions};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Access, Answer, CallScope, Nothing, Operation, Performed, Refused, Route, Verb};
+use super::{Answer, CallScope, Operation, Performed, Refused, Route, Verb};
 
 /// Returns the permissions of a session: its mode and its rules.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
@@ -65,15 +65,12 @@ impl SessionPermissions {
 }
 
 impl Operation for ReadPermissions {
-    const METHOD: &'static str = "session/permissions";
-    const ROUTE: Option<Route> = Route::read("/sessions/{session_id}/permissions");
-    const ACCESS: Access = Access::Open;
-    type Output = SessionPermissions;
-    type Outcome = Nothing;
-
-    fn session_id(&self) -> Option<&str> {
-        Some(&self.session_id)
-    }
+    of_session!(
+        "session/permissions",
+        Open,
+        Route::read("/sessions/{session_id}/permissions"),
+        SessionPermissions
+    );
 
     async fn perform(self, scope: CallScope) -> Performed<Self> {
         let permissions = scope.session()?.permissions();
@@ -127,15 +124,12 @@ impl SetPermissions {
 }
 
 impl Operation for SetPermissions {
-    const METHOD: &'static str = "session/set_permissions";
-    const ROUTE: Option<Route> = Route::administer(Verb::Put, "/sessions/{session_id}/permissions");
-    const ACCESS: Access = Access::Open;
-    type Output = SessionPermissions;
-    type Outcome = Nothing;
-
-    fn session_id(&self) -> Option<&str> {
-        Some(&self.session_id)
-    }
+    of_session!(
+        "session/set_permissions",
+        Open,
+        Route::administer(Verb::Put, "/sessions/{session_id}/permissions"),
+        SessionPermissions
+    );
 
     async fn perform(self, scope: CallScope) -> Performed<Self> {
         let set = self.apply(scope.session()?)?;

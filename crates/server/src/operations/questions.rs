@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{Answer, CallScope, Nothing, Operation, Performed, Reach, Route, Verb};
+use super::{Answer, CallScope, Operation, Performed, Reach, Route, Verb};
 
 /// The questions that wait for a person.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
@@ -25,10 +25,7 @@ pub struct QuestionsListed {
 }
 
 impl Operation for ListQuestions {
-    const METHOD: &'static str = "session/questions";
-    const ROUTE: Option<Route> = Route::read_within(Reach::Label, "/questions");
-    type Output = QuestionsListed;
-    type Outcome = Nothing;
+    operation!("session/questions", Route::read_within(Reach::Label, "/questions"), QuestionsListed);
 
     fn session_id(&self) -> Option<&str> {
         self.session_id.as_deref()
@@ -69,15 +66,12 @@ pub struct Answered {
 }
 
 impl Operation for AnswerQuestion {
-    const METHOD: &'static str = "session/answer";
-    const ROUTE: Option<Route> = Route::prompt(Verb::Post, "/sessions/{session_id}/answer");
-    const ACCESS: super::Access = super::Access::Modify;
-    type Output = Answered;
-    type Outcome = Nothing;
-
-    fn session_id(&self) -> Option<&str> {
-        Some(&self.session_id)
-    }
+    of_session!(
+        "session/answer",
+        Modify,
+        Route::prompt(Verb::Post, "/sessions/{session_id}/answer"),
+        Answered
+    );
 
     async fn perform(self, scope: CallScope) -> Performed<Self> {
         let mut answer = GivenAnswer::from(self.value);

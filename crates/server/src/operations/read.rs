@@ -18,8 +18,8 @@ use crate::markdown::markdown;
 
 use super::query::{self, take_labels};
 use super::{
-    Answer, CallScope, Nothing, Operation, Pairs, Performed, Reach, Refused, Route, Said, SessionNamed,
-    StoreLosses, Verb,
+    Answer, CallScope, Operation, Pairs, Performed, Reach, Refused, Route, Said, SessionNamed, StoreLosses,
+    Verb,
 };
 
 /// The number of sessions that are named if a prefix matches several.
@@ -73,10 +73,7 @@ pub struct SessionPage {
 }
 
 impl Operation for ListSessions {
-    const METHOD: &'static str = "session/list";
-    const ROUTE: Option<Route> = Route::read_within(Reach::Label, "/sessions");
-    type Output = SessionPage;
-    type Outcome = Nothing;
+    operation!("session/list", Route::read_within(Reach::Label, "/sessions"), SessionPage);
 
     fn from_pairs(mut pairs: Pairs) -> Result<Self, Refused> {
         let labels = take_labels(&mut pairs)?;
@@ -142,14 +139,7 @@ pub struct GetState {
 }
 
 impl Operation for GetState {
-    const METHOD: &'static str = "agent/state";
-    const ROUTE: Option<Route> = Route::read("/sessions/{session_id}/state");
-    type Output = State;
-    type Outcome = Nothing;
-
-    fn session_id(&self) -> Option<&str> {
-        Some(&self.session_id)
-    }
+    of_session!("agent/state", Read, Route::read("/sessions/{session_id}/state"), State);
 
     async fn perform(self, scope: CallScope) -> Performed<Self> {
         Ok(Answer::Now(scope.runtime.session(&self.session_id).await?.state().await?))
@@ -172,14 +162,7 @@ pub struct SessionFound {
 }
 
 impl Operation for GetSession {
-    const METHOD: &'static str = "session/get";
-    const ROUTE: Option<Route> = Route::read("/sessions/{session_id}");
-    type Output = SessionFound;
-    type Outcome = Nothing;
-
-    fn session_id(&self) -> Option<&str> {
-        Some(&self.session_id)
-    }
+    of_session!("session/get", Read, Route::read("/sessions/{session_id}"), SessionFound);
 
     async fn perform(self, scope: CallScope) -> Performed<Self> {
         let id = self.session_id;
@@ -198,10 +181,7 @@ pub struct FindSession {
 }
 
 impl Operation for FindSession {
-    const METHOD: &'static str = "session/find";
-    const ROUTE: Option<Route> = Route::read_within(Reach::Label, "/find");
-    type Output = SessionNamed;
-    type Outcome = Nothing;
+    operation!("session/find", Route::read_within(Reach::Label, "/find"), SessionNamed);
 
     async fn perform(self, scope: CallScope) -> Performed<Self> {
         let prefix = self.prefix;
@@ -273,14 +253,7 @@ pub(super) async fn stored(
 }
 
 impl Operation for ShowSession {
-    const METHOD: &'static str = "session/show";
-    const ROUTE: Option<Route> = Route::read("/sessions/{session_id}/conversation");
-    type Output = Shown;
-    type Outcome = Nothing;
-
-    fn session_id(&self) -> Option<&str> {
-        Some(&self.session_id)
-    }
+    of_session!("session/show", Read, Route::read("/sessions/{session_id}/conversation"), Shown);
 
     async fn perform(self, scope: CallScope) -> Performed<Self> {
         Ok(Answer::Later(Box::pin(async move {
@@ -320,10 +293,7 @@ const FOUND: usize = 10;
 const FOUND_MAX: usize = 100;
 
 impl Operation for RecallEntries {
-    const METHOD: &'static str = "session/recall";
-    const ROUTE: Option<Route> = Route::read_within(Reach::Label, "/recall");
-    type Output = RecalledEntries;
-    type Outcome = Nothing;
+    operation!("session/recall", Route::read_within(Reach::Label, "/recall"), RecalledEntries);
 
     fn session_id(&self) -> Option<&str> {
         self.session_id.as_deref()
@@ -383,14 +353,7 @@ pub struct Exported {
 }
 
 impl Operation for ExportSession {
-    const METHOD: &'static str = "session/export";
-    const ROUTE: Option<Route> = Route::read("/sessions/{session_id}/export");
-    type Output = Exported;
-    type Outcome = Nothing;
-
-    fn session_id(&self) -> Option<&str> {
-        Some(&self.session_id)
-    }
+    of_session!("session/export", Read, Route::read("/sessions/{session_id}/export"), Exported);
 
     async fn perform(self, scope: CallScope) -> Performed<Self> {
         Ok(Answer::Later(Box::pin(async move {
@@ -440,14 +403,7 @@ pub struct WaitingInput {
 }
 
 impl Operation for ListWaiting {
-    const METHOD: &'static str = "session/inbox";
-    const ROUTE: Option<Route> = Route::read("/sessions/{session_id}/inbox");
-    type Output = WaitingListed;
-    type Outcome = Nothing;
-
-    fn session_id(&self) -> Option<&str> {
-        Some(&self.session_id)
-    }
+    of_session!("session/inbox", Read, Route::read("/sessions/{session_id}/inbox"), WaitingListed);
 
     async fn perform(self, scope: CallScope) -> Performed<Self> {
         Ok(Answer::Later(Box::pin(async move {
@@ -495,14 +451,7 @@ pub struct Replayed {
 }
 
 impl Operation for Replay {
-    const METHOD: &'static str = "session/replay";
-    const ROUTE: Option<Route> = Route::read("/sessions/{session_id}/replay");
-    type Output = Replayed;
-    type Outcome = Nothing;
-
-    fn session_id(&self) -> Option<&str> {
-        Some(&self.session_id)
-    }
+    of_session!("session/replay", Read, Route::read("/sessions/{session_id}/replay"), Replayed);
 
     async fn perform(self, scope: CallScope) -> Performed<Self> {
         if self.limit == 0 {
@@ -558,10 +507,7 @@ pub struct ModelsListed {
 }
 
 impl Operation for ListModels {
-    const METHOD: &'static str = "models/list";
-    const ROUTE: Option<Route> = Route::read_within(Reach::Agent, "/models");
-    type Output = ModelsListed;
-    type Outcome = Nothing;
+    operation!("models/list", Route::read_within(Reach::Agent, "/models"), ModelsListed);
 
     async fn perform(self, scope: CallScope) -> Performed<Self> {
         if !scope.has_agent {
@@ -604,11 +550,8 @@ pub struct Forgotten {
 }
 
 impl Operation for ForgetLimit {
-    const METHOD: &'static str = "models/forget";
-    const ROUTE: Option<Route> = Route::administer(Verb::Post, "/models/forget");
+    operation!("models/forget", Route::administer(Verb::Post, "/models/forget"), Forgotten);
     const ACCESS: super::Access = super::Access::Modify;
-    type Output = Forgotten;
-    type Outcome = Nothing;
 
     async fn perform(self, scope: CallScope) -> Performed<Self> {
         let was_known = scope.runtime.forget_limit(&scope.agent, &self.model).await?;

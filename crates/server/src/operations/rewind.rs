@@ -6,7 +6,7 @@ use greenroom_kernel::EntryId;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Access, Answer, CallScope, Nothing, Operation, Performed, Refused, Route, Verb};
+use super::{Answer, CallScope, Operation, Performed, Refused, Route, Verb};
 
 /// Takes back the newest turn, or goes back to an entry: the conversation, the files that the session's tools
 /// have changed since, or both. Only while the session is idle, unless `abort` is set. Files that cannot be brought back are left as
@@ -144,16 +144,13 @@ impl RewindSession {
 }
 
 impl Operation for RewindSession {
-    const METHOD: &'static str = "session/rewind";
-    const ACCESS: Access = Access::Open;
-    const ROUTE: Option<Route> = Route::prompt(Verb::Post, "/sessions/{session_id}/rewind");
+    of_session!(
+        "session/rewind",
+        Open,
+        Route::prompt(Verb::Post, "/sessions/{session_id}/rewind"),
+        SessionRewound
+    );
     const TAKES_TIME: bool = true;
-    type Output = SessionRewound;
-    type Outcome = Nothing;
-
-    fn session_id(&self) -> Option<&str> {
-        Some(&self.session_id)
-    }
 
     async fn perform(self, scope: CallScope) -> Performed<Self> {
         let session = scope.session()?.clone();

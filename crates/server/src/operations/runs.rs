@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use greenroom::AbortHandle;
 use greenroom_kernel::EntryId;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 
 /// The unfinished runs that a client began. Clones share them.
 #[derive(Debug, Clone, Default)]
@@ -28,7 +28,7 @@ struct Run {
 impl Runs {
     /// Registers a run that begins. Returns the number under which it is known here.
     pub fn begin(&self, session_id: &str, abort: AbortHandle) -> u64 {
-        let mut known = self.known();
+        let mut known = self.0.lock();
         known.newest += 1;
         let number = known.newest;
         known.runs.insert(number, Run { session_id: session_id.to_owned(), entry: None, abort });
@@ -37,19 +37,19 @@ impl Runs {
 
     /// The prompt is durable, as this entry.
     pub fn accepted(&self, number: u64, entry: Option<EntryId>) {
-        if let Some(run) = self.known().runs.get_mut(&number) {
+        if let Some(run) = self.0.lock().runs.get_mut(&number) {
             run.entry = entry;
         }
     }
 
     /// The run has ended.
     pub fn ended(&self, number: u64) {
-        self.known().runs.remove(&number);
+        self.0.lock().runs.remove(&number);
     }
 
     /// Aborts the run of this prompt.
     pub fn abort(&self, session_id: &str, entry: EntryId) {
-        let known = self.known();
+        let known = self.0.lock();
         let runs = known.runs.values();
         runs.filter(|run| run.session_id == session_id && run.entry == Some(entry))
             .for_each(|run| run.abort.abort());
@@ -57,10 +57,6 @@ impl Runs {
 
     /// Aborts all of them.
     pub(crate) fn abort_all(&self) {
-        self.known().runs.values().for_each(|run| run.abort.abort());
-    }
-
-    fn known(&self) -> MutexGuard<'_, Known> {
-        self.0.lock()
+        self.0.lock().runs.values().for_each(|run| run.abort.abort());
     }
 }

@@ -10,27 +10,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::problem::{Problem, ProblemKind};
 
-use super::{Access, Answer, CallScope, Nothing, Operation, Performed, Refused, Route, Verb, begun};
+use super::{Answer, CallScope, Operation, Performed, Refused, Route, Verb, begun};
 
 /// The session.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct SessionNamed {
     /// Its id.
     pub session_id: String,
-}
-
-/// Implements what operations with a `session_id` have in common.
-macro_rules! of_session {
-    ($method:literal, $access:ident, $output:ty) => {
-        const METHOD: &'static str = $method;
-        const ACCESS: Access = Access::$access;
-        type Output = $output;
-        type Outcome = Nothing;
-
-        fn session_id(&self) -> Option<&str> {
-            Some(&self.session_id)
-        }
-    };
 }
 
 /// Creates or resumes a session, and begins the input that waits in it.
@@ -42,8 +28,7 @@ pub struct StartSession {
 }
 
 impl Operation for StartSession {
-    of_session!("session/start", Create, SessionNamed);
-    const ROUTE: Option<Route> = Route::prompt(Verb::Post, "/sessions");
+    of_session!("session/start", Create, Route::prompt(Verb::Post, "/sessions"), SessionNamed);
 
     async fn perform(self, _scope: CallScope) -> Performed<Self> {
         Ok(Answer::Now(SessionNamed { session_id: self.session_id }))
@@ -69,8 +54,7 @@ impl Abort {
 }
 
 impl Operation for Abort {
-    of_session!("agent/abort", Read, SessionNamed);
-    const ROUTE: Option<Route> = Route::prompt(Verb::Post, "/sessions/{session_id}/abort");
+    of_session!("agent/abort", Read, Route::prompt(Verb::Post, "/sessions/{session_id}/abort"), SessionNamed);
 
     async fn perform(self, scope: CallScope) -> Performed<Self> {
         let session = scope.runtime.session(&self.session_id).await?;
@@ -102,8 +86,12 @@ pub struct Withdrawn {
 }
 
 impl Operation for ClearInbox {
-    of_session!("session/clear_inbox", Modify, Withdrawn);
-    const ROUTE: Option<Route> = Route::prompt(Verb::Delete, "/sessions/{session_id}/inbox");
+    of_session!(
+        "session/clear_inbox",
+        Modify,
+        Route::prompt(Verb::Delete, "/sessions/{session_id}/inbox"),
+        Withdrawn
+    );
 
     async fn perform(self, scope: CallScope) -> Performed<Self> {
         let session = scope.runtime.session(&self.session_id).await?;
@@ -132,8 +120,12 @@ pub struct BranchSession {
 }
 
 impl Operation for BranchSession {
-    of_session!("session/branch", Open, SessionNamed);
-    const ROUTE: Option<Route> = Route::prompt(Verb::Post, "/sessions/{session_id}/branch");
+    of_session!(
+        "session/branch",
+        Open,
+        Route::prompt(Verb::Post, "/sessions/{session_id}/branch"),
+        SessionNamed
+    );
 
     async fn perform(self, scope: CallScope) -> Performed<Self> {
         let Self { session_id, entry_id, summary } = self;
@@ -180,8 +172,7 @@ pub struct Forked {
 }
 
 impl Operation for ForkSession {
-    of_session!("session/fork", Modify, Forked);
-    const ROUTE: Option<Route> = Route::prompt(Verb::Post, "/sessions/{session_id}/fork");
+    of_session!("session/fork", Modify, Route::prompt(Verb::Post, "/sessions/{session_id}/fork"), Forked);
 
     fn creates(&self) -> Option<&str> {
         Some(&self.to)
@@ -229,8 +220,7 @@ pub struct Deleted {
 }
 
 impl Operation for DeleteSession {
-    of_session!("session/delete", Modify, Deleted);
-    const ROUTE: Option<Route> = Route::administer(Verb::Delete, "/sessions/{session_id}");
+    of_session!("session/delete", Modify, Route::administer(Verb::Delete, "/sessions/{session_id}"), Deleted);
     const TAKES_TIME: bool = true;
     const DELETES: bool = true;
 
@@ -258,8 +248,12 @@ pub struct SetTitle {
 }
 
 impl Operation for SetTitle {
-    of_session!("session/set_title", Modify, SessionNamed);
-    const ROUTE: Option<Route> = Route::prompt(Verb::Put, "/sessions/{session_id}/title");
+    of_session!(
+        "session/set_title",
+        Modify,
+        Route::prompt(Verb::Put, "/sessions/{session_id}/title"),
+        SessionNamed
+    );
 
     async fn perform(self, scope: CallScope) -> Performed<Self> {
         scope.runtime.session(&self.session_id).await?.set_title(self.title).await?;
@@ -319,8 +313,12 @@ impl SetLabel {
 }
 
 impl Operation for SetLabel {
-    of_session!("session/set_label", Modify, SessionNamed);
-    const ROUTE: Option<Route> = Route::prompt(Verb::Put, "/sessions/{session_id}/labels/{name}");
+    of_session!(
+        "session/set_label",
+        Modify,
+        Route::prompt(Verb::Put, "/sessions/{session_id}/labels/{name}"),
+        SessionNamed
+    );
 
     async fn perform(self, scope: CallScope) -> Performed<Self> {
         self.check(&scope)?;
@@ -361,8 +359,12 @@ pub struct Imported {
 }
 
 impl Operation for ImportSession {
-    of_session!("session/import", Modify, Imported);
-    const ROUTE: Option<Route> = Route::administer(Verb::Post, "/sessions/{session_id}/import");
+    of_session!(
+        "session/import",
+        Modify,
+        Route::administer(Verb::Post, "/sessions/{session_id}/import"),
+        Imported
+    );
 
     fn creates(&self) -> Option<&str> {
         Some(&self.session_id)

@@ -12,7 +12,7 @@ use greenroom_store::{StoreDamage, StoreError};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Access, Answer, CallScope, Nothing, Operation, Performed, Refused, Route, Verb};
+use super::{Access, Answer, CallScope, Operation, Performed, Refused, Route, Verb};
 
 /// Backs up the store to a directory of the server's machine, while it is used. The answer comes when the backup is
 /// whole, or refused because the store is damaged.
@@ -112,12 +112,10 @@ fn refusal(error: &greenroom::Error) -> Option<BackedUp> {
 }
 
 impl Operation for BackUpStore {
-    const METHOD: &'static str = "store/backup";
+    operation!("store/backup", None, BackedUp);
+
     // A caller of this method can write to any directory of the server's user.
-    const ROUTE: Option<Route> = None;
     const ACCESS: Access = Access::Modify;
-    type Output = BackedUp;
-    type Outcome = Nothing;
 
     async fn perform(self, scope: CallScope) -> Performed<Self> {
         let Self { dir, damaged } = self;
@@ -229,12 +227,9 @@ impl PruneSessions {
 }
 
 impl Operation for PruneSessions {
-    const METHOD: &'static str = "session/prune";
-    const ROUTE: Option<Route> = Route::administer(Verb::Post, "/prune");
+    operation!("session/prune", Route::administer(Verb::Post, "/prune"), PrunedSessions);
     const ACCESS: Access = Access::Modify;
     const TAKES_TIME: bool = true;
-    type Output = PrunedSessions;
-    type Outcome = Nothing;
 
     async fn perform(self, scope: CallScope) -> Performed<Self> {
         let policy = self.policy().unwrap_or_else(|| scope.runtime.retention().clone());

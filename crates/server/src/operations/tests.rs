@@ -295,7 +295,8 @@ async fn a_store_is_backed_up_and_pruned() {
     let refused = client.ask("store/backup", json!({ "dir": "backup" })).await;
     assert!(matches!(&refused, Err(Refused::Parameters(text)) if text.contains("absolute")), "{refused:?}");
     let made = client.ask("store/backup", json!({ "dir": backup })).await.unwrap().0;
-    let found = greenroom_store::verify_backup(&backup, &greenroom_store::Progress::default()).unwrap();
+    let found =
+        greenroom_store::Store::verify_backup(&backup, &greenroom_store::Progress::default()).unwrap();
     assert!(found.is_undamaged());
     assert_eq!((made["sessions"].as_u64(), made["entries"].as_u64()), (Some(3), Some(found.entries)));
     let rules = json!([{ "labels": { "kind": "probe" }, "sessions_max": 1 }]);

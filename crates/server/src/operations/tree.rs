@@ -12,7 +12,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::read::stored;
-use super::{Answer, CallScope, Nothing, Operation, Performed, Route};
+use super::{Answer, CallScope, Operation, Performed, Route};
 
 /// The branches of a session.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
@@ -53,14 +53,7 @@ pub struct Branch {
 }
 
 impl Operation for SessionTree {
-    const METHOD: &'static str = "session/tree";
-    const ROUTE: Option<Route> = Route::read("/sessions/{session_id}/tree");
-    type Output = Tree;
-    type Outcome = Nothing;
-
-    fn session_id(&self) -> Option<&str> {
-        Some(&self.session_id)
-    }
+    of_session!("session/tree", Read, Route::read("/sessions/{session_id}/tree"), Tree);
 
     async fn perform(self, scope: CallScope) -> Performed<Self> {
         Ok(Answer::Later(Box::pin(async move {

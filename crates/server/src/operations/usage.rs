@@ -6,7 +6,7 @@ use greenroom::{Error, Period, Spending};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Answer, CallScope, Label, Nothing, Operation, Performed, Reach, Refused, Route};
+use super::{Answer, CallScope, Label, Operation, Performed, Reach, Refused, Route};
 use crate::problem::{Problem, ProblemKind};
 
 /// Reports what was spent by hour or day: by all sessions together, or by the values of a label. What a deleted session spent
@@ -67,10 +67,7 @@ impl ReportUsage {
 }
 
 impl Operation for ReportUsage {
-    const METHOD: &'static str = "usage/report";
-    const ROUTE: Option<Route> = Route::read_within(Reach::Label, "/usage");
-    type Output = UsageReported;
-    type Outcome = Nothing;
+    operation!("usage/report", Route::read_within(Reach::Label, "/usage"), UsageReported);
 
     async fn perform(self, scope: CallScope) -> Performed<Self> {
         let query = match self.label_for(scope.within.as_deref())? {

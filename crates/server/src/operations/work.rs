@@ -11,9 +11,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{
-    Access, Answer, CallScope, Ended, Nothing, Operation, Performed, Refused, Route, Task, Verb, Work, begun,
-};
+use super::{Answer, CallScope, Ended, Operation, Performed, Refused, Route, Task, Verb, Work, begun};
 
 /// The work was accepted.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
@@ -113,25 +111,23 @@ fn prompt(text: String, images: &[ImageData]) -> Result<Prompt, Refused> {
 }
 
 impl Operation for PromptSession {
-    const METHOD: &'static str = "session/prompt";
-    const ROUTE: Option<Route> = Route::prompt(Verb::Post, "/sessions/{session_id}/prompt");
+    of_session!(
+        "session/prompt",
+        Create,
+        Route::prompt(Verb::Post, "/sessions/{session_id}/prompt"),
+        Accepted,
+        PromptOutcome
+    );
     const TAKES_KEY: bool = true;
-    const ACCESS: Access = Access::Create;
     const IS_INPUT: bool = true;
     const OUTCOME: &'static str = "session/prompt_result";
-    type Output = Accepted;
-    type Outcome = PromptOutcome;
-
-    fn session_id(&self) -> Option<&str> {
-        Some(&self.session_id)
-    }
 
     fn key(&self) -> Option<&str> {
         self.key.as_deref()
     }
 
     fn check(&self) -> Result<(), Refused> {
-        prompt(String::new(), &self.images)?;
+        let _ = prompt(String::new(), &self.images)?;
         Ok(self.settings.check().map_err(Error::from)?)
     }
 
@@ -168,16 +164,14 @@ pub struct ResumeSession {
 }
 
 impl Operation for ResumeSession {
-    const METHOD: &'static str = "session/resume";
-    const ROUTE: Option<Route> = Route::prompt(Verb::Post, "/sessions/{session_id}/resume");
-    const ACCESS: Access = Access::Open;
+    of_session!(
+        "session/resume",
+        Open,
+        Route::prompt(Verb::Post, "/sessions/{session_id}/resume"),
+        Accepted,
+        PromptOutcome
+    );
     const OUTCOME: &'static str = "session/prompt_result";
-    type Output = Accepted;
-    type Outcome = PromptOutcome;
-
-    fn session_id(&self) -> Option<&str> {
-        Some(&self.session_id)
-    }
 
     async fn perform(self, scope: CallScope) -> Performed<Self> {
         self.settings.check().map_err(Error::from)?;
@@ -241,80 +235,49 @@ impl Sent {
     }
 }
 
-/// Sends input into the run in progress; if there is none, begins one.
-#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Steer {
-    /// The session.
-    pub session_id: String,
-    /// The text.
-    pub text: String,
-    /// Images, which follow the text.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub images: Vec<ImageData>,
+/// Declares an operation that sends input.
+macro_rules! send_input {
+    ($(#[$doc:meta])* $name:ident, $method:literal, $path:literal, $send:ident) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+        #[serde(deny_unknown_fields)]
+        pub struct $name {
+            /// The session.
+            pub session_id: String,
+            /// The text.
+            pub text: String,
+            /// Images, which follow the text.
+            #[serde(default, skip_serializing_if = "Vec::is_empty")]
+            pub images: Vec<ImageData>,
+        }
+
+        impl $name {
+            /// A text only.
+            pub fn new(session_id: impl Into<String>, text: impl Into<String>) -> Self {
+                Self { session_id: session_id.into(), text: text.into(), images: Vec::new() }
+            }
+        }
+
+        impl Operation for $name {
+            of_session!($method, Open, Route::prompt(Verb::Post, $path), Sent);
+            const TAKES_TIME: bool = true;
+
+            async fn perform(self, scope: CallScope) -> Performed<Self> {
+                let prompt = prompt(self.text, &self.images)?;
+                Ok(Answer::Now(Sent::of(&scope.session()?.$send(prompt).await?)))
+            }
+        }
+    };
 }
 
-impl Steer {
-    /// A text only.
-    pub fn new(session_id: impl Into<String>, text: impl Into<String>) -> Self {
-        Self { session_id: session_id.into(), text: text.into(), images: Vec::new() }
-    }
+send_input! {
+    /// Sends input into the run in progress; if there is none, begins one.
+    Steer, "session/steer", "/sessions/{session_id}/steer", steer
 }
 
-impl Operation for Steer {
-    const METHOD: &'static str = "session/steer";
-    const ROUTE: Option<Route> = Route::prompt(Verb::Post, "/sessions/{session_id}/steer");
-    const ACCESS: Access = Access::Open;
-    const TAKES_TIME: bool = true;
-    type Output = Sent;
-    type Outcome = Nothing;
-
-    fn session_id(&self) -> Option<&str> {
-        Some(&self.session_id)
-    }
-
-    async fn perform(self, scope: CallScope) -> Performed<Self> {
-        let prompt = prompt(self.text, &self.images)?;
-        Ok(Answer::Now(Sent::of(&scope.session()?.steer(prompt).await?)))
-    }
-}
-
-/// Sends input that is delivered after the run in progress, which then continues with it; if there is none, begins one.
-#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct FollowUp {
-    /// The session.
-    pub session_id: String,
-    /// The text.
-    pub text: String,
-    /// Images, which follow the text.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub images: Vec<ImageData>,
-}
-
-impl FollowUp {
-    /// A text only.
-    pub fn new(session_id: impl Into<String>, text: impl Into<String>) -> Self {
-        Self { session_id: session_id.into(), text: text.into(), images: Vec::new() }
-    }
-}
-
-impl Operation for FollowUp {
-    const METHOD: &'static str = "session/follow_up";
-    const ROUTE: Option<Route> = Route::prompt(Verb::Post, "/sessions/{session_id}/follow_up");
-    const ACCESS: Access = Access::Open;
-    const TAKES_TIME: bool = true;
-    type Output = Sent;
-    type Outcome = Nothing;
-
-    fn session_id(&self) -> Option<&str> {
-        Some(&self.session_id)
-    }
-
-    async fn perform(self, scope: CallScope) -> Performed<Self> {
-        let prompt = prompt(self.text, &self.images)?;
-        Ok(Answer::Now(Sent::of(&scope.session()?.follow_up(prompt).await?)))
-    }
+send_input! {
+    /// Sends input that is delivered after the run in progress, which then continues with it; if there is none, begins one.
+    FollowUp, "session/follow_up", "/sessions/{session_id}/follow_up", follow_up
 }
 
 /// Replaces the older part of the conversation, in the model's view, by a summary.
@@ -346,16 +309,14 @@ pub struct CompactOutcome {
 }
 
 impl Operation for CompactSession {
-    const METHOD: &'static str = "session/compact";
-    const ROUTE: Option<Route> = Route::prompt(Verb::Post, "/sessions/{session_id}/compact");
-    const ACCESS: Access = Access::Open;
+    of_session!(
+        "session/compact",
+        Open,
+        Route::prompt(Verb::Post, "/sessions/{session_id}/compact"),
+        Accepted,
+        CompactOutcome
+    );
     const OUTCOME: &'static str = "session/compact_result";
-    type Output = Accepted;
-    type Outcome = CompactOutcome;
-
-    fn session_id(&self) -> Option<&str> {
-        Some(&self.session_id)
-    }
 
     async fn perform(self, scope: CallScope) -> Performed<Self> {
         let Self { session_id, keep_recent, focus, force } = self;
@@ -411,15 +372,7 @@ pub struct Planned {
 }
 
 impl Operation for PlanSession {
-    const METHOD: &'static str = "session/plan";
-    const ROUTE: Option<Route> = Route::prompt(Verb::Post, "/sessions/{session_id}/plan");
-    const ACCESS: Access = Access::Open;
-    type Output = Planned;
-    type Outcome = Nothing;
-
-    fn session_id(&self) -> Option<&str> {
-        Some(&self.session_id)
-    }
+    of_session!("session/plan", Open, Route::prompt(Verb::Post, "/sessions/{session_id}/plan"), Planned);
 
     async fn perform(self, scope: CallScope) -> Performed<Self> {
         let session = scope.session()?;
@@ -477,15 +430,12 @@ pub struct Undone {
 }
 
 impl Operation for UndoCompaction {
-    const METHOD: &'static str = "session/undo_compaction";
-    const ROUTE: Option<Route> = Route::prompt(Verb::Post, "/sessions/{session_id}/undo_compaction");
-    const ACCESS: Access = Access::Open;
-    type Output = Undone;
-    type Outcome = Nothing;
-
-    fn session_id(&self) -> Option<&str> {
-        Some(&self.session_id)
-    }
+    of_session!(
+        "session/undo_compaction",
+        Open,
+        Route::prompt(Verb::Post, "/sessions/{session_id}/undo_compaction"),
+        Undone
+    );
 
     async fn perform(self, scope: CallScope) -> Performed<Self> {
         let session = scope.session()?;

@@ -599,13 +599,13 @@ async fn sessions_are_listed_in_pages() {
 
 #[tokio::test]
 async fn questions_are_listed_and_answered_once_and_the_run_goes_on() {
-    let simulator = crate::asking::simulator();
+    let simulator = crate::tests::simulator();
     let runtime = Runtime::builder().provider(simulator.provider()).in_memory().start().await.unwrap();
     let (near, far) = tokio::io::duplex(1 << 20);
     let (far_read, far_write) = tokio::io::split(far);
     let served = runtime.clone();
     let server = tokio::spawn(async move {
-        super::serve(&served, Arc::new(crate::asking::agent()), far_read, far_write).await
+        super::serve(&served, Arc::new(crate::tests::agent()), far_read, far_write).await
     });
     let (read, output) = tokio::io::split(near);
     let mut client = Client { lines: BufReader::new(read).lines(), output, simulator, runtime, server };

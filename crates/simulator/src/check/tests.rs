@@ -34,15 +34,12 @@ fn request(notation: &str) -> SeenRequest {
                         arguments: "{}".to_owned(),
                     })
                 });
-                messages.push(Arc::new(Message::Assistant(AssistantMessage {
-                    content: std::iter::once(Part::Text(text)).chain(calls).collect(),
-                    provider: String::new(),
-                    model: String::new(),
-                    usage: None,
-                    stop: StopReason::Stop,
-                    stop_raw: None,
-                    error: None,
-                })));
+                messages.push(Arc::new(Message::Assistant(AssistantMessage::new(
+                    std::iter::once(Part::Text(text)).chain(calls).collect(),
+                    String::new(),
+                    String::new(),
+                    StopReason::Stop,
+                ))));
             }
             other => panic!("unknown word {other:?}"),
         }

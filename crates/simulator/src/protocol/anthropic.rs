@@ -19,8 +19,8 @@ use hyper::HeaderMap;
 use serde_json::{Map, Value, json};
 
 use self::writer::AnthropicWriter;
-use super::Parsed;
 use super::chat::{FromHeaders, purpose_of};
+use super::{Parsed, list, string};
 use crate::check::{Broken, Rule};
 use crate::fault::hash;
 use crate::seen::SeenRequest;
@@ -36,15 +36,9 @@ const COMPACTION: &str = "compact-2026-09-04";
 
 /// Other beta features that the API knows.
 const OTHER_FEATURES: &[&str] = &[
-    "code-execution-2025-05-22",
-    "context-1m-2025-08-07",
-    "context-management-2025-06-27",
-    "extended-cache-ttl-2025-04-11",
-    "files-api-2025-04-14",
-    "fine-grained-tool-streaming-2025-05-14",
-    "interleaved-thinking-2025-05-14",
-    "mcp-client-2025-04-04",
-    "structured-outputs-2025-11-13",
+    "code-execution-2025-05-22", "context-1m-2025-08-07", "context-management-2025-06-27",
+    "extended-cache-ttl-2025-04-11", "files-api-2025-04-14", "fine-grained-tool-streaming-2025-05-14",
+    "interleaved-thinking-2025-05-14", "mcp-client-2025-04-04", "structured-outputs-2025-11-13",
 ];
 
 /// The fields that a request for a compaction must not have.
@@ -52,21 +46,8 @@ const NOT_WITH_COMPACTION: &[&str] = &["context_management", "stop_sequences"];
 
 /// The fields of a body that are read. All others are extra.
 const FIELDS: &[&str] = &[
-    "model",
-    "max_tokens",
-    "messages",
-    "system",
-    "tools",
-    "tool_choice",
-    "stream",
-    "thinking",
-    "output_config",
-    "temperature",
-    "top_p",
-    "stop_sequences",
-    "metadata",
-    "anthropic_version",
-    "compaction",
+    "model", "max_tokens", "messages", "system", "tools", "tool_choice", "stream", "thinking",
+    "output_config", "temperature", "top_p", "stop_sequences", "metadata", "anthropic_version", "compaction",
 ];
 
 /// Reads a request.
@@ -124,7 +105,7 @@ pub(super) fn parse(headers: &HeaderMap, from: FromHeaders, body: &[u8]) -> Pars
     }
     let system = reader.system(body.get("system"));
     let tools = reader.tools(body.get("tools"));
-    for (index, message) in list(body.get("messages")).iter().enumerate() {
+    for (index, message) in list(body.get("messages").unwrap_or(&Value::Null)).iter().enumerate() {
         reader.message(index, message, &model);
     }
     if reader.first_role.as_deref() != Some("user") && !reader.has_compaction {
@@ -186,14 +167,6 @@ pub(super) fn error(status: u16, body: &str) -> Option<String> {
     Some(json!({ "type": "error", "error": { "type": kind, "message": message } }).to_string())
 }
 
-fn list(value: Option<&Value>) -> &[Value] {
-    value.and_then(Value::as_array).map_or(&[], Vec::as_slice)
-}
-
-fn string(value: &Value, field: &str) -> String {
-    value.get(field).and_then(Value::as_str).unwrap_or_default().to_owned()
-}
-
 /// Returns the signature of a thinking block with this text, in an answer to what has this hash.
 fn signature(thinking: &str, before: u64) -> String {
     format!("Sim{:016x}{before:016x}==", hash(&[thinking.as_bytes()]))
@@ -241,8 +214,7 @@ impl Reader {
             | Value::Number(_)
             | Value::Array(_)
             | Value::Object(_)) => {
-                let texts: Vec<String> =
-                    list(Some(blocks)).iter().map(|block| string(block, "text")).collect();
+                let texts: Vec<String> = list(blocks).iter().map(|block| string(block, "text")).collect();
                 texts.join("\n")
             }
         };
@@ -252,7 +224,7 @@ impl Reader {
 
     fn tools(&mut self, value: Option<&Value>) -> Arc<[ToolSpec]> {
         let mut specs = Vec::new();
-        for tool in list(value) {
+        for tool in list(value.unwrap_or(&Value::Null)) {
             self.pass("tool", tool);
             specs.push(ToolSpec {
                 name: string(tool, "name"),
@@ -272,7 +244,7 @@ impl Reader {
                 text_block = [json!({ "type": "text", "text": text })];
                 &text_block[..]
             }
-            content => list(content),
+            content => list(content.unwrap_or(&Value::Null)),
         };
         if content.is_empty() {
             self.breaks(Rule::EmptyMessage, format!("message {index}"));
@@ -301,7 +273,7 @@ impl Reader {
                 }
                 let call_id = string(block, "tool_use_id");
                 let mut inner = Vec::new();
-                for part in list(block.get("content")) {
+                for part in list(block.get("content").unwrap_or(&Value::Null)) {
                     inner.extend(self.block(index, part));
                 }
                 if let Some(Value::String(text)) = block.get("content") {
@@ -419,15 +391,12 @@ impl Reader {
             self.pass("assistant", block);
             starts.push(self.before);
         }
-        self.messages.push(Arc::new(Message::Assistant(AssistantMessage {
-            content: parts,
-            provider: String::new(),
-            model: model.to_owned(),
-            usage: None,
-            stop: StopReason::Stop,
-            stop_raw: None,
-            error: None,
-        })));
+        self.messages.push(Arc::new(Message::Assistant(AssistantMessage::new(
+            parts,
+            String::new(),
+            model.to_owned(),
+            StopReason::Stop,
+        ))));
     }
 
     fn check_signature(&mut self, index: usize, thinking: &str, signed: &str, starts: &[u64]) {
@@ -470,7 +439,7 @@ impl Reader {
         let is_single = choice.get("disable_parallel_tool_use").and_then(Value::as_bool) == Some(true);
         let stop = body
             .get("stop_sequences")
-            .map(|texts| list(Some(texts)).iter().filter_map(Value::as_str).map(str::to_owned).collect());
+            .map(|texts| list(texts).iter().filter_map(Value::as_str).map(str::to_owned).collect());
         ModelSettings {
             temperature: number("temperature"),
             top_p: number("top_p"),

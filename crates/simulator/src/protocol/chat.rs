@@ -9,37 +9,22 @@ use std::sync::Arc;
 
 use greenroom_kernel::message::blocks_text;
 use greenroom_kernel::{
-    AssistantMessage, Block, Image, Message, Part, StopReason, ToolCall, ToolResult, ToolSpec, ToolStatus,
-    Usage,
+    AssistantMessage, Block, Message, Part, StopReason, ToolCall, ToolResult, ToolSpec, ToolStatus, Usage,
 };
 use greenroom_provider::{ModelSettings, OutputSchema, Purpose, ToolChoice};
 use serde::de::{Deserializer, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
 
-use super::{Parsed, Writer};
+use super::{Parsed, Writer, image_of};
 use crate::answer::{Piece, Raw, SERVER_ERROR};
 use crate::check::{Broken, Rule};
 use crate::seen::{SeenRequest, TRANSCRIPT_TAG};
 
 /// The fields that [`WireRequest`] reads. All others are extra.
 const FIELDS: &[&str] = &[
-    "model",
-    "messages",
-    "tools",
-    "stream",
-    "stream_options",
-    "max_tokens",
-    "max_completion_tokens",
-    "response_format",
-    "temperature",
-    "top_p",
-    "reasoning_effort",
-    "tool_choice",
-    "parallel_tool_calls",
-    "stop",
-    "seed",
-    "prompt_cache_key",
-    "user",
+    "model", "messages", "tools", "stream", "stream_options", "max_tokens", "max_completion_tokens",
+    "response_format", "temperature", "top_p", "reasoning_effort", "tool_choice", "parallel_tool_calls",
+    "stop", "seed", "prompt_cache_key", "user",
 ];
 
 /// The fields of a body that are not among [`FIELDS`]. Read in a separate pass, since a flattened map would
@@ -380,15 +365,12 @@ impl WireMessage {
                 arguments: call.function.arguments,
             })
         }));
-        AssistantMessage {
+        AssistantMessage::new(
             content,
-            provider: String::new(),
-            model: model.to_owned(),
-            usage: None,
-            stop: if has_calls { StopReason::ToolCalls } else { StopReason::Stop },
-            stop_raw: None,
-            error: None,
-        }
+            String::new(),
+            model.to_owned(),
+            if has_calls { StopReason::ToolCalls } else { StopReason::Stop },
+        )
     }
 }
 
@@ -407,14 +389,6 @@ impl Content {
             }
         }
         blocks
-    }
-}
-
-/// Returns an inline image, or one that is only named by its address.
-fn image_of(url: &str) -> Image {
-    match url.strip_prefix("data:").and_then(|rest| rest.split_once(";base64,")) {
-        Some((media_type, data)) => Image { media_type: media_type.to_owned(), data: data.to_owned() },
-        None => Image { media_type: "text/uri-list".to_owned(), data: url.to_owned() },
     }
 }
 

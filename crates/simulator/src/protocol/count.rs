@@ -10,27 +10,11 @@ use crate::check::{Broken, Rule};
 
 /// The fields of a request to count, by protocol.
 const ANTHROPIC: &[&str] = &[
-    "model",
-    "messages",
-    "system",
-    "tools",
-    "tool_choice",
-    "thinking",
-    "output_config",
-    "context_management",
+    "model", "messages", "system", "tools", "tool_choice", "thinking", "output_config", "context_management",
 ];
 const RESPONSES: &[&str] = &[
-    "model",
-    "instructions",
-    "input",
-    "tools",
-    "tool_choice",
-    "parallel_tool_calls",
-    "reasoning",
-    "text",
-    "truncation",
-    "conversation",
-    "previous_response_id",
+    "model", "instructions", "input", "tools", "tool_choice", "parallel_tool_calls", "reasoning", "text",
+    "truncation", "conversation", "previous_response_id",
 ];
 
 /// Returns the path and the body of the request that is counted, and what is wrong with the one that asks.

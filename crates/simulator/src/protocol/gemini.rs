@@ -17,7 +17,7 @@ use greenroom_provider::{ModelSettings, OutputSchema, ReasoningEffort, ToolChoic
 use serde_json::{Map, Value, json};
 
 use super::chat::{FromHeaders, purpose_of};
-use super::{Parsed, Writer};
+use super::{Parsed, Writer, list, string};
 use crate::answer::{Piece, Raw, SERVER_ERROR};
 use crate::check::{Broken, Rule};
 use crate::fault::hash;
@@ -28,16 +28,8 @@ const ANY_SIGNATURE: &str = "skip_thought_signature_validator";
 
 /// The fields of a body. The API refuses all others.
 const FIELDS: &[&str] = &[
-    "contents",
-    "systemInstruction",
-    "tools",
-    "toolConfig",
-    "generationConfig",
-    "safetySettings",
-    "cachedContent",
-    "labels",
-    "serviceTier",
-    "store",
+    "contents", "systemInstruction", "tools", "toolConfig", "generationConfig", "safetySettings",
+    "cachedContent", "labels", "serviceTier", "store",
 ];
 
 /// Returns the model's name and whether a stream is asked for, if the path is one of this API.
@@ -67,15 +59,15 @@ pub(super) fn parse(path: &str, from: FromHeaders, body: &[u8]) -> Parsed {
     }
     let system = body.get("systemInstruction").map(|instruction| {
         let texts: Vec<String> =
-            list(&instruction["parts"]).iter().map(|part| string(&part["text"])).collect();
+            list(&instruction["parts"]).iter().map(|part| string(part, "text")).collect();
         texts.join("\n")
     });
     let tools: Arc<[ToolSpec]> = list(body.get("tools").unwrap_or(&Value::Null))
         .iter()
         .flat_map(|tools| list(&tools["functionDeclarations"]))
         .map(|tool| ToolSpec {
-            name: string(&tool["name"]),
-            description: string(&tool["description"]),
+            name: string(tool, "name"),
+            description: string(tool, "description"),
             parameters: tool["parametersJsonSchema"].clone(),
         })
         .collect();
@@ -125,14 +117,6 @@ pub(super) fn error(status: u16, body: &str) -> Option<String> {
     let code = if status == 200 { 500 } else { status };
     let message = error.get("message")?.as_str()?;
     Some(json!({ "error": { "code": code, "message": message, "status": name } }).to_string())
-}
-
-fn list(value: &Value) -> &[Value] {
-    value.as_array().map_or(&[], Vec::as_slice)
-}
-
-fn string(value: &Value) -> String {
-    value.as_str().unwrap_or_default().to_owned()
 }
 
 fn signature(signed: &str) -> String {
@@ -211,7 +195,7 @@ impl Reader {
             self.breaks(Rule::MisplacedResult, detail);
         }
         for result in parts.iter().filter_map(|part| part.get("functionResponse")) {
-            let (name, wire_id) = (string(&result["name"]), result["id"].as_str());
+            let (name, wire_id) = (string(result, "name"), result["id"].as_str());
             let id = match self.open.pop_front() {
                 Some(call) if call.name == name && call.wire_id.as_deref() == wire_id => call.id,
                 Some(_) | None => {
@@ -251,7 +235,7 @@ impl Reader {
         let mut text_before = "";
         self.open.clear();
         for part in parts {
-            let signed = part.get("thoughtSignature").map(string);
+            let signed = part.get("thoughtSignature").map(|_| string(part, "thoughtSignature"));
             let is_thought = part["thought"] == true;
             let mut expected = None;
             if let Some(call) = part.get("functionCall") {
@@ -284,19 +268,16 @@ impl Reader {
                 }
             }
         }
-        self.messages.push(Arc::new(Message::Assistant(AssistantMessage {
+        self.messages.push(Arc::new(Message::Assistant(AssistantMessage::new(
             content,
-            provider: String::new(),
-            model: model.to_owned(),
-            usage: None,
-            stop: StopReason::Stop,
-            stop_raw: None,
-            error: None,
-        })));
+            String::new(),
+            model.to_owned(),
+            StopReason::Stop,
+        ))));
     }
 
     fn call(&mut self, index: usize, call: &Value) -> ToolCall {
-        let name = string(&call["name"]);
+        let name = string(call, "name");
         let wire_id = call["id"].as_str().map(str::to_owned);
         if !call["args"].is_object() {
             self.breaks(Rule::ArgumentsNotJson, format!("content {index}: the arguments are no object"));
@@ -332,7 +313,8 @@ impl Reader {
             top_p: generation["topP"].as_f64(),
             reasoning_effort: level.and_then(|level| level.parse::<ReasoningEffort>().ok()),
             tool_choice,
-            stop: stop.map(|texts| texts.iter().map(string).collect()),
+            stop: stop
+                .map(|texts| texts.iter().map(|text| text.as_str().unwrap_or_default().to_owned()).collect()),
             seed: generation["seed"].as_i64(),
             output_tokens_max: generation["maxOutputTokens"].as_u64(),
             ..ModelSettings::default()
@@ -341,7 +323,7 @@ impl Reader {
 }
 
 fn image(data: &Value) -> Block {
-    Block::Image(Image { media_type: string(&data["mimeType"]), data: string(&data["data"]) })
+    Block::Image(Image { media_type: string(data, "mimeType"), data: string(data, "data") })
 }
 
 /// Writes one answer.
@@ -429,16 +411,11 @@ impl GeminiWriter {
 }
 
 fn finish_reason(stop: StopReason) -> &'static str {
+    #[expect(clippy::wildcard_enum_match_arm, reason = "the API has no word for the others")]
     match stop {
         StopReason::Length => "MAX_TOKENS",
         StopReason::ContentFilter => "SAFETY",
-        StopReason::Stop
-        | StopReason::ToolCalls
-        | StopReason::Aborted
-        | StopReason::Error
-        | StopReason::Paused
-        | StopReason::Unknown
-        | _ => "STOP",
+        _ => "STOP",
     }
 }
 
@@ -493,7 +470,7 @@ impl Writer for GeminiWriter {
             let is_text = |part: &Value| part.get("text").is_some() && part.get("thoughtSignature").is_none();
             match parts.last_mut() {
                 Some(last) if is_text(last) && is_text(&part) && last["thought"] == part["thought"] => {
-                    last["text"] = (string(&last["text"]) + &string(&part["text"])).into();
+                    last["text"] = (string(last, "text") + &string(&part, "text")).into();
                 }
                 _ => parts.push(part),
             }

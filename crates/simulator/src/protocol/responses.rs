@@ -10,14 +10,13 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use greenroom_kernel::{
-    AssistantMessage, Block, Image, Message, Part, StopReason, ToolCall, ToolResult, ToolSpec, ToolStatus,
-    Usage,
+    AssistantMessage, Block, Message, Part, StopReason, ToolCall, ToolResult, ToolSpec, ToolStatus, Usage,
 };
 use greenroom_provider::{ModelSettings, OutputSchema, Purpose, ReasoningEffort, ToolChoice};
 use serde_json::{Map, Value, json};
 
 use super::chat::{self, FromHeaders, purpose_of};
-use super::{Parsed, Writer};
+use super::{Parsed, Writer, image_of, list, string};
 use crate::answer::{Piece, Raw, SERVER_ERROR};
 use crate::check::{Broken, Rule};
 use crate::fault::hash;
@@ -33,21 +32,8 @@ const COMPACT_FIELDS: &[&str] =
 
 /// The fields of a body that are read. All others are extra.
 const FIELDS: &[&str] = &[
-    "model",
-    "instructions",
-    "input",
-    "tools",
-    "tool_choice",
-    "parallel_tool_calls",
-    "stream",
-    "store",
-    "include",
-    "max_output_tokens",
-    "temperature",
-    "top_p",
-    "reasoning",
-    "text",
-    "prompt_cache_key",
+    "model", "instructions", "input", "tools", "tool_choice", "parallel_tool_calls", "stream", "store",
+    "include", "max_output_tokens", "temperature", "top_p", "reasoning", "text", "prompt_cache_key",
 ];
 
 /// Reads a request.
@@ -127,14 +113,6 @@ pub(super) fn parse(path: &str, from: FromHeaders, body: &[u8]) -> Parsed {
     Parsed { seen, broken: reader.broken, writer: Box::new(writer) }
 }
 
-fn list(value: &Value) -> &[Value] {
-    value.as_array().map_or(&[], Vec::as_slice)
-}
-
-fn string(value: &Value, field: &str) -> String {
-    value.get(field).and_then(Value::as_str).unwrap_or_default().to_owned()
-}
-
 /// The beginning of the encrypted content of a compaction.
 const SEALED: &str = "gCMP";
 
@@ -173,15 +151,12 @@ impl Reader {
     fn end_answer(&mut self, model: &str) {
         self.follow("");
         if !self.answer.is_empty() {
-            self.messages.push(Arc::new(Message::Assistant(AssistantMessage {
-                content: std::mem::take(&mut self.answer),
-                provider: String::new(),
-                model: model.to_owned(),
-                usage: None,
-                stop: StopReason::Stop,
-                stop_raw: None,
-                error: None,
-            })));
+            self.messages.push(Arc::new(Message::Assistant(AssistantMessage::new(
+                std::mem::take(&mut self.answer),
+                String::new(),
+                model.to_owned(),
+                StopReason::Stop,
+            ))));
         }
     }
 
@@ -276,14 +251,7 @@ impl Reader {
         for part in list(content) {
             match part.get("type").and_then(Value::as_str) {
                 Some("input_text") => blocks.push(Block::Text(string(part, "text"))),
-                Some("input_image") => {
-                    let url = string(part, "image_url");
-                    let (media_type, data) = url
-                        .strip_prefix("data:")
-                        .and_then(|rest| rest.split_once(";base64,"))
-                        .unwrap_or(("text/uri-list", &url));
-                    blocks.push(Block::Image(Image { media_type: media_type.into(), data: data.into() }));
-                }
+                Some("input_image") => blocks.push(Block::Image(image_of(&string(part, "image_url")))),
                 kind => self.breaks(Rule::UnknownContent, format!("item {index}: a part of type {kind:?}")),
             }
         }

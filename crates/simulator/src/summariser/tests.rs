@@ -90,8 +90,7 @@ fn a_turn_prefix_has_its_own_headings() {
     check(
         &text,
         &[
-            "## Original Request\nFix the parser.",
-            "## Early Progress\n- read `src",
+            "## Original Request\nFix the parser.", "## Early Progress\n- read `src",
             "## Context for the Kept Part",
         ],
     );
@@ -152,15 +151,12 @@ fn check_accepted(kind: Summariser, what: SummaryKind, text: &str, cap: u64, is_
     content.extend(reply.calls.into_iter().map(|call| {
         Part::ToolCall(ToolCall { id: "c".to_owned(), name: call.name, arguments: call.arguments })
     }));
-    let answer = AssistantMessage {
+    let answer = AssistantMessage::new(
         content,
-        provider: String::new(),
-        model: String::new(),
-        usage: None,
-        stop: reply.finish.unwrap_or(StopReason::Stop),
-        stop_raw: None,
-        error: None,
-    };
+        String::new(),
+        String::new(),
+        reply.finish.unwrap_or(StopReason::Stop),
+    );
     let result = accept(&answer, what, cap, true);
     assert_eq!(result.is_ok(), is_accepted, "{kind:?}, {what:?}, cap {cap}: {result:?}");
 }

@@ -3,6 +3,8 @@
 //! Invariants: the request's text is only read; lines that are not understood are skipped. Lists are in the
 //! order of the conversation, without duplicates, the oldest first.
 
+use greenroom_kernel::text::first_chars;
+
 /// The maximum number of characters of one gathered line.
 const LINE_CHARS_MAX: usize = 240;
 /// The goal if none was stated.
@@ -250,9 +252,5 @@ fn push(list: &mut Vec<String>, line: &str) {
 }
 
 fn short(line: &str) -> String {
-    if line.chars().count() <= LINE_CHARS_MAX {
-        return line.to_owned();
-    }
-    let start: String = line.chars().take(LINE_CHARS_MAX).collect();
-    format!("{start}…")
+    first_chars(line, LINE_CHARS_MAX)
 }

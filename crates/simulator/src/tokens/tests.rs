@@ -47,15 +47,12 @@ fn reasoning_is_free_and_calls_are_not() {
         arguments: r#"{"path":"a"}"#.into(),
     };
     let assistant = |content| {
-        Message::Assistant(greenroom_kernel::AssistantMessage {
+        Message::Assistant(greenroom_kernel::AssistantMessage::new(
             content,
-            provider: String::new(),
-            model: String::new(),
-            usage: None,
-            stop: greenroom_kernel::StopReason::Stop,
-            stop_raw: None,
-            error: None,
-        })
+            String::new(),
+            String::new(),
+            greenroom_kernel::StopReason::Stop,
+        ))
     };
     assert_eq!(message(&assistant(vec![Part::Reasoning("long thoughts".into())])), MESSAGE_OVERHEAD);
     let with_call = message(&assistant(vec![Part::ToolCall(call.clone())]));

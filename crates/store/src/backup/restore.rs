@@ -9,6 +9,7 @@ use std::path::Path;
 
 use super::target::{is_empty, real_path};
 use super::{BackupInfo, Progress, verify};
+use crate::Store;
 use crate::error::StoreError;
 use crate::files::{Files, OpenMode, RealFiles, create_own_dir, write_all_at};
 use crate::index::Index;
@@ -39,36 +40,38 @@ const HARMLESS: [&str; 15] = [
     "lost+found",
 ];
 
-/// Copies the backup in `from` to `to`, where a store is opened afterwards. The directory may exist, but is empty,
-/// apart from the `lost+found` of a volume and what lies beside the journal and the index of a store. This blocks on
-/// the disk. The backup is not verified: see [`verify_backup`](super::verify_backup).
-///
-/// # Errors
-/// [`StoreError::Backup`] if `from` is not a whole backup, or `to` is not empty; [`StoreError::InUse`];
-/// [`StoreError::Full`], [`StoreError::NotPermitted`], [`StoreError::Io`] or [`StoreError::Cancelled`], after which
-/// `to` has no store.
-pub fn restore_backup(from: &Path, to: &Path, progress: &Progress) -> Result<BackupInfo, StoreError> {
-    let info = verify::open(from)?;
-    let (from, to) = (real_path(from)?, real_path(to)?);
-    if to.starts_with(&from) {
-        return Err(StoreError::unusable(&to, "lies in the backup; name another directory"));
+impl Store {
+    /// Copies the backup in `from` to `to`, where a store is opened afterwards. The directory may exist, but is empty,
+    /// apart from the `lost+found` of a volume and what lies beside the journal and the index of a store. This blocks on
+    /// the disk. The backup is not verified: see [`Self::verify_backup`].
+    ///
+    /// # Errors
+    /// [`StoreError::Backup`] if `from` is not a whole backup, or `to` is not empty; [`StoreError::InUse`];
+    /// [`StoreError::Full`], [`StoreError::NotPermitted`], [`StoreError::Io`] or [`StoreError::Cancelled`], after which
+    /// `to` has no store.
+    pub fn restore_backup(from: &Path, to: &Path, progress: &Progress) -> Result<BackupInfo, StoreError> {
+        let info = verify::open(from)?;
+        let (from, to) = (real_path(from)?, real_path(to)?);
+        if to.starts_with(&from) {
+            return Err(StoreError::unusable(&to, "lies in the backup; name another directory"));
+        }
+        check_target(&to)?;
+        create_own_dir(&to).map_err(|error| StoreError::io("create", &to, error))?;
+        let _lock = DirectoryLock::take(&to)?;
+        progress.begin();
+        let partial = to.join(PARTIAL);
+        let restored = copy(&journal_dir(&from), &partial, progress).and_then(|()| {
+            // A backup has no index, so nobody should miss it. It comes first: with the journal there is a store.
+            Index::begin(&to).map_err(|error| StoreError::io("create", &to, error))?;
+            let journal = journal_dir(&to);
+            let renamed = fs::rename(&partial, &journal).and_then(|()| RealFiles.sync_dir(&to));
+            renamed.map_err(|error| StoreError::io("write", &journal, error))
+        });
+        if restored.is_err() {
+            drop(fs::remove_dir_all(&partial));
+        }
+        restored.map(|()| info)
     }
-    check_target(&to)?;
-    create_own_dir(&to).map_err(|error| StoreError::io("create", &to, error))?;
-    let _lock = DirectoryLock::take(&to)?;
-    progress.begin();
-    let partial = to.join(PARTIAL);
-    let restored = copy(&journal_dir(&from), &partial, progress).and_then(|()| {
-        // A backup has no index, so nobody should miss it. It comes first: with the journal there is a store.
-        Index::begin(&to).map_err(|error| StoreError::io("create", &to, error))?;
-        let journal = journal_dir(&to);
-        let renamed = fs::rename(&partial, &journal).and_then(|()| RealFiles.sync_dir(&to));
-        renamed.map_err(|error| StoreError::io("write", &journal, error))
-    });
-    if restored.is_err() {
-        drop(fs::remove_dir_all(&partial));
-    }
-    restored.map(|()| info)
 }
 
 /// Checks that there is no store in the target, and nothing that is not [`HARMLESS`].

@@ -53,44 +53,49 @@ pub(super) fn open(dir: &Path) -> Result<BackupInfo, StoreError> {
     info.ok_or_else(|| StoreError::unusable(dir, format!("is not a backup: it has no file {}", info::FILE)))
 }
 
-/// Reads every entry of the backup in a directory, and compares it with what was written. This blocks on the disk. In
-/// memory it takes one segment, and the positions of all entries.
-///
-/// # Errors
-/// [`StoreError::Backup`] if the directory is not a backup, or an unfinished one; [`StoreError::Io`];
-/// [`StoreError::Version`]; [`StoreError::Cancelled`]. Damage is not an error.
-pub fn verify_backup(dir: &Path, progress: &Progress) -> Result<VerifiedBackup, StoreError> {
-    let info = open(dir)?;
-    // Each byte is read once for its segment, and once for its session.
-    progress.begin();
-    progress.expect(2 * info.bytes);
-    let damage = check_journal(dir, &info, progress)?;
-    let options = StoreOptions { is_read_only: true, ..StoreOptions::new(dir) };
-    let (store, notices) = Store::open(&options)?;
-    let mut verified = VerifiedBackup {
-        sessions: 0,
-        entries: 0,
-        damage,
-        losses: Vec::new(),
-        unknown_losses: store.unknown_losses(),
-        notices: notices.into_iter().filter(|notice| !matches!(notice, Notice::ReadOnly { .. })).collect(),
-        info,
-    };
-    for (session, head) in store.list()? {
-        progress.check()?;
-        verified.sessions += 1;
-        verified.entries += head.entries;
-        verified.losses.extend(store.check_session(&session)?);
-        progress.add(verified.info.bytes * head.entries / verified.info.entries.max(1));
+impl Store {
+    /// Reads every entry of the backup in a directory, and compares it with what was written. This blocks on the disk. In
+    /// memory it takes one segment, and the positions of all entries.
+    ///
+    /// # Errors
+    /// [`StoreError::Backup`] if the directory is not a backup, or an unfinished one; [`StoreError::Io`];
+    /// [`StoreError::Version`]; [`StoreError::Cancelled`]. Damage is not an error.
+    pub fn verify_backup(dir: &Path, progress: &Progress) -> Result<VerifiedBackup, StoreError> {
+        let info = open(dir)?;
+        // Each byte is read once for its segment, and once for its session.
+        progress.begin();
+        progress.expect(2 * info.bytes);
+        let damage = check_journal(dir, &info, progress)?;
+        let options = StoreOptions { is_read_only: true, ..StoreOptions::new(dir) };
+        let (store, notices) = Store::open(&options)?;
+        let mut verified = VerifiedBackup {
+            sessions: 0,
+            entries: 0,
+            damage,
+            losses: Vec::new(),
+            unknown_losses: store.unknown_losses(),
+            notices: notices
+                .into_iter()
+                .filter(|notice| !matches!(notice, Notice::ReadOnly { .. }))
+                .collect(),
+            info,
+        };
+        for (session, head) in store.list()? {
+            progress.check()?;
+            verified.sessions += 1;
+            verified.entries += head.entries;
+            verified.losses.extend(store.check_session(&session)?);
+            progress.add(verified.info.bytes * head.entries / verified.info.entries.max(1));
+        }
+        let VerifiedBackup { info, sessions, entries, damage, .. } = &mut verified;
+        if (*sessions, *entries) != (info.sessions, info.entries) {
+            damage.push(format!(
+                "it holds {sessions} sessions with {entries} entries, and was made with {} and {}",
+                info.sessions, info.entries
+            ));
+        }
+        Ok(verified)
     }
-    let VerifiedBackup { info, sessions, entries, damage, .. } = &mut verified;
-    if (*sessions, *entries) != (info.sessions, info.entries) {
-        damage.push(format!(
-            "it holds {sessions} sessions with {entries} entries, and was made with {} and {}",
-            info.sessions, info.entries
-        ));
-    }
-    Ok(verified)
 }
 
 /// Compares the journal with what was written. Returns the differences.

@@ -183,10 +183,7 @@ fn an_index_of_the_version_before_is_read_and_written() {
 fn a_row_that_is_not_valid_is_an_error() {
     // Nothing, a number alone, a million entries, more entries than announced, and a frame without one.
     let values: [&[u8]; 5] = [
-        b"",
-        b"\x01",
-        b"\x80\x80\x40\x01\x28\x0A\x80\x80\x40",
-        b"\x02\x01\x28\x0A\x03",
+        b"", b"\x01", b"\x80\x80\x40\x01\x28\x0A\x80\x80\x40", b"\x02\x01\x28\x0A\x03",
         b"\x01\x01\x28\x0A\x00",
     ];
     for value in values {

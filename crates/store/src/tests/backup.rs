@@ -17,9 +17,7 @@ use super::world::{append, batch, copy_dir, keyed, texts, wait};
 use crate::faults::{EIO, ENOSPC, Fault, FaultyFiles, Random};
 use crate::files::RealFiles;
 use crate::journal::segments::Segments;
-use crate::{
-    BackupInfo, Progress, Store, StoreDamage, StoreError, StoreOptions, restore_backup, verify_backup,
-};
+use crate::{BackupInfo, Progress, Store, StoreDamage, StoreError, StoreOptions};
 
 fn options(dir: &Path) -> StoreOptions {
     StoreOptions { segment_bytes: 2_000, reserve_bytes: 0, ..StoreOptions::new(dir) }
@@ -37,7 +35,7 @@ fn back_up(store: &Store, dir: &Path) -> Result<BackupInfo, StoreError> {
 fn restored(backup: &Path) -> BTreeMap<String, Vec<String>> {
     let dir = tempfile::tempdir().unwrap();
     let to = dir.path().join("store");
-    restore_backup(backup, &to, &Progress::default()).unwrap();
+    Store::restore_backup(backup, &to, &Progress::default()).unwrap();
     let (store, notices) = Store::open(&options(&to)).unwrap();
     assert_eq!(notices, [], "that the index is made anew is how a backup is restored");
     assert_eq!(store.check().unwrap(), []);
@@ -51,7 +49,7 @@ fn restored(backup: &Path) -> BTreeMap<String, Vec<String>> {
 
 /// Verifies the backup and expects no damage.
 fn verified(backup: &Path) -> BackupInfo {
-    let found = verify_backup(backup, &Progress::default()).unwrap();
+    let found = Store::verify_backup(backup, &Progress::default()).unwrap();
     assert!(found.is_undamaged() && found.losses.is_empty(), "{:?}", found.damage);
     assert_eq!((found.sessions, found.entries), (found.info.sessions, found.info.entries));
     found.info
@@ -134,7 +132,7 @@ fn a_backup_is_replaced_only_by_one_of_the_same_store() {
     let lose: Step = |home, _| std::fs::remove_dir_all(home).unwrap();
     let restore: Step = |home, backup| {
         std::fs::remove_dir_all(home).unwrap();
-        restore_backup(backup, home, &Progress::default()).unwrap();
+        Store::restore_backup(backup, home, &Progress::default()).unwrap();
     };
     let copy_by_hand: Step = |home, backup| {
         std::fs::remove_dir_all(home).unwrap();
@@ -279,7 +277,7 @@ fn a_damaged_store_replaces_no_backup() {
         }
         let info = wait(store.backup_damaged(&backup, 2_000, &Arc::default())).unwrap();
         assert_eq!((info.made_at_ms, info.damage), (2_000, expected.clone()), "{name}");
-        let found = verify_backup(&backup, &Progress::default()).unwrap();
+        let found = Store::verify_backup(&backup, &Progress::default()).unwrap();
         let is_whole = found.is_undamaged() && found.losses.is_empty() && found.unknown_losses.is_empty();
         assert_eq!((is_whole, found.info.damage), (expected.is_none(), expected), "{name}");
     }
@@ -306,7 +304,7 @@ fn a_store_whose_losses_are_accepted_is_backed_up() {
     assert_eq!(store.quarantined(), [""; 0]);
     let info = back_up(&store, &backup).unwrap();
     assert!(info.damage.is_none());
-    assert_eq!(verify_backup(&backup, &Progress::default()).unwrap().damage, [""; 0]);
+    assert_eq!(Store::verify_backup(&backup, &Progress::default()).unwrap().damage, [""; 0]);
 }
 
 #[test]
@@ -429,9 +427,9 @@ fn directories_that_cannot_be_used_are_refused() {
     // What is no backup is not verified and not restored; a store is not overwritten.
     let (progress, backup) = (Progress::default(), at("empty"));
     for (name, expected) in [("folder", "is not a backup"), ("store", "is not a backup")] {
-        let error = verify_backup(&at(name), &progress).unwrap_err().to_string();
+        let error = Store::verify_backup(&at(name), &progress).unwrap_err().to_string();
         assert!(error.contains(expected), "{error}");
-        let error = restore_backup(&at(name), &at("new"), &progress).unwrap_err().to_string();
+        let error = Store::restore_backup(&at(name), &at("new"), &progress).unwrap_err().to_string();
         assert!(error.contains(expected), "{error}");
     }
     for (to, expected) in [
@@ -440,7 +438,7 @@ fn directories_that_cannot_be_used_are_refused() {
         ("file", "is not a directory"),
         ("folder", "is not empty; name a new directory"),
     ] {
-        let error = restore_backup(&backup, &at(to), &progress).unwrap_err().to_string();
+        let error = Store::restore_backup(&backup, &at(to), &progress).unwrap_err().to_string();
         assert!(error.contains(expected), "{to}: {error}");
     }
     assert!(!at("new").exists());
@@ -451,7 +449,7 @@ fn directories_that_cannot_be_used_are_refused() {
     std::fs::write(at("begun/journal.partial/0000000001.seg"), "a part").unwrap();
     std::fs::write(at("begun/lock"), "").unwrap();
     for name in ["vacant", "begun"] {
-        restore_backup(&backup, &at(name), &progress).unwrap();
+        Store::restore_backup(&backup, &at(name), &progress).unwrap();
         assert_eq!(texts(&open(&at(name)), "a", 0).unwrap().len(), 9);
         assert!(!at(name).join("journal.partial").exists());
     }
@@ -473,8 +471,8 @@ fn a_cancelled_backup_leaves_nothing() {
     let cancelled = Progress::default();
     cancelled.cancel();
     let to = dir.path().join("restored");
-    assert!(matches!(verify_backup(&backup, &cancelled), Err(StoreError::Cancelled)));
-    assert!(matches!(restore_backup(&backup, &to, &cancelled), Err(StoreError::Cancelled)));
+    assert!(matches!(Store::verify_backup(&backup, &cancelled), Err(StoreError::Cancelled)));
+    assert!(matches!(Store::restore_backup(&backup, &to, &cancelled), Err(StoreError::Cancelled)));
     assert!(!to.join("journal").exists() && !to.join("journal.partial").exists());
 }
 
@@ -494,8 +492,8 @@ fn one_progress_serves_several_works_in_turn() {
     let first = done();
     wait(store.backup(&backup, 1, &progress)).unwrap();
     assert_eq!(done(), first);
-    verify_backup(&backup, &progress).unwrap();
-    restore_backup(&backup, &dir.path().join("restored"), &progress).unwrap();
+    Store::verify_backup(&backup, &progress).unwrap();
+    Store::restore_backup(&backup, &dir.path().join("restored"), &progress).unwrap();
     done();
 }
 
@@ -578,7 +576,7 @@ fn a_killed_backup_is_never_taken_for_a_whole_one() {
             unfinished += 1;
             let opened = Store::open(&options(&partial)).unwrap_err().to_string();
             assert!(opened.contains("is an unfinished backup"), "{opened}");
-            let verified = verify_backup(&partial, &Progress::default()).unwrap_err().to_string();
+            let verified = Store::verify_backup(&partial, &Progress::default()).unwrap_err().to_string();
             assert!(verified.contains("is an unfinished backup"), "{verified}");
         }
         // The one before is as it was, or there is a whole new one.
@@ -615,7 +613,7 @@ fn damage_is_named() {
         copy_dir(&backup, &path);
         change(&path);
         let before = files(&path);
-        let found = verify_backup(&path, &Progress::default());
+        let found = Store::verify_backup(&path, &Progress::default());
         assert_eq!(files(&path), before, "verifying changes nothing");
         found
     };
@@ -658,19 +656,22 @@ fn damage_is_named() {
     std::fs::remove_dir_all(&backup).unwrap();
     back_up(&store, &backup).unwrap();
     std::fs::copy(older.join("journal/manifest"), backup.join("journal/manifest")).unwrap();
-    assert!(!verify_backup(&backup, &Progress::default()).unwrap().is_undamaged());
+    assert!(!Store::verify_backup(&backup, &Progress::default()).unwrap().is_undamaged());
     std::fs::remove_dir_all(backup.join("journal")).unwrap();
     copy_dir(&older.join("journal"), &backup.join("journal"));
-    let found = verify_backup(&backup, &Progress::default()).unwrap();
+    let found = Store::verify_backup(&backup, &Progress::default()).unwrap();
     assert_eq!(found.damage.len(), 2, "{:?}", found.damage);
     std::fs::remove_file(older.join("journal/manifest")).unwrap();
-    let found = verify_backup(&older, &Progress::default()).unwrap();
+    let found = Store::verify_backup(&older, &Progress::default()).unwrap();
     assert!(found.damage[0].contains("journal/manifest"), "{:?}", found.damage);
     std::fs::write(older.join("backup.json"), "{").unwrap();
-    let error = verify_backup(&older, &Progress::default()).unwrap_err().to_string();
+    let error = Store::verify_backup(&older, &Progress::default()).unwrap_err().to_string();
     assert!(error.contains("damaged backup.json"), "{error}");
     std::fs::write(older.join("backup.json"), r#"{"format": 2}"#).unwrap();
-    assert!(matches!(verify_backup(&older, &Progress::default()), Err(StoreError::Version { found: 2, .. })));
+    assert!(matches!(
+        Store::verify_backup(&older, &Progress::default()),
+        Err(StoreError::Version { found: 2, .. })
+    ));
 }
 
 /// What was acknowledged in a session: the generation, which changes when it is deleted, and the number of entries.

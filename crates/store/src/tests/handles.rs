@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::world::{append, batch, texts};
-use crate::backup::{Progress, restore_backup, verify_backup};
+use crate::backup::Progress;
 use crate::files::{File, Files, OpenMode, RealFiles};
 use crate::{Store, StoreOptions};
 
@@ -129,7 +129,7 @@ fn no_number_of_segments_takes_more_open_files() {
     // These use the system's files.
     let opened = || std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
     let before = opened();
-    verify_backup(&backup, &Progress::default()).unwrap();
-    restore_backup(&backup, &dir.path().join("restored"), &Progress::default()).unwrap();
+    Store::verify_backup(&backup, &Progress::default()).unwrap();
+    Store::restore_backup(&backup, &dir.path().join("restored"), &Progress::default()).unwrap();
     assert!(opened() <= before + 2, "files stay open");
 }

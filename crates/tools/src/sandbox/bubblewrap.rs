@@ -12,13 +12,8 @@ use super::plan::Mount;
 /// The namespaces of every sandbox, and what ties it to this process and detaches it from the terminal. The
 /// command is the first process of its PID namespace.
 pub(super) const NAMESPACES: [&str; 7] = [
-    "--unshare-pid",
-    "--unshare-ipc",
-    "--unshare-uts",
-    "--unshare-cgroup-try",
-    "--die-with-parent",
-    "--new-session",
-    "--as-pid-1",
+    "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try", "--die-with-parent",
+    "--new-session", "--as-pid-1",
 ];
 
 /// Settings and switches of the system in `/proc`.

@@ -30,16 +30,8 @@ const HARMLESS: [(&str, &[&str]); 8] = [
     (
         "core",
         &[
-            "repositoryformatversion",
-            "filemode",
-            "bare",
-            "logallrefupdates",
-            "ignorecase",
-            "precomposeunicode",
-            "symlinks",
-            "autocrlf",
-            "sparsecheckout",
-            "sparsecheckoutcone",
+            "repositoryformatversion", "filemode", "bare", "logallrefupdates", "ignorecase",
+            "precomposeunicode", "symlinks", "autocrlf", "sparsecheckout", "sparsecheckoutcone",
         ],
     ),
     ("remote", &["url", "fetch", "pushurl", "tagopt"]),

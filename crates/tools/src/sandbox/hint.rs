@@ -12,14 +12,8 @@ const FILES: [&str; 4] =
 /// What git says about its own files.
 const GIT: [&str; 4] = [".git/config", ".git/hooks", ".git: ", "could not lock config file"];
 const NETWORKS: [&str; 9] = [
-    "network is unreachable",
-    "could not resolve host",
-    "temporary failure in name resolution",
-    "name or service not known",
-    "failed to resolve",
-    "dns error",
-    "enotfound",
-    "eai_again",
+    "network is unreachable", "could not resolve host", "temporary failure in name resolution",
+    "name or service not known", "failed to resolve", "dns error", "enotfound", "eai_again",
     "couldn't connect to server",
 ];
 const PROCESSES: [&str; 3] =

@@ -4,6 +4,7 @@
 
 use std::ops::Range;
 
+use greenroom_kernel::text::first_chars;
 use serde_json::Value;
 
 use super::steps::{Spent, Steps};
@@ -170,7 +171,9 @@ impl<'a> Places<'a> {
         loop {
             match self.token(id) {
                 Token::Root => break,
-                Token::Key(key) => names.push(cut(key, NAME_MAX).replace('~', "~0").replace('/', "~1")),
+                Token::Key(key) => {
+                    names.push(first_chars(key, NAME_MAX).replace('~', "~0").replace('/', "~1"))
+                }
                 Token::Index(index) => names.push(index.to_string()),
             }
             shown += names.last().map_or(0, String::len);
@@ -186,12 +189,4 @@ impl<'a> Places<'a> {
 
 fn id_of(index: usize) -> PlaceId {
     PlaceId::try_from(index).expect("the budget ends far below as many places")
-}
-
-/// Returns the beginning of a text.
-pub(super) fn cut(text: &str, characters: usize) -> String {
-    match text.char_indices().nth(characters) {
-        Some((end, _)) => format!("{}…", &text[..end]),
-        None => text.to_owned(),
-    }
 }

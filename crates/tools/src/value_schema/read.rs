@@ -6,10 +6,11 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use greenroom_kernel::text::first_chars;
 use serde_json::{Map, Number, Value};
 
 use super::pattern::{NoPattern, Pattern};
-use super::places::{DEPTH_MAX, NoPlaces, PlaceId, Places, cut};
+use super::places::{DEPTH_MAX, NoPlaces, PlaceId, Places};
 use super::rules::{Bound, Limit, Measure, Members, Node, NodeId, Rule, Type, Values, is_positive, shown};
 use super::steps::{READING_MAX, Spent, Steps};
 
@@ -501,7 +502,7 @@ impl<'a> Reader<'a> {
         // Byte by byte, since it is decoded.
         self.steps.spend(text.len() as u64)?;
         let (uri, fragment) = text.split_once('#').unwrap_or((text, ""));
-        let short = cut(text, REFERENCE_MAX);
+        let short = first_chars(text, REFERENCE_MAX);
         let resource = if uri.is_empty() {
             self.resource(self.place_of(value))
         } else {

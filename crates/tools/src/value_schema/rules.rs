@@ -6,10 +6,10 @@ use std::cmp::Ordering;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use greenroom_kernel::text::first_chars;
 use serde_json::{Number, Value};
 
 use super::pattern::Pattern;
-use super::places::cut;
 use super::steps::{Spent, Steps};
 
 #[cfg(test)]
@@ -191,7 +191,7 @@ impl Values {
             canonical.insert(canonical_text(value, steps)?);
         }
         let shown: Vec<String> = values.iter().take(SHOWN_MAX).map(shown).collect();
-        let shown = cut(&shown.join(", "), 2 * SHOWN_MAX);
+        let shown = first_chars(&shown.join(", "), 2 * SHOWN_MAX);
         let shown = if values.len() == 1 { format!("want {shown}") } else { format!("want one of {shown}") };
         let has_nested = values.iter().any(is_nested);
         Ok(Self { canonical, has_nested, shown })
@@ -275,7 +275,7 @@ fn write_string(string: &str, text: &mut String) {
 pub(super) fn shown(value: &Value) -> String {
     match value {
         Value::Null | Value::Bool(_) | Value::Number(_) => value.to_string(),
-        Value::String(text) => format!("{:?}", cut(text, SHOWN_MAX)),
+        Value::String(text) => format!("{:?}", first_chars(text, SHOWN_MAX)),
         Value::Array(_) => "an array".to_owned(),
         Value::Object(_) => "an object".to_owned(),
     }

@@ -105,24 +105,13 @@ fn links_lead_nowhere_outside() {
     }
     for workspace in &workspaces {
         for path in [
-            "out_file",
-            "out_absolute",
-            "out_folder/file",
-            "out_chain",
-            "proc/etc/passwd",
-            "loop",
-            "dangling",
+            "out_file", "out_absolute", "out_folder/file", "out_chain", "proc/etc/passwd", "loop", "dangling",
         ] {
             let found = read(workspace, path);
             assert!(found.is_err(), "{path}: {found:?}");
         }
         for path in [
-            "out_file",
-            "out_absolute",
-            "out_new",
-            "out_folder/file",
-            "out_folder/new",
-            "out_folder/a/b",
+            "out_file", "out_absolute", "out_new", "out_folder/file", "out_folder/new", "out_folder/a/b",
             "loop",
         ] {
             let found = write(workspace, path);
@@ -346,17 +335,8 @@ fn what_is_closed_is_closed_by_whatever_path() {
             ["store", "named", "config/later/file", "real/link/nothing/yet"].map(|name| inside.join(name));
         let workspace = Workspace::open_with(&inside, closed.to_vec(), lookup).expect("it exists");
         let paths = [
-            "store/token",
-            "store/journal/1",
-            "store/nothing",
-            "store/nothing/at/all",
-            "real/link/token",
-            "real/link/nothing",
-            "real/token",
-            "real/again",
-            "journal/1",
-            "named",
-            "real/hard",
+            "store/token", "store/journal/1", "store/nothing", "store/nothing/at/all", "real/link/token",
+            "real/link/nothing", "real/token", "real/again", "journal/1", "named", "real/hard",
         ];
         let is_refused = |path: &str, found: Result<String, ToolsError>| match found {
             Err(ToolsError::Closed { .. }) => {}
@@ -395,13 +375,7 @@ fn what_is_closed_is_closed_by_whatever_path() {
         assert_eq!(
             met,
             [
-                "config",
-                "journal",
-                "real",
-                "real/again",
-                "real/file",
-                "real/friend",
-                "real/link",
+                "config", "journal", "real", "real/again", "real/file", "real/friend", "real/link",
                 "real/token"
             ]
         );

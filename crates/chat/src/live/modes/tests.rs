@@ -53,12 +53,9 @@ fn the_newest_event_is_shown_and_only_what_others_set_is_told() {
     check("set e, ok 1, event e, event E, event e", edits, "-", &[all, edits]);
     // The same mode twice, before any reply.
     for steps in [
-        "set e, set e, ok 1, ok 2, event e",
-        "set e, set e, ok 2, ok 1, event e",
-        "set e, set e, ok 1, event e, ok 2",
-        "set e, set e, event e, ok 1, ok 2",
-        "set e, ok 1, set e, ok 2, event e",
-        "set e, ok 1, set e, event e, ok 2",
+        "set e, set e, ok 1, ok 2, event e", "set e, set e, ok 2, ok 1, event e",
+        "set e, set e, ok 1, event e, ok 2", "set e, set e, event e, ok 1, ok 2",
+        "set e, ok 1, set e, ok 2, event e", "set e, ok 1, set e, event e, ok 2",
     ] {
         check(steps, edits, edits, &[]);
         check(&format!("{steps}, event E"), all, "-", &[all]);

@@ -13,7 +13,6 @@ use super::flow;
 use crate::args::Global;
 use crate::config::FILE_NAME;
 use crate::config::folder::make_room;
-use crate::config::keys;
 use crate::config::layers::{Author, Files, Source, assemble, checked, get, own_file, set_parts};
 use crate::config::overrides::{self, Overrides};
 use crate::config::place::{Block, below, find, indent, is_silent};
@@ -148,7 +147,6 @@ fn write(path: &Path, text: &str) -> Result<()> {
 /// Returns the text with one setting changed; `None` if more would change, or the setting is in braces.
 pub(super) fn edited(text: &str, parts: &[String], value: Option<&Value>) -> Option<String> {
     let before: Value = serde_norway::from_str(text).ok()?;
-    let parts = &keys::spelled(&before, parts);
     let mut wanted = before.clone();
     let names: Vec<&str> = parts.iter().map(String::as_str).collect();
     match value {

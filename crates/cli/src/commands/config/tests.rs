@@ -165,14 +165,6 @@ fn an_edit_changes_one_setting_and_leaves_the_text() {
         Some("providers:\n  l:\n    base_url: http://l/v1\n"),
     );
     check("model: a\n", "model", None, Some(""));
-    // A file keeps the earlier name of a setting.
-    let earlier = "providers:\n  l:\n    max_in_flight: 2\n";
-    for key in ["providers.l.max_in_flight", "providers.l.in_flight_max"] {
-        check(earlier, key, Some("3"), Some(&earlier.replace('2', "3")));
-        check(earlier, key, None, Some("providers:\n  l:\n"));
-        let current = earlier.replace("max_in_flight", "in_flight_max");
-        check("providers:\n  l:\n", key, Some("2"), Some(&current));
-    }
     check("# mine\nmodel: a\n", "model", None, Some("# mine\n"));
     check("models:\n  m:\n    temperature: 1\n", "models.m.temperature", None, Some("models:\n  m:\n"));
     check("limits:\n", "limits.steps_max", Some("2"), Some("limits:\n  steps_max: 2\n"));

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::Result;
-use greenroom::{Progress, VerifiedBackup, restore_backup, verify_backup};
+use greenroom::{Progress, Store, VerifiedBackup};
 use greenroom_server::operations::{BackUpStore, BackedUp, DamageOfStore, StoreBackup};
 use greenroom_store::StoreError;
 use greenroom_terminal::progress::Progress as Line;
@@ -162,7 +162,7 @@ pub(crate) async fn restore(global: &Global, args: &RestoreArgs) -> Result<u8> {
         std::fs::create_dir_all(parent)?;
     }
     let target = to.clone();
-    let restoring = move |progress: &Progress| restore_backup(&from, &target, progress);
+    let restoring = move |progress: &Progress| Store::restore_backup(&from, &target, progress);
     let info = cancellable(global, "restoring", restoring).await?;
     let mut screen = Screen::stdout(global.color);
     if args.backup.json {
@@ -190,7 +190,7 @@ fn held(sessions: u64, entries: u64, bytes: u64) -> String {
 
 async fn verified(global: &Global, dir: &Path) -> Result<VerifiedBackup> {
     let dir: PathBuf = dir.to_owned();
-    cancellable(global, "verifying", move |progress| verify_backup(&dir, progress)).await
+    cancellable(global, "verifying", move |progress| Store::verify_backup(&dir, progress)).await
 }
 
 /// Names what is wrong with a backup.

@@ -175,11 +175,3 @@ pub(super) fn has_core_tag(text: &str) -> bool {
     let told = text.replace("!!", "!").replace(FAMILY, "!");
     serde_norway::from_str(&told).is_ok_and(|value| has_tag(&value))
 }
-
-/// Gives a setting of a section, if it is there under an earlier name, its name.
-pub(super) fn rename(section: &mut Value, earlier: &str, name: &str) {
-    let Value::Mapping(map) = section else { return };
-    if let Some(found) = map.remove(earlier) {
-        map.insert(name.into(), found);
-    }
-}

@@ -106,11 +106,8 @@ fn a_project_chooses_and_lowers_and_loosens_nothing() {
         ("model: a", "model: b", "model", "b", 0),
         ("", "compaction: { cut: nearest }", "compaction.cut", "nearest", 0),
         (
-            "compaction: { threshold: 0.5 }",
-            "compaction: { threshold: 0.9 }",
-            "compaction.threshold",
-            "0.9",
-            0,
+            "compaction: { threshold: 0.5 }", "compaction: { threshold: 0.9 }", "compaction.threshold",
+            "0.9", 0,
         ),
         ("limits: { steps_max: 9 }", "limits: { steps_max: 8 }", "limits.steps_max", "8", 0),
         ("limits: { steps_max: 9 }", "limits: { steps_max: 9 }", "limits.steps_max", "9", 0),
@@ -124,11 +121,8 @@ fn a_project_chooses_and_lowers_and_loosens_nothing() {
         ("context_window: 9000", "context_window: null", "context_window", "null", 0),
         ("context_window: 9000", "context_window: 10000", "context_window", "9000", 1),
         (
-            "compaction: { context_window: 9000 }",
-            "compaction: { context_window: null }",
-            "compaction.context_window",
-            "null",
-            0,
+            "compaction: { context_window: 9000 }", "compaction: { context_window: null }",
+            "compaction.context_window", "null", 0,
         ),
         (
             "compaction: { max_request_bytes: 9000 }",
@@ -326,20 +320,6 @@ fn an_empty_section_has_no_origin() {
         let loaded =
             Folders::with("model: a", "").load(&[flag]).unwrap_or_else(|error| panic!("{flag}: {error}"));
         assert_eq!(loaded.origins.len(), 1, "{flag}: {:?}", loaded.origins);
-    }
-}
-
-#[test]
-fn a_provider_s_setting_is_read_under_its_earlier_name() {
-    let own = "model: m\nproviders: { local: { base_url: 'http://localhost:1', max_in_flight: 2 } }\n";
-    for (flags, wanted) in [
-        (&[][..], "2"),
-        (&["providers.local.max_in_flight=3"], "3"),
-        (&["providers.local.in_flight_max=4"], "4"),
-        (&["providers={ local: { max_in_flight: 5 } }"], "5"),
-    ] {
-        let loaded = Folders::with(own, "").load(flags).expect("it is valid");
-        assert_eq!(holds(&loaded, "providers.local.in_flight_max"), wanted, "{flags:?}");
     }
 }
 

@@ -11,7 +11,7 @@ use greenroom_terminal::screen::ColorChoice;
 use super::*;
 use crate::error;
 use crate::host::error::{holder, is_gone, is_gone_client, is_silent, is_silent_client, silent_text};
-use crate::host::played::{Does, PID, Played, is_possible};
+use crate::host::tests::played::{Does, PID, Played, is_possible};
 use crate::host::{Changes, LOG_FILE};
 
 fn refused(kind: ProblemKind) -> ClientError {

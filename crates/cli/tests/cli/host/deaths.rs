@@ -73,15 +73,7 @@ async fn nothing_acknowledged_is_lost_and_nothing_is_said_or_done_twice() {
         let prompt = PromptSession { key: Some(key.clone()), ..PromptSession::new("s", &text) };
         let before = hosted.simulator.calls();
         let mut running = hosted.place.start_command(hosted.command(&[
-            "run",
-            "--window",
-            "100000",
-            "--allow-shell",
-            "--session",
-            "s",
-            "-p",
-            &by_run,
-            "--json",
+            "run", "--window", "100000", "--allow-shell", "--session", "s", "-p", &by_run, "--json",
         ]));
         running.close_input();
         let listed = hosted.run(&["sessions"]);

@@ -79,21 +79,8 @@ async fn what_the_help_lists_works_and_the_rest_needs_a_terminal() {
 async fn what_is_printed_is_the_same_with_a_host_and_without_one() {
     let hosted = hosted().await;
     let lines = [
-        "one",
-        "/status",
-        "two",
-        "/plan",
-        "/context",
-        "/compact all of it",
-        "/undo-compact",
-        "/continue",
-        "/withdraw",
-        "/nonsense",
-        "/help",
-        "",
-        "three",
-        "/quit",
-        "four",
+        "one", "/status", "two", "/plan", "/context", "/compact all of it", "/undo-compact", "/continue",
+        "/withdraw", "/nonsense", "/help", "", "three", "/quit", "four",
     ];
     let talk = |session: &str, more: &[&str]| -> Ran {
         let arguments = ["chat", "--window", "100000", "--session", session];

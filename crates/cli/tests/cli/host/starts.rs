@@ -155,16 +155,7 @@ async fn files_and_commands_are_as_in_the_clients_own_process() {
         let line = format!("umask {umask}; exec \"$0\" \"$@\"");
         let greenroom = env!("CARGO_BIN_EXE_greenroom");
         let arguments = [
-            "-c",
-            &line,
-            greenroom,
-            "run",
-            "--allow-shell",
-            "--sandbox",
-            "off",
-            "--window",
-            "100000",
-            "-p",
+            "-c", &line, greenroom, "run", "--allow-shell", "--sandbox", "off", "--window", "100000", "-p",
             &command,
         ];
         let mut command = hosted.with_host(hosted.place.command_of("/bin/sh".into(), &arguments));

@@ -134,15 +134,12 @@ impl ModelTask {
 
     /// Returns the outcome of a call that was cancelled after this text.
     fn cancelled(&self, model: String, text: String) -> ModelOutcome {
-        ModelOutcome::Cancelled(Box::new(AssistantMessage {
-            content: Some(text).filter(|text| !text.is_empty()).map(Part::Text).into_iter().collect(),
-            provider: self.lane.provider.name().to_owned(),
+        ModelOutcome::Cancelled(Box::new(AssistantMessage::new(
+            Some(text).filter(|text| !text.is_empty()).map(Part::Text).into_iter().collect(),
+            self.lane.provider.name().to_owned(),
             model,
-            usage: None,
-            stop: StopReason::Aborted,
-            stop_raw: None,
-            error: None,
-        }))
+            StopReason::Aborted,
+        )))
     }
 
     /// Calls the provider.

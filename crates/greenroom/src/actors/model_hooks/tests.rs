@@ -12,15 +12,7 @@ fn call(id: &str, name: &str, arguments: &str) -> Part {
 }
 
 fn answer(content: Vec<Part>) -> Arc<Message> {
-    Arc::new(Message::Assistant(AssistantMessage {
-        content,
-        provider: "p".into(),
-        model: "m".into(),
-        usage: None,
-        stop: StopReason::Stop,
-        stop_raw: None,
-        error: None,
-    }))
+    Arc::new(Message::Assistant(AssistantMessage::new(content, "p", "m", StopReason::Stop)))
 }
 
 fn result(call_id: &str, text: &str) -> Arc<Message> {

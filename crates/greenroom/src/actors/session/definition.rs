@@ -147,7 +147,7 @@ impl Definition {
         };
         definition.agent.settings_by_model.values().try_for_each(ModelSettings::check)?;
         definition.agent.prices.iter().try_for_each(|(model, price)| check_price(model, price))?;
-        definition.model_settings(deps, &ModelSettings::default())?;
+        let _ = definition.model_settings(deps, &ModelSettings::default())?;
         Ok(definition)
     }
 

@@ -364,14 +364,11 @@ impl FirstRun {
     /// Returns the complete answer, if there is one, even if only the record of the run's end is missing.
     fn answer(&self, is_tail: bool) -> Option<Reply> {
         let Ended { outcome, with, compactions } = self.end.as_ref()?;
+        #[expect(clippy::wildcard_enum_match_arm, reason = "the others have no complete answer")]
         let is_whole = match outcome {
             RunOutcome::Completed => true,
             RunOutcome::Interrupted => is_tail && self.told.is_whole(),
-            RunOutcome::Aborted
-            | RunOutcome::Failed(_)
-            | RunOutcome::Stopped { .. }
-            | RunOutcome::Unknown
-            | _ => false,
+            _ => false,
         };
         is_whole.then(|| Some(self.told.clone().reply(self.run?, (*with)?, compactions.clone())))?
     }

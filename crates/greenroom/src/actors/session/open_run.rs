@@ -354,18 +354,14 @@ impl OpenRun {
         suspicion: Option<String>,
     ) -> RunOutcome {
         self.rejected = rejected;
+        #[expect(clippy::wildcard_enum_match_arm, reason = "the others stay as they are")]
         match outcome {
             RunOutcome::Aborted if self.is_interrupted => RunOutcome::Interrupted,
             RunOutcome::Stopped { reason } => match suspicion {
                 Some(suspicion) => RunOutcome::Stopped { reason: format!("{reason}; {suspicion}") },
                 None => RunOutcome::Stopped { reason },
             },
-            outcome @ (RunOutcome::Completed
-            | RunOutcome::Aborted
-            | RunOutcome::Failed(_)
-            | RunOutcome::Interrupted
-            | RunOutcome::Unknown
-            | _) => outcome,
+            outcome => outcome,
         }
     }
 
@@ -399,17 +395,12 @@ impl ClosingRun {
     /// Returns the failure after which the run, and the input behind it, remain to be done: the failure may
     /// pass, and there was no caller to retry.
     pub(super) fn passing_failure(&self) -> Option<&Failure> {
+        #[expect(clippy::wildcard_enum_match_arm, reason = "nothing remains to be done after the others")]
         match &self.outcome {
             RunOutcome::Failed(failure) if self.run.options.is_left && failure.class.may_pass() => {
                 Some(failure)
             }
-            RunOutcome::Failed(_)
-            | RunOutcome::Completed
-            | RunOutcome::Aborted
-            | RunOutcome::Stopped { .. }
-            | RunOutcome::Interrupted
-            | RunOutcome::Unknown
-            | _ => None,
+            _ => None,
         }
     }
 

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use greenroom_kernel::entry::EntryId;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 
 use super::first_reply::Repeats;
 use super::in_use::KeptDefinitions;
@@ -56,27 +56,23 @@ impl Suspended {
 pub(crate) struct ParkingPlace(Arc<Mutex<Option<Box<Suspended>>>>);
 
 impl ParkingPlace {
-    fn lock(&self) -> MutexGuard<'_, Option<Box<Suspended>>> {
-        self.0.lock()
-    }
-
     /// Parks a run, if there is one. Returns whether there is.
     pub(super) fn park(&self, run: Option<Box<Suspended>>) -> bool {
-        let mut place = self.lock();
+        let mut place = self.0.lock();
         *place = run;
         place.is_some()
     }
 
     /// Takes the run that continued while the session slept.
     pub(crate) fn take(&self, shared: &SessionShared) -> Option<Box<Suspended>> {
-        let run = self.lock().take();
+        let run = self.0.lock().take();
         shared.set_suspended(false);
         run
     }
 
     /// Tells the callers of these items that they were withdrawn from the log of a sleeping session.
     pub(super) fn tell_withdrawn(&self, session: &str, items: &[EntryId]) {
-        if let Some(suspended) = self.lock().as_mut() {
+        if let Some(suspended) = self.0.lock().as_mut() {
             suspended.tell_withdrawn(session, items);
         }
     }

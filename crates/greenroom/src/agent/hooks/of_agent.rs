@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use super::hook;
+use super::hook_methods;
 use super::input::{InputVerdict, ProposedInput};
 use super::model_call::{BeforeModel, ModelCallProposal, ModelCallReport};
 use super::tool_call::{AfterTool, BeforeTool, ToolCallProposal, ToolCallReport};
@@ -37,7 +37,6 @@ impl Agent {
     ///         Ok(())
     ///     });
     /// ```
-    #[must_use]
     pub fn validate<F, Fut, E>(mut self, judge: F) -> Self
     where
         F: Fn(ProposedAnswer) -> Fut + Send + Sync + 'static,
@@ -59,7 +58,6 @@ impl Agent {
     ///     if answer.text.contains("Bergen") { Ok(()) } else { Err("it names no city") }
     /// });
     /// ```
-    #[must_use]
     pub fn validator<F, Fut, E>(mut self, name: impl Into<String>, judge: F) -> Self
     where
         F: Fn(ProposedAnswer) -> Fut + Send + Sync + 'static,
@@ -72,161 +70,114 @@ impl Agent {
         self
     }
 
-    /// Adds a guard, which judges input before it is recorded: prompts, steers, follow-ups, and the tasks
-    /// from agents that call this one. Refused input is not recorded, and its sender gets
-    /// [`Error::InputRefused`](crate::Error::InputRefused). Several guards are called in order, each with the
-    /// result of the previous one. One that panics or takes longer than [`Self::hook_timeout`] has refused
-    /// the input. A guard runs in the caller's task.
-    ///
-    /// ```
-    /// use greenroom::{InputVerdict, prelude::*};
-    /// let agent = Agent::new("gpt-5.5").guard_input(|input| async move {
-    ///     let text = input.prompt.text();
-    ///     if text.contains("ignore your instructions") {
-    ///         return InputVerdict::Refuse("that is not for you to say".into());
-    ///     }
-    ///     match text.contains("4111 1111 1111 1111") {
-    ///         true => InputVerdict::Replace(
-    ///             input.prompt.map_text(|text| text.replace("4111 1111 1111 1111", "[card]")),
-    ///         ),
-    ///         false => InputVerdict::Accept,
-    ///     }
-    /// });
-    /// ```
-    #[must_use]
-    pub fn guard_input<F, Fut>(mut self, guard: F) -> Self
-    where
-        F: Fn(ProposedInput) -> Fut + Send + Sync + 'static,
-        Fut: Future<Output = InputVerdict> + Send + 'static,
-    {
-        self.hooks.guard_input.push(hook(guard));
-        self
-    }
+    hook_methods! {
+        /// Adds a guard, which judges input before it is recorded: prompts, steers, follow-ups, and the tasks
+        /// from agents that call this one. Refused input is not recorded, and its sender gets
+        /// [`Error::InputRefused`](crate::Error::InputRefused). Several guards are called in order, each with the
+        /// result of the previous one. One that panics or takes longer than [`Self::hook_timeout`] has refused
+        /// the input. A guard runs in the caller's task.
+        ///
+        /// ```
+        /// use greenroom::{InputVerdict, prelude::*};
+        /// let agent = Agent::new("gpt-5.5").guard_input(|input| async move {
+        ///     let text = input.prompt.text();
+        ///     if text.contains("ignore your instructions") {
+        ///         return InputVerdict::Refuse("that is not for you to say".into());
+        ///     }
+        ///     match text.contains("4111 1111 1111 1111") {
+        ///         true => InputVerdict::Replace(
+        ///             input.prompt.map_text(|text| text.replace("4111 1111 1111 1111", "[card]")),
+        ///         ),
+        ///         false => InputVerdict::Accept,
+        ///     }
+        /// });
+        /// ```
+        guard_input: ProposedInput => InputVerdict,
 
-    /// Adds a hook before every model call. It may refuse the call, change its settings or its messages'
-    /// text, or answer in the model's place. It sees every request before it is sent: each attempt of a step,
-    /// and the calls for summaries, which [`Request::purpose`](crate::provider::Request) distinguishes.
-    /// Several hooks are called in order. One that panics or takes longer than [`Self::hook_timeout`] has
-    /// refused the call, which ends the run.
-    ///
-    /// ```
-    /// use greenroom::{BeforeModel, prelude::*};
-    /// # async fn cached(_: &str) -> Option<String> { None }
-    /// let agent = Agent::new("gpt-5.5").before_model(|call| async move {
-    ///     let asked = call.request.messages.last().map(|message| message.text()).unwrap_or_default();
-    ///     match cached(&asked).await {
-    ///         Some(answer) => BeforeModel::Answer(answer),
-    ///         None => BeforeModel::Continue,
-    ///     }
-    /// });
-    /// ```
-    #[must_use]
-    pub fn before_model<F, Fut>(mut self, before: F) -> Self
-    where
-        F: Fn(ModelCallProposal) -> Fut + Send + Sync + 'static,
-        Fut: Future<Output = BeforeModel> + Send + 'static,
-    {
-        self.hooks.before_model.push(hook(before));
-        self
-    }
+        /// Adds a hook before every model call. It may refuse the call, change its settings or its messages'
+        /// text, or answer in the model's place. It sees every request before it is sent: each attempt of a step,
+        /// and the calls for summaries, which [`Request::purpose`](crate::provider::Request) distinguishes.
+        /// Several hooks are called in order. One that panics or takes longer than [`Self::hook_timeout`] has
+        /// refused the call, which ends the run.
+        ///
+        /// ```
+        /// use greenroom::{BeforeModel, prelude::*};
+        /// # async fn cached(_: &str) -> Option<String> { None }
+        /// let agent = Agent::new("gpt-5.5").before_model(|call| async move {
+        ///     let asked = call.request.messages.last().map(|message| message.text()).unwrap_or_default();
+        ///     match cached(&asked).await {
+        ///         Some(answer) => BeforeModel::Answer(answer),
+        ///         None => BeforeModel::Continue,
+        ///     }
+        /// });
+        /// ```
+        before_model: ModelCallProposal => BeforeModel,
 
-    /// Adds a hook after every model call that was answered or failed. It sees the answer, the usage and the
-    /// duration. The run waits for it. One that panics or takes longer than [`Self::hook_timeout`] is
-    /// reported and skipped.
-    ///
-    /// ```
-    /// use greenroom::prelude::*;
-    /// let agent = Agent::new("gpt-5.5").after_model(|call| async move {
-    ///     if let Ok(answer) = &call.result {
-    ///         println!("{} took {:?}: {:?}", call.model, call.duration, answer.usage);
-    ///     }
-    /// });
-    /// ```
-    #[must_use]
-    pub fn after_model<F, Fut>(mut self, after: F) -> Self
-    where
-        F: Fn(ModelCallReport) -> Fut + Send + Sync + 'static,
-        Fut: Future<Output = ()> + Send + 'static,
-    {
-        self.hooks.after_model.push(hook(after));
-        self
-    }
+        /// Adds a hook after every model call that was answered or failed. It sees the answer, the usage and the
+        /// duration. The run waits for it. One that panics or takes longer than [`Self::hook_timeout`] is
+        /// reported and skipped.
+        ///
+        /// ```
+        /// use greenroom::prelude::*;
+        /// let agent = Agent::new("gpt-5.5").after_model(|call| async move {
+        ///     if let Ok(answer) = &call.result {
+        ///         println!("{} took {:?}: {:?}", call.model, call.duration, answer.usage);
+        ///     }
+        /// });
+        /// ```
+        after_model: ModelCallReport => (),
 
-    /// Adds a hook before every tool call. It may refuse the call, with a reason for the model, change its
-    /// arguments, or answer in the tool's place. Its time does not count towards the tool's time limit.
-    /// Several hooks are called in order, each with the result of the previous one. One that panics or takes
-    /// longer than [`Self::hook_timeout`] has refused the call.
-    ///
-    /// ```
-    /// use greenroom::{BeforeTool, prelude::*};
-    /// let agent = Agent::new("gpt-5.5").before_tool(|call| async move {
-    ///     match call.tool.as_str() {
-    ///         "delete" => BeforeTool::Refuse("nothing is deleted on a Sunday".into()),
-    ///         _ => BeforeTool::Continue,
-    ///     }
-    /// });
-    /// ```
-    #[must_use]
-    pub fn before_tool<F, Fut>(mut self, before: F) -> Self
-    where
-        F: Fn(ToolCallProposal) -> Fut + Send + Sync + 'static,
-        Fut: Future<Output = BeforeTool> + Send + 'static,
-    {
-        self.hooks.before_tool.push(hook(before));
-        self
-    }
+        /// Adds a hook before every tool call. It may refuse the call, with a reason for the model, change its
+        /// arguments, or answer in the tool's place. Its time does not count towards the tool's time limit.
+        /// Several hooks are called in order, each with the result of the previous one. One that panics or takes
+        /// longer than [`Self::hook_timeout`] has refused the call.
+        ///
+        /// ```
+        /// use greenroom::{BeforeTool, prelude::*};
+        /// let agent = Agent::new("gpt-5.5").before_tool(|call| async move {
+        ///     match call.tool.as_str() {
+        ///         "delete" => BeforeTool::Refuse("nothing is deleted on a Sunday".into()),
+        ///         _ => BeforeTool::Continue,
+        ///     }
+        /// });
+        /// ```
+        before_tool: ToolCallProposal => BeforeTool,
 
-    /// Adds a hook after every tool call, before its result is recorded. It sees the output for the model,
-    /// and may replace it. Several hooks are called in order. One that panics or takes longer than
-    /// [`Self::hook_timeout`] has withheld the output, because the hook might have removed something from it.
-    ///
-    /// ```
-    /// use greenroom::{AfterTool, prelude::*};
-    /// let agent = Agent::new("gpt-5.5").after_tool(|call| async move {
-    ///     match call.output.content_text().contains("SECRET") {
-    ///         true => AfterTool::Replace(ToolOutput::error("the output has a secret")),
-    ///         false => AfterTool::Keep,
-    ///     }
-    /// });
-    /// ```
-    #[must_use]
-    pub fn after_tool<F, Fut>(mut self, after: F) -> Self
-    where
-        F: Fn(ToolCallReport) -> Fut + Send + Sync + 'static,
-        Fut: Future<Output = AfterTool> + Send + 'static,
-    {
-        self.hooks.after_tool.push(hook(after));
-        self
-    }
+        /// Adds a hook after every tool call, before its result is recorded. It sees the output for the model,
+        /// and may replace it. Several hooks are called in order. One that panics or takes longer than
+        /// [`Self::hook_timeout`] has withheld the output, because the hook might have removed something from it.
+        ///
+        /// ```
+        /// use greenroom::{AfterTool, prelude::*};
+        /// let agent = Agent::new("gpt-5.5").after_tool(|call| async move {
+        ///     match call.output.content_text().contains("SECRET") {
+        ///         true => AfterTool::Replace(ToolOutput::error("the output has a secret")),
+        ///         false => AfterTool::Keep,
+        ///     }
+        /// });
+        /// ```
+        after_tool: ToolCallReport => AfterTool,
 
-    /// Adds a hook before every compaction of its sessions, which may cancel it, give it a focus, or supply the
-    /// summary. It is asked after those of the runtime
-    /// ([`RuntimeBuilder::before_compact`](crate::RuntimeBuilder::before_compact)). One that panics or takes longer
-    /// than [`Self::hook_timeout`] is skipped, with a warning.
-    ///
-    /// ```
-    /// use greenroom::{BeforeCompact, prelude::*};
-    /// let agent = Agent::new("gpt-5.5").before_compact(|proposal| async move {
-    ///     match proposal.plan.messages_removed() {
-    ///         0..20 => BeforeCompact::Cancel("too little to compact".into()),
-    ///         _ => BeforeCompact::Focus("the measurements, with their units".into()),
-    ///     }
-    /// });
-    /// ```
-    #[must_use]
-    pub fn before_compact<F, Fut>(mut self, before: F) -> Self
-    where
-        F: Fn(CompactionProposal) -> Fut + Send + Sync + 'static,
-        Fut: Future<Output = BeforeCompact> + Send + 'static,
-    {
-        self.hooks.before_compact.push(hook(before));
-        self
+        /// Adds a hook before every compaction of its sessions, which may cancel it, give it a focus, or supply the
+        /// summary. It is asked after those of the runtime
+        /// ([`RuntimeBuilder::before_compact`](crate::RuntimeBuilder::before_compact)). One that panics or takes longer
+        /// than [`Self::hook_timeout`] is skipped, with a warning.
+        ///
+        /// ```
+        /// use greenroom::{BeforeCompact, prelude::*};
+        /// let agent = Agent::new("gpt-5.5").before_compact(|proposal| async move {
+        ///     match proposal.plan.messages_removed() {
+        ///         0..20 => BeforeCompact::Cancel("too little to compact".into()),
+        ///         _ => BeforeCompact::Focus("the measurements, with their units".into()),
+        ///     }
+        /// });
+        /// ```
+        before_compact: CompactionProposal => BeforeCompact,
     }
 
     /// Sets the time limit of each of its hooks, guards and validators; the default is one minute. The time
     /// in which a `before_tool` hook asks a person ([`ToolCallProposal::ask`](crate::ToolCallProposal::ask))
     /// does not count.
-    #[must_use]
     pub fn hook_timeout(mut self, timeout: Duration) -> Self {
         self.hooks.timeout = timeout;
         self

@@ -55,6 +55,7 @@ const SUB_AGENT_DEPTH_MAX: usize = 4;
 
 /// Configures a runtime.
 #[derive(Default)]
+#[must_use]
 pub struct RuntimeBuilder {
     providers: Vec<(Arc<dyn Provider>, Option<usize>)>,
     in_flight_max: Option<usize>,
@@ -105,21 +106,18 @@ impl RuntimeBuilder {
     pub const INPUTS_MAX: usize = 16_384;
 
     /// Adds a provider. The first one serves agents that name none.
-    #[must_use]
     pub fn provider(mut self, provider: Arc<dyn Provider>) -> Self {
         self.providers.push((provider, None));
         self
     }
 
     /// Adds a provider with its own limit on concurrent calls.
-    #[must_use]
     pub fn provider_with(mut self, provider: Arc<dyn Provider>, in_flight_max: usize) -> Self {
         self.providers.push((provider, Some(in_flight_max)));
         self
     }
 
     /// Sets how many model calls each provider gets concurrently; the default is 16. 0 counts as 1.
-    #[must_use]
     pub fn in_flight_max(mut self, calls: usize) -> Self {
         self.in_flight_max = Some(calls);
         self
@@ -134,7 +132,6 @@ impl RuntimeBuilder {
     /// use greenroom::prelude::*;
     /// let builder = Runtime::builder().in_flight_max(32).tokens_per_minute(2_000_000);
     /// ```
-    #[must_use]
     pub fn tokens_per_minute(mut self, tokens: u64) -> Self {
         self.tokens_per_minute = Some(tokens).filter(|tokens| *tokens > 0);
         self
@@ -143,7 +140,6 @@ impl RuntimeBuilder {
     /// Sets how many inputs the runtime accepts at the same time, over all its sessions; 0 means no limit,
     /// and the default is 16,384. Work in progress and queued input of live sessions count; further prompts,
     /// steers and follow-ups fail with [`Error::RuntimeBusy`]. Sub-agents count too, and are never refused.
-    #[must_use]
     pub fn inputs_max(mut self, inputs: usize) -> Self {
         self.inputs_max = Some(inputs);
         self
@@ -152,7 +148,6 @@ impl RuntimeBuilder {
     /// Sets how many sessions may be live, with actors in memory; the default, 0, means no limit. Above the
     /// limit, the least recently used idle sessions sleep before they have been idle for
     /// [`Self::idle_after`]. Working sessions stay live, so the limit may be exceeded while they work.
-    #[must_use]
     pub fn live_sessions_max(mut self, sessions: usize) -> Self {
         self.live_sessions_max = Some(sessions).filter(|sessions| *sessions > 0);
         self
@@ -160,7 +155,6 @@ impl RuntimeBuilder {
 
     /// Sets the directory of the store, which is created if it is missing.
     #[cfg(feature = "disk")]
-    #[must_use]
     pub fn data_dir(mut self, dir: impl Into<PathBuf>) -> Self {
         self.store = Some(StoreChoice::Dir(dir.into()));
         self
@@ -168,28 +162,24 @@ impl RuntimeBuilder {
 
     /// Sets the options of the store.
     #[cfg(feature = "disk")]
-    #[must_use]
     pub fn store_options(mut self, options: StoreOptions) -> Self {
         self.store = Some(StoreChoice::Options(Box::new(options)));
         self
     }
 
     /// Sets a store that is already open.
-    #[must_use]
     pub fn store(self, store: Store) -> Self {
         self.engine(Arc::new(store))
     }
 
     /// Sets the storage engine: a store of this process, or a database that several nodes share. It is closed when the
     /// runtime ends.
-    #[must_use]
     pub fn engine(mut self, engine: Arc<dyn Engine>) -> Self {
         self.store = Some(StoreChoice::Open(engine));
         self
     }
 
     /// Keeps sessions in memory; they end with the process.
-    #[must_use]
     pub fn in_memory(mut self) -> Self {
         self.store = Some(StoreChoice::Memory);
         self
@@ -199,14 +189,12 @@ impl RuntimeBuilder {
     /// other one may be about to end, as in a rolling deployment, or be a runtime of this process that was
     /// just dropped. After this time, [`Self::start`] fails with [`StoreError::InUse`].
     #[cfg(feature = "disk")]
-    #[must_use]
     pub fn wait_for_store(mut self, wait: Duration) -> Self {
         self.wait_for_store = wait;
         self
     }
 
     /// Sets the compaction settings for agents without their own.
-    #[must_use]
     pub fn compaction(mut self, settings: CompactionSettings) -> Self {
         self.compaction = settings;
         self
@@ -214,7 +202,6 @@ impl RuntimeBuilder {
 
     /// Sets the model settings for one model, for every agent. An agent's own
     /// [`settings_for`](crate::Agent::settings_for) takes precedence.
-    #[must_use]
     pub fn settings_for(mut self, model: impl Into<String>, settings: ModelSettings) -> Self {
         let known = self.settings_by_model.entry(model.into()).or_default();
         *known = std::mem::take(known).merged(settings);
@@ -229,7 +216,6 @@ impl RuntimeBuilder {
     /// let builder = Runtime::builder()
     ///     .price_for("qwen3-coder", ModelPrice { cached_input: Some(0.02), ..ModelPrice::new(0.2, 0.8) });
     /// ```
-    #[must_use]
     pub fn price_for(mut self, model: impl Into<String>, price: ModelPrice) -> Self {
         Arc::make_mut(&mut self.prices).insert(model.into(), price);
         self
@@ -246,7 +232,6 @@ impl RuntimeBuilder {
     /// use greenroom::{Period, prelude::*};
     /// let builder = Runtime::builder().cost_limit_usd(2.0, Period::Hour).cost_limit_usd(20.0, Period::Day);
     /// ```
-    #[must_use]
     pub fn cost_limit_usd(mut self, usd: f64, within: Period) -> Self {
         self.cost_limits.retain(|(_, period)| *period != within);
         self.cost_limits.push((usd, within));
@@ -254,7 +239,6 @@ impl RuntimeBuilder {
     }
 
     /// Adds limits by label, such as those of each tenant. See [`LabelLimit`].
-    #[must_use]
     pub fn label_limit(mut self, limit: LabelLimit) -> Self {
         self.label_limits.push(limit);
         self
@@ -263,7 +247,6 @@ impl RuntimeBuilder {
     /// Shares each provider's slots among the values of this label: waiting calls take turns by value first, and then
     /// by session, so that a tenant with many sessions does not delay one with few. Sessions without the label are
     /// treated like those of one more value. Without this, calls take turns by session.
-    #[must_use]
     pub fn fair_by(mut self, label: impl Into<String>) -> Self {
         self.fair_by = Some(label.into());
         self
@@ -271,7 +254,6 @@ impl RuntimeBuilder {
 
     /// Sums up what is spent by the values of these labels, in addition to those with a limit; without any label, only
     /// what all sessions spend together. [`Runtime::spending`] reads the sums.
-    #[must_use]
     pub fn spending_by(mut self, labels: impl IntoIterator<Item = impl Into<String>>) -> Self {
         self.spending_by.get_or_insert_default().extend(labels.into_iter().map(Into::into));
         self
@@ -280,60 +262,35 @@ impl RuntimeBuilder {
     /// Sets the maximum depth of sub-agents; the default is 4. With 1, sub-agents have none of their own;
     /// with 0, there are none at all. The depth applies to a session however it is opened. A model that calls a
     /// sub-agent beyond this depth is told that it does not exist.
-    #[must_use]
     pub fn sub_agent_depth_max(mut self, levels: usize) -> Self {
         self.sub_agent_depth_max = Some(levels);
         self
     }
 
-    /// Adds a hook before every compaction, which may cancel it, give it a focus, or supply the summary. One that
-    /// panics or takes longer than [`Self::hook_timeout`] is skipped, with a warning. An agent may have hooks of
-    /// its own: [`Agent::before_compact`](crate::Agent::before_compact).
-    #[must_use]
-    pub fn before_compact<F, Fut>(mut self, hook: F) -> Self
-    where
-        F: Fn(CompactionProposal) -> Fut + Send + Sync + 'static,
-        Fut: std::future::Future<Output = BeforeCompact> + Send + 'static,
-    {
-        self.hooks.before_compact.push(crate::agent::hooks::hook(hook));
-        self
+    crate::agent::hooks::hook_methods! {
+        /// Adds a hook before every compaction, which may cancel it, give it a focus, or supply the summary. One that
+        /// panics or takes longer than [`Self::hook_timeout`] is skipped, with a warning. An agent may have hooks of
+        /// its own: [`Agent::before_compact`](crate::Agent::before_compact).
+        before_compact: CompactionProposal => BeforeCompact,
+
+        /// Adds a hook after every installed compaction.
+        after_compact: CompactionReport => (),
+
+        /// Adds a hook after every compaction that was not installed.
+        compact_failed: CompactionReport => (),
     }
 
     /// Sets the time limit of each of the runtime's hooks; the default is 10 s. A run that needs the compaction
     /// waits as long, so a hook that asks a model for the summary needs more than that model usually takes, and
     /// not much more. An agent's hooks have a limit of their own:
     /// [`Agent::hook_timeout`](crate::Agent::hook_timeout).
-    #[must_use]
     pub fn hook_timeout(mut self, timeout: Duration) -> Self {
         self.hooks.timeout = timeout;
         self
     }
 
-    /// Adds a hook after every installed compaction.
-    #[must_use]
-    pub fn after_compact<F, Fut>(mut self, hook: F) -> Self
-    where
-        F: Fn(CompactionReport) -> Fut + Send + Sync + 'static,
-        Fut: std::future::Future<Output = ()> + Send + 'static,
-    {
-        self.hooks.after_compact.push(crate::agent::hooks::hook(hook));
-        self
-    }
-
-    /// Adds a hook after every compaction that was not installed.
-    #[must_use]
-    pub fn compact_failed<F, Fut>(mut self, hook: F) -> Self
-    where
-        F: Fn(CompactionReport) -> Fut + Send + Sync + 'static,
-        Fut: std::future::Future<Output = ()> + Send + 'static,
-    {
-        self.hooks.compact_failed.push(crate::agent::hooks::hook(hook));
-        self
-    }
-
     /// Sets the start time, in Unix milliseconds; from there, the clock advances with tokio's. For
     /// reproducible runs.
-    #[must_use]
     pub fn clock_from(mut self, base_ms: u64) -> Self {
         self.clock_base_ms = Some(base_ms);
         self
@@ -343,7 +300,6 @@ impl RuntimeBuilder {
     /// actors starts (`agent/starts` …), handles a message (`session/record`, `agent/model_over` …) or
     /// reaches a step of an installation (`install/1_accepted` …). It may panic, which is then the actor's
     /// panic, or end the process.
-    #[must_use]
     pub fn probe(mut self, probe: impl Fn(&str, &'static str) + Send + Sync + 'static) -> Self {
         self.probe = Some(Arc::new(probe));
         self
@@ -351,7 +307,6 @@ impl RuntimeBuilder {
 
     /// Sets the idle time after which a session sleeps, without actors; zero means never. The default is 10
     /// minutes.
-    #[must_use]
     pub fn idle_after(mut self, idle: Duration) -> Self {
         self.idle_after = Some(idle);
         self
@@ -361,7 +316,6 @@ impl RuntimeBuilder {
     /// `source` returns the changes since its previous call, or `None`. It is called before each check of
     /// each session, so it must be fast: it may check a file's date, for example, but not read the file. Its
     /// first answer, when the runtime starts, takes precedence over [`Self::compaction`].
-    #[must_use]
     pub fn live_settings(
         mut self,
         source: impl Fn() -> Option<SettingsChange> + Send + Sync + 'static,
@@ -372,7 +326,6 @@ impl RuntimeBuilder {
 
     /// Sets the retention policy. A minute after the start, and then every hour, sessions that it does not keep are
     /// deleted: see [`Runtime::retain`]. The default keeps all.
-    #[must_use]
     pub fn retention(mut self, policy: Retention) -> Self {
         self.retention = policy;
         self
@@ -392,7 +345,6 @@ impl RuntimeBuilder {
     /// redactor.add([("CRM_TOKEN".to_owned(), "a-long-token-123".to_owned())]);
     /// let builder = Runtime::builder().redactor(redactor);
     /// ```
-    #[must_use]
     pub fn redactor(mut self, redactor: Redactor) -> Self {
         self.redactor = redactor;
         self
@@ -412,7 +364,6 @@ impl RuntimeBuilder {
     /// # Ok(()) }
     /// ```
     #[cfg(feature = "command-tools")]
-    #[must_use]
     pub fn keep_files(mut self, history: FileHistory) -> Self {
         self.files = Some(history);
         self
@@ -422,7 +373,6 @@ impl RuntimeBuilder {
     /// wait for it. The default is `true`. With `false`, it starts with the next run, before its first model
     /// call, and none is prepared in the background: for programs that end after the reply, which would interrupt
     /// both.
-    #[must_use]
     pub fn compact_between_runs(mut self, at_once: bool) -> Self {
         self.leaves_compactions_to_runs = !at_once;
         self
@@ -431,7 +381,6 @@ impl RuntimeBuilder {
     /// Sets how long a model may be silent, in a run or a summary, before its call fails as timed out and is
     /// retried; zero means no limit. The default is 5 minutes. Providers may have stricter limits of their
     /// own.
-    #[must_use]
     pub fn silence_max(mut self, silence: Duration) -> Self {
         self.silence_max = Some(silence);
         self

@@ -45,13 +45,8 @@ fn usage(input_tokens: u64, cached_tokens: u64, output_tokens: u64) -> Usage {
 
 fn answer(provider: &str, model: &str, usage: Usage) -> EntryKind {
     EntryKind::message(Message::Assistant(AssistantMessage {
-        content: Vec::new(),
-        provider: provider.to_owned(),
-        model: model.to_owned(),
         usage: Some(usage),
-        stop: StopReason::Stop,
-        stop_raw: None,
-        error: None,
+        ..AssistantMessage::new(Vec::new(), provider, model, StopReason::Stop)
     }))
 }
 

@@ -126,17 +126,8 @@ impl Rows {
                 estimated_tokens,
             } = usage;
             [
-                *number,
-                cost_microdollars,
-                calls,
-                runs,
-                input_tokens,
-                cached_tokens,
-                cache_write_tokens,
-                cache_write_hour_tokens,
-                output_tokens,
-                reasoning_tokens,
-                estimated_tokens,
+                *number, cost_microdollars, calls, runs, input_tokens, cached_tokens, cache_write_tokens,
+                cache_write_hour_tokens, output_tokens, reasoning_tokens, estimated_tokens,
             ]
         };
         Self(sums.iter().map(row).collect())

@@ -78,13 +78,8 @@ async fn what_was_spent_comes_through_a_restart() {
 fn answer(tokens: u64) -> EntryKind {
     let usage = Usage { input_tokens: tokens, ..Usage::default() };
     EntryKind::message(Said::Assistant(AssistantMessage {
-        content: vec![Part::Text("yes".to_owned())],
-        provider: "p".to_owned(),
-        model: "m".to_owned(),
         usage: Some(usage),
-        stop: StopReason::Stop,
-        stop_raw: None,
-        error: None,
+        ..AssistantMessage::new(vec![Part::Text("yes".to_owned())], "p", "m", StopReason::Stop)
     }))
 }
 

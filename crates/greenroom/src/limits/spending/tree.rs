@@ -135,27 +135,23 @@ impl<S> Default for Ledger<S> {
 }
 
 impl<S: Spends> Ledger<S> {
-    fn lock(&self) -> MutexGuard<'_, ()> {
-        self.lock.lock()
-    }
-
     /// Links a sub-agent that starts to work on a call of `caller`.
     pub(crate) fn link(&self, shared: &S, caller: &Arc<S>) {
-        let _lock = self.lock();
+        let _lock = self.lock.lock();
         let mut account = shared.account();
         account.caller = Some((Arc::clone(caller), account.bill));
     }
 
     /// Links a sub-agent that continues a call of `caller`, whose bill contains none of the call's cost.
     pub(crate) fn link_again(&self, shared: &S, caller: &Arc<S>) {
-        let _lock = self.lock();
+        let _lock = self.lock.lock();
         shared.account().caller = Some((Arc::clone(caller), Bill::default()));
     }
 
     /// Ends the work on a call. Returns its cost.
     pub(crate) fn unlink(&self, shared: &S) -> Bill {
         self.release(shared);
-        let _lock = self.lock();
+        let _lock = self.lock.lock();
         bill_above(shared, 0);
         let mut account = shared.account();
         let before = account.caller.take().map_or(account.bill, |(_, before)| before);
@@ -165,7 +161,7 @@ impl<S: Spends> Ledger<S> {
     /// Sets a session's bill. Of the increase, `own` was spent by the session itself, and `from_below` was
     /// counted when it was spent.
     pub(crate) fn billed(&self, shared: &S, bill: Bill, own: u64, from_below: u64) {
-        let _lock = self.lock();
+        let _lock = self.lock.lock();
         {
             let mut account = shared.account();
             account.bill = bill;
@@ -176,7 +172,7 @@ impl<S: Spends> Ledger<S> {
 
     /// Returns a session and the sessions whose calls it works on, nearest first.
     pub(crate) fn chain(&self, shared: &Arc<S>) -> Vec<Arc<S>> {
-        let _lock = self.lock();
+        let _lock = self.lock.lock();
         chain(shared)
     }
 
@@ -238,7 +234,7 @@ impl<S: Spends> Ledger<S> {
         shared: &Arc<S>,
         wanted: Option<Wanted>,
     ) -> Result<Option<ReservedCall<S>>, String> {
-        let _lock = self.lock();
+        let _lock = self.lock.lock();
         let chain = chain(shared);
         let mut output_tokens = wanted.map_or(u64::MAX, |wanted| wanted.output_tokens);
         for session in &chain {
@@ -261,7 +257,7 @@ impl<S: Spends> Ledger<S> {
     /// Returns the sessions whose limits do not apply to a call without a price, and that were not yet warned
     /// about this model: the sessions with a limit, or, if only the runtime or a label has one, the top session.
     pub(crate) fn not_told(&self, shared: &Arc<S>, model: &str, is_limited_otherwise: bool) -> Vec<Arc<S>> {
-        let _lock = self.lock();
+        let _lock = self.lock.lock();
         let chain = chain(shared);
         let is_limited = |session: &Arc<S>| session.account().limits != CostLimits::default();
         let mut limited: Vec<_> = chain.iter().filter(|session| is_limited(session)).cloned().collect();
@@ -275,7 +271,7 @@ impl<S: Spends> Ledger<S> {
     /// Ends a session's call, whose cost is on the bill.
     pub(crate) fn release(&self, shared: &S) {
         let released = {
-            let _lock = self.lock();
+            let _lock = self.lock.lock();
             let call = shared.account().call.take();
             if let Some((reserved, chain)) = &call {
                 give_back(*reserved, chain);
@@ -313,7 +309,7 @@ impl<S: Spends> Reserved<'_, S> {
     /// Counts the cost of the answered summary from now on, although the session's bill has it only with the
     /// compaction.
     pub(crate) fn answered(self, microdollars: u64) {
-        let lock = self.ledger.lock();
+        let lock = self.ledger.lock.lock();
         let Some((own, above)) = self.call.chain.split_first() else { return };
         {
             let mut account = own.account();
@@ -330,7 +326,7 @@ impl<S: Spends> Reserved<'_, S> {
 impl<S: Spends> Drop for Reserved<'_, S> {
     fn drop(&mut self) {
         {
-            let _lock = self.ledger.lock();
+            let _lock = self.ledger.lock.lock();
             give_back(self.call.reserved, &self.call.chain);
         }
         self.ledger.released.notify_waiters();

@@ -44,7 +44,7 @@ async fn check(steps: &str, refused: bool) {
         }
     }
     world.open.clear();
-    assert!(world.waits.counts().is_empty(), "{steps:?} left something");
+    assert!(world.waits.0.lock().is_empty(), "{steps:?} left something");
 }
 
 #[tokio::test]

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use super::*;
-use crate::notation::{path, says};
+use crate::tests::notation::{path, says};
 
 /// Returns a history of these entries, to be summarised in at most 800 tokens.
 fn source(drawing: &str) -> Source {

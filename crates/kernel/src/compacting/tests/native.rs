@@ -43,7 +43,7 @@ impl Own {
         };
         let mut answer = assistant(parts);
         answer.provider = "own".into();
-        answer.usage = crate::notation::usage(5_000, 500);
+        answer.usage = crate::tests::notation::usage(5_000, 500);
         if self == Self::CutOff {
             answer.stop = StopReason::Length;
         }

@@ -22,15 +22,9 @@ fn sentences_are_split_and_code_is_left_out() {
 #[test]
 fn a_rule_is_known_by_its_words() {
     for rule in [
-        "You must not touch it.",
-        "Never commit to main",
-        "don't use unwrap",
-        "Please don’t use it",
-        "No, the other one.",
-        "use tabs instead of spaces",
-        "that's not it, actually",
-        "Make sure that it builds.",
-        "lines should be at most 80 wide",
+        "You must not touch it.", "Never commit to main", "don't use unwrap", "Please don’t use it",
+        "No, the other one.", "use tabs instead of spaces", "that's not it, actually",
+        "Make sure that it builds.", "lines should be at most 80 wide",
     ] {
         assert!(is_rule(rule), "{rule}");
     }
@@ -113,7 +107,7 @@ fn whatever_a_text_contains_its_parts_are_found_in_it() {
         "é", "日本", "`", "/", ".rs", "_", "A", "9", " ", "\n", "error: ", "%", "$", "http://", "。", "😀",
         "#", "“",
     ];
-    let mut random = crate::notation::Random::new(3);
+    let mut random = crate::tests::notation::Random::new(3);
     let mut found = 0;
     for _ in 0..3_000 {
         let text: String = (0..random.below(40)).map(|_| *random.pick(&pieces)).collect();

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use crate::entry::{Entry, EntryId, EntryKind};
 use crate::message::{AssistantMessage, Block, Image, Message, Part, Usage};
-use crate::notation::{assistant, path};
 use crate::reasoning::ResentReasoning;
+use crate::tests::notation::{assistant, path};
 use crate::usage::{Measured, Ratio, RequestFrame, Tracker, Trust};
 
 const OVERHEAD: u64 = 300;

@@ -206,11 +206,7 @@ fn a_status_at_the_front_of_a_message() {
 #[test]
 fn sizes_with_fields_of_their_own() {
     for field in [
-        "n_ctx",
-        "max_context_length",
-        "context_length",
-        "context_window",
-        "max_model_len",
+        "n_ctx", "max_context_length", "context_length", "context_window", "max_model_len",
         "max_input_tokens",
     ] {
         let digest = Digest::of(&json!({ "error": { field: 4096, "Context_Window": 1 } }).to_string());

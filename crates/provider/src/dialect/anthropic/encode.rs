@@ -16,6 +16,7 @@ use super::{DIALECT, VERTEX_VERSION};
 use crate::dialect::fields::Fields;
 use crate::dialect::history::{Elements, History, Needs};
 use crate::dialect::ids::{is_name_byte, sendable_id, sendable_tool_name};
+use crate::dialect::with_values;
 use crate::{Purpose, ReasoningEffort, Request, ToolChoice, sendable_arguments};
 
 /// The longest id of a call that the API accepts, in bytes.
@@ -266,7 +267,6 @@ fn split_instruction(messages: &[Arc<Message>]) -> (&[Arc<Message>], Option<Valu
 /// Returns the fields that the settings mean, with the user's own.
 fn wire_settings(request: &Request, limit: u64) -> Map<String, Value> {
     let settings = &request.settings;
-    let mut wire = Map::new();
     let forced =
         settings.tool_choice.as_ref().is_some_and(ToolChoice::is_forced) && !request.tools.is_empty();
     let thinking = match settings.reasoning_effort {
@@ -316,7 +316,7 @@ fn wire_settings(request: &Request, limit: u64) -> Map<String, Value> {
     let choice = tool_choice(request);
     let sampling = |value: Option<f64>| value.filter(|_| !thinks).map(Value::from);
     let stop = settings.stop.as_deref().filter(|texts| !texts.is_empty()).map(|texts| json!(texts));
-    let fields = [
+    let mut wire = with_values([
         ("tool_choice", choice),
         ("thinking", thinking),
         ("output_config", (!output.is_empty()).then_some(Value::Object(output))),
@@ -324,12 +324,7 @@ fn wire_settings(request: &Request, limit: u64) -> Map<String, Value> {
         ("temperature", sampling(settings.temperature)),
         ("top_p", sampling(settings.top_p)),
         ("stop_sequences", stop),
-    ];
-    for (name, value) in fields {
-        if let Some(value) = value {
-            wire.insert(name.to_owned(), value);
-        }
-    }
+    ]);
     crate::dialect::merge(&mut wire, &settings.extra);
     wire
 }

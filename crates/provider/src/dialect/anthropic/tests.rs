@@ -54,15 +54,7 @@ fn unmarked(mut body: Value) -> Value {
 }
 
 fn answer(content: Vec<Part>) -> AssistantMessage {
-    AssistantMessage {
-        content,
-        provider: "anthropic".to_owned(),
-        model: "m".to_owned(),
-        usage: None,
-        stop: StopReason::Stop,
-        stop_raw: None,
-        error: None,
-    }
+    AssistantMessage::new(content, "anthropic", "m", StopReason::Stop)
 }
 
 fn call(id: &str, arguments: &str) -> Part {
@@ -400,12 +392,8 @@ fn usage_is_the_newest_of_each_count() {
         let usage = decode(&all).0.expect("it is there").usage;
         let counts = usage.map(|usage| {
             (
-                usage.input_tokens,
-                usage.cached_tokens,
-                usage.cache_write_tokens,
-                usage.cache_write_hour_tokens,
-                usage.output_tokens,
-                usage.reasoning_tokens,
+                usage.input_tokens, usage.cached_tokens, usage.cache_write_tokens,
+                usage.cache_write_hour_tokens, usage.output_tokens, usage.reasoning_tokens,
             )
         });
         assert_eq!(counts, expected, "{reports:?}");
@@ -696,11 +684,8 @@ fn settings_are_sent_under_the_apis_names() {
     );
     let budget = |tokens: u64| json!({ "type": "enabled", "budget_tokens": tokens });
     for model in [
-        "claude-sonnet-4-5-20250929",
-        "claude-opus-4-20250514",
-        "claude-opus-4-1",
-        "claude-3-7-sonnet-latest",
-        "anthropic.claude-haiku-4-5-v1:0",
+        "claude-sonnet-4-5-20250929", "claude-opus-4-20250514", "claude-opus-4-1",
+        "claude-3-7-sonnet-latest", "anthropic.claude-haiku-4-5-v1:0",
     ] {
         let limit = 32_000;
         check(

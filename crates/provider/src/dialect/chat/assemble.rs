@@ -277,15 +277,7 @@ impl Assembler {
             }
         }
         let stop = with_refusal(with_calls(stop, &content), self.is_refusal);
-        AssistantMessage {
-            content,
-            provider: provider.to_owned(),
-            model: model.to_owned(),
-            usage: self.usage,
-            stop,
-            stop_raw: None,
-            error: None,
-        }
+        AssistantMessage { usage: self.usage, ..AssistantMessage::new(content, provider, model, stop) }
     }
 }
 

@@ -243,9 +243,7 @@ impl WireUsage {
     /// The part of the prompt that came from the cache.
     pub(super) fn cached(&self) -> u64 {
         let places = [
-            self.prompt_tokens_details.cached_tokens,
-            self.cached_tokens,
-            self.prompt_cache_hit_tokens,
+            self.prompt_tokens_details.cached_tokens, self.cached_tokens, self.prompt_cache_hit_tokens,
             self.cache_read_input_tokens,
         ];
         places.into_iter().flatten().max().unwrap_or_default()

@@ -15,7 +15,6 @@ use serde_json::Value;
 use crate::dialect::history::{Elements, History, Needs};
 use crate::dialect::ids::{sendable_id, sendable_tool_name};
 use crate::settings::ResendReasoning;
-use crate::transport::MaxTokensField;
 use crate::{ReasoningEffort, Request, ResentReasoning, ToolChoice, sendable_arguments};
 
 /// The longest id of a call that servers accept, in bytes.
@@ -26,7 +25,7 @@ const CALL_ID_BYTES_MAX: usize = 40;
 pub(super) struct WireStyle<'a> {
     /// The provider's name: reasoning is only sent back to the provider it came from.
     pub(super) provider: &'a str,
-    pub(super) max_tokens_field: MaxTokensField,
+    pub(super) max_completion_tokens: bool,
     /// What to ask for where the request names no limit.
     pub(super) output_tokens_max: Option<u64>,
     pub(super) resend_reasoning: ResendReasoning,
@@ -217,10 +216,8 @@ pub(super) fn body(
 
 fn after<'a>(request: &'a Request, style: &WireStyle<'_>) -> After<'a> {
     let limit = request.settings.output_tokens_max.or(style.output_tokens_max);
-    let (max_tokens, max_completion_tokens) = match style.max_tokens_field {
-        MaxTokensField::MaxTokens => (limit, None),
-        MaxTokensField::MaxCompletionTokens => (None, limit),
-    };
+    let (max_tokens, max_completion_tokens) =
+        if style.max_completion_tokens { (None, limit) } else { (limit, None) };
     let settings = &request.settings;
     // Servers refuse what is said about tools where none is offered.
     let has_tools = !request.tools.is_empty();

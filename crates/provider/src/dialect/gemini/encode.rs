@@ -18,6 +18,7 @@ use super::{DIALECT, Owner};
 use crate::dialect::fields::Fields;
 use crate::dialect::history::{Elements, History, Needs};
 use crate::dialect::ids::sendable_tool_name;
+use crate::dialect::with_values;
 use crate::{ReasoningEffort, Request, ToolChoice, sendable_arguments};
 
 /// The documented signature for calls that have none, because another provider's model wrote them, for example.
@@ -202,11 +203,6 @@ fn wire_settings(request: &Request, model: &Model<'_>, output_tokens_max: Option
     ]);
     crate::dialect::merge(&mut wire, &settings.extra);
     wire
-}
-
-/// Returns the fields that have a value.
-fn with_values<const N: usize>(fields: [(&str, Option<Value>); N]) -> Map<String, Value> {
-    fields.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect()
 }
 
 fn tool_config(request: &Request) -> Option<Value> {

@@ -43,15 +43,7 @@ fn body(request: &Request) -> Value {
 }
 
 fn answer(content: Vec<Part>) -> AssistantMessage {
-    AssistantMessage {
-        content,
-        provider: "google".to_owned(),
-        model: "m".to_owned(),
-        usage: None,
-        stop: StopReason::Stop,
-        stop_raw: None,
-        error: None,
-    }
+    AssistantMessage::new(content, "google", "m", StopReason::Stop)
 }
 
 fn text(text: &str) -> Part {
@@ -791,12 +783,7 @@ fn settings_are_sent_under_the_apis_names() {
         check(plain, new(), json!({}));
     }
     for thinking in [
-        OLD,
-        NEW,
-        "gemini-2.5-pro",
-        "models/gemini-2.5-pro",
-        "gemini-flash-latest",
-        "gemini-3.1-pro-preview",
+        OLD, NEW, "gemini-2.5-pro", "models/gemini-2.5-pro", "gemini-flash-latest", "gemini-3.1-pro-preview",
         "gemini-4-x",
     ] {
         check(thinking, new(), config(json!({ "thinkingConfig": thinks })));

@@ -175,15 +175,12 @@ impl Life {
             }
         }
         let provider = ["anthropic", "openai", "google", "p"][self.random.index(4)].to_owned();
-        self.messages.push(Arc::new(Message::Assistant(AssistantMessage {
+        self.messages.push(Arc::new(Message::Assistant(AssistantMessage::new(
             content,
             provider,
-            model: "m".into(),
-            usage: None,
-            stop: StopReason::Stop,
-            stop_raw: None,
-            error: None,
-        })));
+            "m",
+            StopReason::Stop,
+        ))));
         ids
     }
 

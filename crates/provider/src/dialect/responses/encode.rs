@@ -17,7 +17,7 @@ use super::item::{Kind, filled, has_reasoning, is_attachment, raw};
 use crate::dialect::fields::Fields;
 use crate::dialect::history::{Elements, History, Needs};
 use crate::dialect::ids::{sendable_id, sendable_tool_name};
-use crate::dialect::merge;
+use crate::dialect::{merge, with_values};
 use crate::{ReasoningEffort, Request, ToolChoice, sendable_arguments};
 
 /// The longest id of a call that the API accepts, in bytes.
@@ -182,7 +182,7 @@ fn wire_settings(request: &Request, style: &Style<'_>) -> Map<String, Value> {
         } })
     });
     let has_key = style.prompt_cache_key && !request.session.is_empty();
-    let fields = [
+    let mut wire = with_values([
         ("store", Some(false.into())),
         // Without its encrypted content, reasoning cannot be sent back. A model that does not reason refuses to include it.
         ("include", style.reasons.then(|| json!(["reasoning.encrypted_content"]))),
@@ -194,13 +194,7 @@ fn wire_settings(request: &Request, style: &Style<'_>) -> Map<String, Value> {
         ("tool_choice", settings.tool_choice.as_ref().filter(|_| has_tools).map(tool_choice)),
         ("parallel_tool_calls", settings.parallel_tool_calls.filter(|_| has_tools).map(Value::from)),
         ("prompt_cache_key", has_key.then(|| request.session.as_str().into())),
-    ];
-    let mut wire = Map::new();
-    for (name, value) in fields {
-        if let Some(value) = value {
-            wire.insert(name.to_owned(), value);
-        }
-    }
+    ]);
     merge(&mut wire, &settings.extra);
     wire
 }
@@ -310,18 +304,14 @@ fn answer_items<'a>(answer: &'a AssistantMessage, is_own: bool) -> Vec<Item<'a>>
     if answer.is_empty() {
         return Vec::new();
     }
+    #[expect(clippy::wildcard_enum_match_arm, reason = "the others are not of this API")]
     let own = |part: &'a Part| match part {
         Part::OpaqueReasoning { dialect, data } | Part::OpaqueBlock { dialect, data }
             if is_own && dialect == DIALECT =>
         {
             Some(data.as_str())
         }
-        Part::OpaqueReasoning { .. }
-        | Part::OpaqueBlock { .. }
-        | Part::Text(_)
-        | Part::Reasoning(_)
-        | Part::ToolCall(_)
-        | _ => None,
+        _ => None,
     };
     let mut fates: Vec<Fate<'_>> = Vec::with_capacity(answer.content.len());
     let mut parts = answer.content.iter().peekable();

@@ -44,15 +44,7 @@ fn input(messages: Vec<Message>) -> Value {
 }
 
 fn answer(content: Vec<Part>) -> AssistantMessage {
-    AssistantMessage {
-        content,
-        provider: "openai".to_owned(),
-        model: "gpt-5".to_owned(),
-        usage: None,
-        stop: StopReason::Stop,
-        stop_raw: None,
-        error: None,
-    }
+    AssistantMessage::new(content, "openai", "gpt-5", StopReason::Stop)
 }
 
 fn sent(content: Vec<Part>) -> Value {

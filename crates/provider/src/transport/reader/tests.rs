@@ -115,15 +115,7 @@ async fn a_call_has_no_id_that_a_call_of_the_conversation_has() {
     let end = Ok(Bytes::from_static(b"data: {\"choices\":[{\"finish_reason\":\"tool_calls\"}]}\n\n"));
     let mut reader = reader(stream::iter([call("call_0"), call("call_1"), end]), FIRST);
     let earlier = ToolCall { id: "call_0".to_owned(), name: "read".to_owned(), arguments: "{}".to_owned() };
-    let answer = AssistantMessage {
-        content: vec![Part::ToolCall(earlier)],
-        provider: "test".to_owned(),
-        model: "m".to_owned(),
-        usage: None,
-        stop: StopReason::ToolCalls,
-        stop_raw: None,
-        error: None,
-    };
+    let answer = AssistantMessage::new(vec![Part::ToolCall(earlier)], "test", "m", StopReason::ToolCalls);
     reader.call.messages.push(Arc::new(Message::Assistant(answer)));
     while let Some(event) = reader.next().await {
         if let ReplyEvent::Done(answer) = event.expect("an answer") {

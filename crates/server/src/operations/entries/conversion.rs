@@ -76,6 +76,7 @@ impl LoggedEntry {
 }
 
 impl LoggedKind {
+    #[expect(clippy::wildcard_enum_match_arm, reason = "the others are internal")]
     fn of(kind: &EntryKind) -> Option<Self> {
         Some(match kind.clone() {
             EntryKind::Message { message, inbox, steer, cost_microdollars } => {
@@ -167,14 +168,7 @@ impl LoggedKind {
                 Self::Question { run, call_id, tool, ordinal, asker, question, expires_at_ms }
             }
             EntryKind::QuestionEnded { question, end } => Self::QuestionEnded { question, end },
-            EntryKind::InboxCleared { .. }
-            | EntryKind::CompactionStarted(_)
-            | EntryKind::Spent(_)
-            | EntryKind::Metadata(_)
-            | EntryKind::WholeResult { .. }
-            | EntryKind::CallStarted { .. }
-            | EntryKind::Terms { .. }
-            | _ => return None,
+            _ => return None,
         })
     }
 
@@ -341,125 +335,44 @@ impl LoggedKind {
     }
 }
 
+/// Makes a compaction of another one with the same fields, of which three have other forms.
+macro_rules! compaction_of {
+    ($value:expr, $from:ident => $to:ident, $files:expr, $debt:expr, $native:expr) => {
+        compaction_of!(
+            $value, $from => $to { files: $files, debt: $debt, native: $native },
+            base previous first last first_kept summary active_request trigger truncated from_hook is_split_turn
+            tokens_before tokens_after messages_before messages_removed duration_ms model usage cost_microdollars
+            carried recall
+        )
+    };
+    ($value:expr, $from:ident => $to:ident { $($other:ident: $form:expr),* }, $($same:ident)*) => {{
+        let $from { $($other,)* $($same,)* } = $value;
+        $to { $($other: $form($other),)* $($same,)* }
+    }};
+}
+
 impl LoggedCompaction {
     fn of(compaction: Compaction) -> Self {
-        let Compaction {
-            base,
-            previous,
-            first,
-            last,
-            first_kept,
-            summary,
-            active_request,
-            files,
-            trigger,
-            truncated,
-            from_hook,
-            is_split_turn,
-            tokens_before,
-            tokens_after,
-            messages_before,
-            messages_removed,
-            duration_ms,
-            model,
-            usage,
-            cost_microdollars,
-            debt,
-            native,
-            carried,
-            recall,
-        } = compaction;
-        let native = native.map(|NativeSummary { native: Native { provider, dialect, blocks }, tokens }| {
-            LoggedNative { provider, dialect, blocks, tokens }
-        });
-        let debt = debt.into_iter().map(|EntryRange { first, last }| (first, last)).collect();
-        let files = LoggedFiles::of(&files);
-        Self {
-            base,
-            previous,
-            first,
-            last,
-            first_kept,
-            summary,
-            active_request,
-            files,
-            trigger,
-            truncated,
-            from_hook,
-            is_split_turn,
-            tokens_before,
-            tokens_after,
-            messages_before,
-            messages_removed,
-            duration_ms,
-            model,
-            usage,
-            cost_microdollars,
-            debt,
-            native,
-            carried,
-            recall,
-        }
+        let logged_files = |files| LoggedFiles::of(&files);
+        let pairs = |debt: Vec<EntryRange>| debt.into_iter().map(|range| (range.first, range.last)).collect();
+        let logged_native = |native: Option<NativeSummary>| {
+            native.map(|NativeSummary { native: Native { provider, dialect, blocks }, tokens }| {
+                LoggedNative { provider, dialect, blocks, tokens }
+            })
+        };
+        compaction_of!(compaction, Compaction => LoggedCompaction, logged_files, pairs, logged_native)
     }
 
     fn compaction(self) -> Compaction {
-        let Self {
-            base,
-            previous,
-            first,
-            last,
-            first_kept,
-            summary,
-            active_request,
-            files,
-            trigger,
-            truncated,
-            from_hook,
-            is_split_turn,
-            tokens_before,
-            tokens_after,
-            messages_before,
-            messages_removed,
-            duration_ms,
-            model,
-            usage,
-            cost_microdollars,
-            debt,
-            native,
-            carried,
-            recall,
-        } = self;
-        let native = native.map(|LoggedNative { provider, dialect, blocks, tokens }| NativeSummary {
-            native: Native { provider, dialect, blocks },
-            tokens,
-        });
-        let debt = debt.into_iter().map(|(first, last)| EntryRange { first, last }).collect();
-        let files = files.files();
-        Compaction {
-            base,
-            previous,
-            first,
-            last,
-            first_kept,
-            summary,
-            active_request,
-            files,
-            trigger,
-            truncated,
-            from_hook,
-            is_split_turn,
-            tokens_before,
-            tokens_after,
-            messages_before,
-            messages_removed,
-            duration_ms,
-            model,
-            usage,
-            cost_microdollars,
-            debt,
-            native,
-            carried,
-            recall,
-        }
+        let ranges = |debt: Vec<(EntryId, EntryId)>| {
+            debt.into_iter().map(|(first, last)| EntryRange { first, last }).collect()
+        };
+        let native = |native: Option<LoggedNative>| {
+            native.map(|LoggedNative { provider, dialect, blocks, tokens }| NativeSummary {
+                native: Native { provider, dialect, blocks },
+                tokens,
+            })
+        };
+        compaction_of!(self, LoggedCompaction => Compaction, LoggedFiles::files, ranges, native)
     }
 }

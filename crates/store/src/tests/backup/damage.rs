@@ -33,7 +33,7 @@ fn damage_of_the_backup_before_is_not_forgotten() {
         assert_eq!(damaged(back_up(&store, &backup)), bad);
         for round in 0..3 {
             assert_eq!(damaged(back_up_damaged(&store, &backup)), bad, "{round}");
-            assert!(!verify_backup(&backup, &Progress::default()).unwrap().is_undamaged(), "{round}");
+            assert!(!Store::verify_backup(&backup, &Progress::default()).unwrap().is_undamaged(), "{round}");
             if is_copy {
                 std::fs::rename(&backup, dir.path().join("elsewhere")).unwrap();
                 copy_dir(&dir.path().join("elsewhere"), &backup);
@@ -85,7 +85,7 @@ fn damage_that_only_a_backup_finds_is_accepted_after_a_start() {
         }
         let made = back_up(&store, &backup);
         assert!(made.as_ref().is_ok_and(|info| info.damage.is_none()), "{text}: {notices:?} {made:?}");
-        assert!(verify_backup(&backup, &Progress::default()).unwrap().is_undamaged(), "{text}");
+        assert!(Store::verify_backup(&backup, &Progress::default()).unwrap().is_undamaged(), "{text}");
         wait(store.close()).unwrap();
         // This is so after the next start, too, which has nothing more to say.
         let (store, notices) = Store::open(&options(&home)).unwrap();
@@ -197,7 +197,7 @@ fn an_unreadable_sector_is_damage() {
         assert!(!backup.exists());
         assert_eq!(damaged(refused), [bad]);
         assert_eq!(damaged(back_up_damaged(&store, &backup)), [bad]);
-        assert_eq!(verify_backup(&backup, &Progress::default()).unwrap().info.damage.segments, [bad]);
+        assert_eq!(Store::verify_backup(&backup, &Progress::default()).unwrap().info.damage.segments, [bad]);
         wait(store.close()).unwrap();
         // Reading the whole journal at the next start would fail.
         assert!(!home.join("index.suspect").exists());

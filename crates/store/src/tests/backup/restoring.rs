@@ -46,7 +46,7 @@ fn a_backup_is_restored_where_there_is_no_store() {
             }
         }
         let before = files(&to);
-        match (restore_backup(&backup, &to, &Progress::default()), expected) {
+        match (Store::restore_backup(&backup, &to, &Progress::default()), expected) {
             (Ok(_), None) => {
                 assert!(before.keys().all(|name| name == "index.suspect" || to.join(name).exists()));
                 let (store, notices) = Store::open(&options(&to)).unwrap();
@@ -67,10 +67,10 @@ fn a_restoration_without_an_index_leaves_no_store() {
     let (backup, to) = (made(dir.path()), dir.path().join("to"));
     std::fs::create_dir(&to).unwrap();
     std::os::unix::fs::symlink("nowhere", to.join("index")).unwrap();
-    let error = restore_backup(&backup, &to, &Progress::default()).unwrap_err();
+    let error = Store::restore_backup(&backup, &to, &Progress::default()).unwrap_err();
     assert!(matches!(error, StoreError::Io { .. }), "{error}");
     assert!(!to.join("journal").exists() && !to.join("journal.partial").exists());
     std::fs::remove_file(to.join("index")).unwrap();
-    restore_backup(&backup, &to, &Progress::default()).unwrap();
+    Store::restore_backup(&backup, &to, &Progress::default()).unwrap();
     assert_eq!(texts(&open(&to), "a", 0).unwrap().len(), 9);
 }

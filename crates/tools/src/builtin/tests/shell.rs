@@ -86,18 +86,8 @@ async fn the_environment_has_no_keys() {
     let is_set = std::env::var_os("CARGO_MANIFEST_DIR").is_some();
     assert!(is_set);
     let allowed = [
-        "PATH",
-        "HOME",
-        "LANG",
-        "TERM",
-        "TMPDIR",
-        "USER",
-        "EXTRA",
-        "GREENROOM_COMMAND_ID",
-        "PWD",
-        "OLDPWD",
-        "SHLVL",
-        "_",
+        "PATH", "HOME", "LANG", "TERM", "TMPDIR", "USER", "EXTRA", "GREENROOM_COMMAND_ID", "PWD", "OLDPWD",
+        "SHLVL", "_",
     ];
     for containment in containments() {
         let result = fixture(containment).call("bash", json!({"command": "env"})).await;

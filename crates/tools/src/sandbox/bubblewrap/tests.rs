@@ -36,11 +36,7 @@ fn what_every_sandbox_has() {
         let found = line(&[], &network);
         assert_eq!(found.contains("--unshare-net"), has_none, "{found}");
         for part in [
-            "--unshare-pid",
-            "--unshare-ipc",
-            "--new-session",
-            "--die-with-parent",
-            "--ro-bind / /",
+            "--unshare-pid", "--unshare-ipc", "--new-session", "--die-with-parent", "--ro-bind / /",
             "--dev /dev",
         ] {
             assert!(found.contains(part), "{part}: {found}");

@@ -49,12 +49,7 @@ impl Work {
         let writable = vec![self.root.clone(), self.root.with_file_name("out")];
         let unsearched = vec![self.root.join("many")];
         let known = Repositories::new(
-            &self.root,
-            found.repositories,
-            &found.writable,
-            found.unexamined,
-            unsearched,
-            writable,
+            &self.root, found.repositories, &found.writable, found.unexamined, unsearched, writable,
         );
         Repositories { since: self.later(), ..known }
     }
@@ -152,10 +147,7 @@ fn what_git_would_run_in_a_new_repository_is_disarmed() {
         (
             &[],
             &[
-                "n/HEAD=x",
-                "n/objects/x=1",
-                "n/refs/x=1",
-                "n/config=[core]|fsmonitor = x",
+                "n/HEAD=x", "n/objects/x=1", "n/refs/x=1", "n/config=[core]|fsmonitor = x",
                 "n/hooks/pre-push!x",
             ],
             "",

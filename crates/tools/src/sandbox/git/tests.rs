@@ -76,15 +76,9 @@ fn what_is_protected() {
     // Submodules, worktrees, and nested repositories.
     check(
         &[
-            ".git/config=",
-            ".git/hooks/",
-            ".git/modules/a/b/HEAD=x",
-            ".git/modules/a/b/objects/",
-            ".git/modules/a/b/refs/",
-            ".git/worktrees/w/HEAD=x",
-            ".git/worktrees/w/commondir=../..\n",
-            ".git/worktrees/w/gitdir=x",
-            "s/.git=gitdir: ../.git/modules/a/b",
+            ".git/config=", ".git/hooks/", ".git/modules/a/b/HEAD=x", ".git/modules/a/b/objects/",
+            ".git/modules/a/b/refs/", ".git/worktrees/w/HEAD=x", ".git/worktrees/w/commondir=../..\n",
+            ".git/worktrees/w/gitdir=x", "s/.git=gitdir: ../.git/modules/a/b",
         ],
         ".git/config .git/hooks .git/worktrees/w/commondir .git/worktrees/w/gitdir s/.git",
         ".git/modules/a/b/config",

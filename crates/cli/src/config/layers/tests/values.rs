@@ -83,10 +83,7 @@ fn a_section_that_a_project_empties_takes_nothing_away() {
         assert_eq!(limits, ["9", "2.5"], "{project}");
     }
     for project in [
-        "limits: 3\n",
-        "limits: [1]\n",
-        "limits: { steps_max: '9' }\n",
-        "limits: { steps_max: !x 9 }\n",
+        "limits: 3\n", "limits: [1]\n", "limits: { steps_max: '9' }\n", "limits: { steps_max: !x 9 }\n",
         "[]\n",
     ] {
         assert!(Folders::with(own, project).error().contains(FILE_NAME), "{project}");

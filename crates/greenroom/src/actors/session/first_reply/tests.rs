@@ -32,15 +32,12 @@ fn delivered(text: &str, inbox: u64) -> EntryKind {
 }
 
 fn answer(text: &str, stop: StopReason) -> EntryKind {
-    EntryKind::message(Message::Assistant(AssistantMessage {
-        content: vec![Part::Text(text.to_owned())],
-        provider: String::new(),
-        model: "m".to_owned(),
-        usage: None,
+    EntryKind::message(Message::Assistant(AssistantMessage::new(
+        vec![Part::Text(text.to_owned())],
+        String::new(),
+        "m",
         stop,
-        stop_raw: None,
-        error: None,
-    }))
+    )))
 }
 
 fn terms(timeout_ms: u64, again: Option<u64>) -> Arc<Terms> {

@@ -18,15 +18,7 @@ fn log(words: &str) -> Log {
     for word in words.split(' ') {
         let answer = |named: &str, stop| {
             let (model, provider) = named.split_once('@').unwrap_or((named, "p"));
-            Message::Assistant(AssistantMessage {
-                content: vec![Part::Text("yes".into())],
-                provider: provider.into(),
-                model: model.into(),
-                usage: None,
-                stop,
-                stop_raw: None,
-                error: None,
-            })
+            Message::Assistant(AssistantMessage::new(vec![Part::Text("yes".into())], provider, model, stop))
         };
         match (word, word.strip_prefix("m="), word.strip_suffix('?')) {
             ("u", ..) => draft.message(Message::user("go")),

@@ -35,13 +35,13 @@ fn context() -> ContextUsage {
 
 fn answer(text: &str, stop: StopReason) -> Message {
     Message::Assistant(greenroom_kernel::AssistantMessage {
-        content: vec![greenroom_kernel::Part::Text(text.into())],
-        provider: "p".into(),
-        model: "m".into(),
         usage: Some(Usage { input_tokens: 10, output_tokens: 2, ..Usage::default() }),
-        stop,
-        stop_raw: None,
-        error: None,
+        ..greenroom_kernel::AssistantMessage::new(
+            vec![greenroom_kernel::Part::Text(text.into())],
+            "p",
+            "m",
+            stop,
+        )
     })
 }
 

@@ -19,15 +19,7 @@ fn assemble(chunks: &[Value]) -> (AssistantMessage, Vec<ReplyEvent>) {
         assembler.take(chunk, &mut events);
     }
     let call = ToolCall { id: "used".into(), name: "read".into(), arguments: "{}".into() };
-    let earlier = AssistantMessage {
-        content: vec![Part::ToolCall(call)],
-        provider: "test".into(),
-        model: "m".into(),
-        usage: None,
-        stop: StopReason::ToolCalls,
-        stop_raw: None,
-        error: None,
-    };
+    let earlier = AssistantMessage::new(vec![Part::ToolCall(call)], "test", "m", StopReason::ToolCalls);
     let conversation = [Arc::new(Message::Assistant(earlier))];
     let message = assembler.finish(StopReason::Stop, "test", "m", &conversation, &mut events);
     (message, events)

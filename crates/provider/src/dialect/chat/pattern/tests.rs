@@ -30,18 +30,8 @@ const FORMS: [&str; 19] = [
 
 /// The JSON of a piece. Some are broken.
 const TEXTS: [&str; 12] = [
-    r#""word ""#,
-    r#""""#,
-    r#""é漢😀""#,
-    r#""line\nline\t\"quoted\" \\""#,
-    r#""\u00e9\ud83d\ude00""#,
-    r#""\ud83d""#,
-    "\"a\tb\"",
-    r#""a","b":"c""#,
-    r#""a" "#,
-    r#"null"#,
-    r#"["a"]"#,
-    r#""\""#,
+    r#""word ""#, r#""""#, r#""é漢😀""#, r#""line\nline\t\"quoted\" \\""#, r#""\u00e9\ud83d\ude00""#,
+    r#""\ud83d""#, "\"a\tb\"", r#""a","b":"c""#, r#""a" "#, r#"null"#, r#"["a"]"#, r#""\""#,
 ];
 
 #[test]

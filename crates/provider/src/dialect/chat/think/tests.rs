@@ -40,14 +40,7 @@ fn a_leading_tag_is_reasoning() {
 #[test]
 fn everything_else_is_text() {
     for text in [
-        "",
-        "Yes.",
-        "  Yes.",
-        "<thinking>",
-        "<th",
-        "< think>no</think>",
-        "a <think>b</think>",
-        "\n",
+        "", "Yes.", "  Yes.", "<thinking>", "<th", "< think>no</think>", "a <think>b</think>", "\n",
         "</think>",
     ] {
         check(text, "", text);

@@ -11,12 +11,11 @@ use super::{WireStyle, body, wire_call_id};
 use crate::dialect::ids::sendable_tool_name;
 use crate::dialect::{History, size_hint};
 use crate::settings::ResendReasoning;
-use crate::transport::MaxTokensField;
 use crate::{OutputSchema, Purpose, Request};
 
 const PLAIN: WireStyle<'static> = WireStyle {
     provider: "test",
-    max_tokens_field: MaxTokensField::MaxTokens,
+    max_completion_tokens: false,
     output_tokens_max: None,
     resend_reasoning: ResendReasoning::Never,
     prompt_cache_key: false,
@@ -74,15 +73,7 @@ fn check_messages(messages: Vec<Message>, expected: &Value) {
 }
 
 fn assistant(content: Vec<Part>) -> Message {
-    Message::Assistant(AssistantMessage {
-        content,
-        provider: "test".to_owned(),
-        model: "m".to_owned(),
-        usage: None,
-        stop: StopReason::Stop,
-        stop_raw: None,
-        error: None,
-    })
+    Message::Assistant(AssistantMessage::new(content, "test", "m", StopReason::Stop))
 }
 
 fn call(id: &str, arguments: &str) -> Part {
@@ -149,11 +140,7 @@ fn one_call_at_a_time() {
 
 #[test]
 fn limits_of_the_output() {
-    let style = WireStyle {
-        max_tokens_field: MaxTokensField::MaxCompletionTokens,
-        output_tokens_max: Some(7),
-        ..PLAIN
-    };
+    let style = WireStyle { max_completion_tokens: true, output_tokens_max: Some(7), ..PLAIN };
     let found = wire(&request(vec![Message::user("hi")]), &style);
     assert_eq!((&found["max_completion_tokens"], &found["max_tokens"]), (&json!(7), &Value::Null));
     assert_eq!(found.get("tools"), None, "an empty list is refused by some servers");

@@ -178,15 +178,7 @@ fn number(word: &str) -> Option<u64> {
 
 /// Returns an answer without usage.
 pub(crate) fn assistant(content: Vec<Part>) -> AssistantMessage {
-    AssistantMessage {
-        content,
-        provider: "test".into(),
-        model: "test-1".into(),
-        usage: None,
-        stop: StopReason::Stop,
-        stop_raw: None,
-        error: None,
-    }
+    AssistantMessage::new(content, "test", "test-1", StopReason::Stop)
 }
 
 /// Returns an answer of one text.

@@ -13,7 +13,7 @@ use greenroom_kernel::{
 };
 use serde_json::json;
 
-use super::History;
+use crate::dialect::History;
 use crate::settings::ResendReasoning;
 use crate::{Api, ModelSettings, OutputSchema, Purpose, ReasoningEffort, Request, ServerOptions, ToolChoice};
 
@@ -42,15 +42,7 @@ fn call(id: &str, arguments: &str) -> Part {
 }
 
 fn answer(provider: &str, content: Vec<Part>) -> Message {
-    Message::Assistant(AssistantMessage {
-        content,
-        provider: provider.to_owned(),
-        model: "m".to_owned(),
-        usage: None,
-        stop: StopReason::Stop,
-        stop_raw: None,
-        error: None,
-    })
+    Message::Assistant(AssistantMessage::new(content, provider.to_owned(), "m", StopReason::Stop))
 }
 
 fn result(id: &str, status: ToolStatus, content: Vec<Block>) -> Message {

@@ -19,15 +19,15 @@ use tokio::net::UnixStream;
 use tokio::sync::Notify;
 use tokio::time::sleep;
 
-use super::{peer, socket};
 use crate::args::Global;
+use crate::host::{peer, socket};
 
 /// The process that it says it is.
-pub(super) const PID: u32 = 77;
+pub(in crate::host) const PID: u32 = 77;
 
 /// What it does with a request.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) enum Does {
+pub(in crate::host) enum Does {
     /// It answers like a host: it greets, responds, and stops.
     Answers,
     /// It responds as this process.
@@ -48,7 +48,7 @@ type Decides = dyn Fn(&str, usize) -> Does + Send + Sync;
 
 /// The state of a played host. Clones are the same.
 #[derive(Clone)]
-pub(super) struct Played(Arc<Shared>);
+pub(in crate::host) struct Played(Arc<Shared>);
 
 struct Shared {
     dir: tempfile::TempDir,
@@ -60,13 +60,13 @@ struct Shared {
 }
 
 /// Whether processes can identify each other here, so that a host can be played.
-pub(super) fn is_possible() -> bool {
+pub(in crate::host) fn is_possible() -> bool {
     peer::check_possible().is_ok()
 }
 
 impl Played {
     /// Begins to listen. `does` gets the method, and how often it was asked before.
-    pub(super) fn begin(does: impl Fn(&str, usize) -> Does + Send + Sync + 'static) -> Self {
+    pub(in crate::host) fn begin(does: impl Fn(&str, usize) -> Does + Send + Sync + 'static) -> Self {
         let dir = tempfile::Builder::new().prefix("h").tempdir_in("/tmp").unwrap();
         let path = dir.path().join("lock");
         // Nobody ends the process that the file names: there is none.
@@ -97,12 +97,12 @@ impl Played {
     }
 
     /// The store's directory.
-    pub(super) fn dir(&self) -> &Path {
+    pub(in crate::host) fn dir(&self) -> &Path {
         self.0.dir.path()
     }
 
     /// The flags of a command on this store.
-    pub(super) fn global(&self) -> Global {
+    pub(in crate::host) fn global(&self) -> Global {
         Global {
             trust_folder: false,
             data_dir: Some(self.dir().to_owned()),
@@ -115,12 +115,12 @@ impl Played {
     }
 
     /// The methods that it was asked for.
-    pub(super) fn asked(&self) -> Vec<String> {
+    pub(in crate::host) fn asked(&self) -> Vec<String> {
         self.0.asked.lock().clone()
     }
 
     /// How many connections are open.
-    pub(super) fn connections(&self) -> usize {
+    pub(in crate::host) fn connections(&self) -> usize {
         *self.0.connections.lock()
     }
 
