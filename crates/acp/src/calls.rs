@@ -64,9 +64,22 @@ fn ended(status: ToolStatus) -> ToolCallStatus {
 
 /// Puts a text into a code block.
 pub(crate) fn block(text: &str) -> String {
+    let text = without_styles(text);
     let longest = text.split(|c| c != '`').map(str::len).max().unwrap_or(0);
     let fence = "`".repeat(longest.max(2) + 1);
     format!("{fence}\n{}\n{fence}", text.trim_end_matches('\n'))
+}
+
+/// Returns a text without the sequences by which programs colour it, which an editor would show.
+fn without_styles(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once("\u{1b}[") {
+        out.push_str(before);
+        let end = after.find(|c: char| ('@'..='~').contains(&c)).map_or(after.len(), |at| at + 1);
+        rest = &after[end..];
+    }
+    out + rest
 }
 
 pub(crate) fn is_change(name: &str) -> bool {
@@ -89,7 +102,9 @@ fn place(name: &str, arguments: &Value, folder: &Path) -> (Option<PathBuf>, Opti
     if !matches!(name, "read" | "list" | "grep" | "edit" | "write") {
         return (None, None);
     }
-    let path = arguments.get("path").and_then(Value::as_str).map(|path| folder.join(path));
+    let path = arguments.get("path").and_then(Value::as_str);
+    // Without `.` in it.
+    let path = path.map(|path| folder.join(path).components().collect());
     let line = arguments.get("offset").and_then(Value::as_u64).and_then(|line| u32::try_from(line).ok());
     (path, line.filter(|_| name == "read"))
 }

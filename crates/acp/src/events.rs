@@ -23,8 +23,9 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio_util::task::AbortOnDropHandle;
 
+use crate::options::{self, Choices};
 use crate::questions::{self, Asking};
-use crate::updates::Updates;
+use crate::updates::{self, Updates};
 
 /// The connection to the editor, for one session.
 #[derive(Clone)]
@@ -50,6 +51,8 @@ pub(crate) struct Shared {
     /// Whether the editor has cancelled the turn.
     pub(crate) is_cancelled: AtomicBool,
     pub(crate) title: Mutex<Option<String>>,
+    /// What is chosen for the session now.
+    pub(crate) choices: Mutex<Choices>,
 }
 
 /// How far the events were told.
@@ -67,7 +70,7 @@ pub(crate) struct Progress {
 
 /// Sends the events of a session to the editor until the connection ends.
 pub(crate) async fn tell(
-    mut events: Events,
+    mut received_events: Events,
     backend: Backend,
     line: Line,
     shared: Arc<Shared>,
@@ -76,16 +79,22 @@ pub(crate) async fn tell(
 ) {
     // A request for permission ends with its question, and with the connection.
     let mut asking: HashMap<EntryId, AbortOnDropHandle<()>> = HashMap::new();
-    let mut seen = None;
+    let mut seen = told.borrow().seen;
     let has_forms = shared.updates.lock().abilities.forms;
-    while let Some(received) = events.next().await {
+    // An event that was received behind pieces of an answer.
+    let mut behind = None;
+    while let Some(received) = match behind.take() {
+        Some(received) => Some(received),
+        None => received_events.next().await,
+    } {
         let events: Vec<Arc<Event>> = match received {
             Received::Event(event) => vec![event],
-            Received::Gap { from_seq: Some(from), .. } => {
+            Received::Gap { from_seq, .. } => {
+                shared.updates.lock().gap();
+                let Some(from) = from_seq else { continue };
                 let missed = backend.since(from).await.unwrap_or_default();
                 missed.into_iter().map(Arc::new).collect()
             }
-            Received::Gap { from_seq: None, .. } => continue,
             Received::Warning(text) => {
                 let updates = shared.updates.lock().notice(NoticeSeverity::Warning, &text);
                 line.send(updates);
@@ -100,7 +109,21 @@ pub(crate) async fn tell(
                 }
                 seen = Some(event.seq);
             }
-            let updates = shared.updates.lock().event(&event);
+            let mut updates = shared.updates.lock().event(&event);
+            // Pieces of an answer that have arrived already are sent as one.
+            if matches!(event.kind, EventKind::MessageDelta { .. }) {
+                while let Some(received) = received_events.try_next() {
+                    match received {
+                        Received::Event(next) if matches!(next.kind, EventKind::MessageDelta { .. }) => {
+                            updates::append(&mut updates, shared.updates.lock().event(&next));
+                        }
+                        other @ (Received::Event(_) | Received::Gap { .. } | Received::Warning(_)) => {
+                            behind = Some(other);
+                            break;
+                        }
+                    }
+                }
+            }
             line.send(updates);
             #[expect(clippy::wildcard_enum_match_arm, reason = "all other events are only shown")]
             match &event.kind {
@@ -123,6 +146,11 @@ pub(crate) async fn tell(
                     let mut asked = shared.asked.lock();
                     if asked.as_ref().is_some_and(|(id, _)| id == question) {
                         *asked = None;
+                    }
+                }
+                EventKind::ModeChanged { mode } => {
+                    if let Ok(mode) = options::mode(mode) {
+                        shared.choices.lock().mode = Some(mode);
                     }
                 }
                 EventKind::RunEnd { outcome, .. } => told.send_modify(|told| {

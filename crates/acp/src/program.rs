@@ -93,6 +93,8 @@ pub enum Problem {
     NoKey(String),
     /// There is no such session.
     NoSession(String),
+    /// The request cannot be understood.
+    Invalid(String),
     /// Anything else.
     Other(String),
 }

@@ -71,5 +71,6 @@ fn shown(uri: &str, folder: &Path) -> Option<String> {
     let path = path.strip_prefix(folder).map(Path::to_path_buf).unwrap_or(path);
     // An editor writes the lines of a selection as `#L10:20`.
     let lines = url.fragment().map(|lines| format!(" ({lines})")).unwrap_or_default();
+    let path = if path.as_os_str().is_empty() { Path::new(".") } else { &path };
     Some(format!("{}{lines}", path.display()))
 }

@@ -159,9 +159,11 @@ pub(crate) fn in_words(question: &Question) -> String {
     }
     match &question.kind {
         QuestionKind::Choice { choices, several } => {
-            let choices: String = choices.iter().map(|choice| format!("- {choice}\n")).collect();
+            let numbered = choices.iter().enumerate();
+            let choices: String =
+                numbered.map(|(index, choice)| format!("{}. {choice}\n", index + 1)).collect();
             let how =
-                if *several { "one or more of these, each in a line of its own" } else { "one of these" };
+                if *several { "one or more of these, with commas between them" } else { "one of these" };
             text.push_str(&format!("\n\n{choices}\nAnswer with {how}."));
         }
         QuestionKind::Form { schema } => {
@@ -183,22 +185,22 @@ pub(crate) fn said(question: &Question, words: &str) -> Result<Value, String> {
     let words = words.trim();
     match &question.kind {
         QuestionKind::Choice { choices, several } => {
-            let chosen = |line: &str| {
-                let line = line.trim().trim_start_matches("- ");
-                choices
-                    .iter()
-                    .find(|choice| choice.eq_ignore_ascii_case(line))
-                    .map(|choice| Value::from(&**choice))
+            // A choice, or its number.
+            let chosen = |word: &str| {
+                let word = word.trim().trim_start_matches("- ").trim_end_matches('.');
+                let numbered =
+                    word.parse().ok().and_then(|number: usize| choices.get(number.checked_sub(1)?));
+                let named = choices.iter().find(|choice| choice.eq_ignore_ascii_case(word));
+                named.or(numbered).map(|choice| Value::from(&**choice))
             };
-            let unknown = || format!("Answer with one of these: {}.", choices.join(", "));
+            let how = if *several { "one or more" } else { "one" };
+            let unknown = || format!("Answer with {how} of these: {}.", choices.join(", "));
             if !several {
                 return chosen(words).ok_or_else(unknown);
             }
-            let lines = words.lines().filter(|line| !line.trim().is_empty());
-            lines
-                .map(|line| chosen(line).ok_or_else(unknown))
-                .collect::<Result<Vec<Value>, String>>()
-                .map(Value::from)
+            let words = words.split(['\n', ',']).filter(|word| !word.trim().is_empty());
+            let chosen: Option<Vec<Value>> = words.map(chosen).collect();
+            chosen.filter(|chosen| !chosen.is_empty()).map(Value::from).ok_or_else(unknown)
         }
         QuestionKind::Form { .. } => {
             serde_json::from_str(words).map_err(|error| format!("The answer must be JSON: {error}."))

@@ -5,7 +5,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use agent_client_protocol::v1::ConnectionTo;
@@ -18,7 +18,7 @@ use agent_client_protocol::{Client as Editor, Error};
 use greenroom::{EntryId, ModelSettings, Question, StopReason};
 use greenroom_chat::commands::{self, Command, Custom};
 use greenroom_chat::{Backend, Chosen, figures};
-use greenroom_kernel::RunOutcome;
+use greenroom_kernel::{FailureClass, RunOutcome};
 use greenroom_server::operations::{
     Accepted, ImageData, ListQuestions, Operation, PromptOutcome, PromptSession, ResumeSession,
     SetPermissions,
@@ -51,8 +51,11 @@ pub(crate) struct Session {
     program: Arc<dyn Program>,
     line: Line,
     live: tokio::sync::Mutex<Live>,
-    choices: Mutex<Choices>,
     commands: Vec<Custom>,
+    /// The model that is used from the next turn on.
+    wanted: Mutex<Option<String>>,
+    /// How many turns are in progress.
+    turns: AtomicUsize,
     shared: Arc<Shared>,
 }
 
@@ -83,6 +86,7 @@ impl Session {
             asked: Mutex::default(),
             is_cancelled: AtomicBool::new(false),
             title: Mutex::default(),
+            choices: Mutex::default(),
         });
         let (backend, events) = Backend::open(client, &session_id).await.map_err(failed)?;
         if mode.is_some() {
@@ -90,7 +94,8 @@ impl Session {
             backend.set_permissions(change).await.map_err(failed)?;
         }
         let choices = Choices { effort, ..choices(&backend).await.map_err(failed)? };
-        let live = Live::new(backend, events, line.clone(), Arc::clone(&shared), folder.clone());
+        *shared.choices.lock() = choices;
+        let live = Live::new(backend, events, line.clone(), Arc::clone(&shared), folder.clone()).await?;
         let session = Self {
             id: session_id,
             commands,
@@ -99,7 +104,8 @@ impl Session {
             program,
             line,
             live: tokio::sync::Mutex::new(live),
-            choices: Mutex::new(choices),
+            wanted: Mutex::default(),
+            turns: AtomicUsize::new(0),
             shared,
         };
         Ok((session, warnings))
@@ -110,7 +116,7 @@ impl Session {
     }
 
     pub(crate) fn choices(&self) -> Choices {
-        self.choices.lock().clone()
+        self.shared.choices.lock().clone()
     }
 
     /// Sends what belongs to an open session: the commands, and warnings.
@@ -173,6 +179,17 @@ impl Session {
     /// Performs a turn.
     pub(crate) async fn prompt(&self, blocks: Vec<ContentBlock>) -> Result<TurnEnd, Error> {
         self.shared.is_cancelled.store(false, Ordering::Relaxed);
+        let others = self.turns.fetch_add(1, Ordering::Relaxed);
+        let ended = self.turn(blocks, others == 0).await;
+        self.turns.fetch_sub(1, Ordering::Relaxed);
+        ended
+    }
+
+    async fn turn(&self, blocks: Vec<ContentBlock>, is_only: bool) -> Result<TurnEnd, Error> {
+        let wanted = self.wanted.lock().take_if(|_| is_only);
+        if let Some(model) = wanted {
+            self.use_model(&model).await?;
+        }
         let live = self.live().await?;
         let Prompt { text, images } = Prompt::read(blocks, &self.folder);
         let asked = self.shared.asked.lock().take();
@@ -185,7 +202,13 @@ impl Session {
                 Ok(Command::Continue) => {
                     let (session_id, settings) = (self.id.clone(), self.settings());
                     let resume = ResumeSession { session_id, settings, output_schema: None };
-                    return self.work(&live, resume).await;
+                    return match self.work(&live, resume).await {
+                        Err(error) if error.code == ErrorCode::InvalidParams => {
+                            say(&self.line, &error.message);
+                            Ok(TurnEnd::EndTurn)
+                        }
+                        ended => ended,
+                    };
                 }
                 Ok(command) => return self.command(&live, &text, command).await,
                 // A path begins like a command.
@@ -214,25 +237,33 @@ impl Session {
             Choice::Mode(mode) => {
                 let change = SetPermissions { mode: Some(mode), ..SetPermissions::default() };
                 let now = live.backend.set_permissions(change).await.map_err(failed)?;
-                self.choices.lock().mode = now.mode;
+                self.shared.choices.lock().mode = now.mode;
                 self.program.keep(&self.id, Chosen::Mode(mode));
                 self.line.send([SessionUpdate::ConfigOptionUpdate(ConfigOptionUpdate::new(
                     self.choices().options(),
                 ))]);
             }
             Choice::Effort(effort) => {
-                self.choices.lock().effort = effort;
+                self.shared.choices.lock().effort = effort;
                 self.program.keep(&self.id, Chosen::Effort(effort));
             }
-            Choice::Model(model) => {
-                let mut place = self.live.lock().await;
-                *place = self.connect(Some(&model)).await?;
-                drop(place);
-                self.choices.lock().model.clone_from(&model);
-                self.program.keep(&self.id, Chosen::Model(model));
+            // Another model is another agent, which does not replace one that works.
+            Choice::Model(model) if self.turns.load(Ordering::Relaxed) > 0 => {
+                self.shared.choices.lock().model.clone_from(&model);
+                *self.wanted.lock() = Some(model);
             }
+            Choice::Model(model) => self.use_model(&model).await?,
         }
         Ok(self.choices())
+    }
+
+    /// Connects with the agent of another model.
+    async fn use_model(&self, model: &str) -> Result<(), Error> {
+        let mut live = self.live.lock().await;
+        *live = self.connect(Some(model)).await?;
+        self.shared.choices.lock().model = model.to_owned();
+        self.program.keep(&self.id, Chosen::Model(model.to_owned()));
+        Ok(())
     }
 
     /// Returns the connection, or a new one if it has ended.
@@ -249,7 +280,7 @@ impl Session {
             Wanted { folder: &self.folder, session_id: Some(&self.id), model, servers: &self.servers };
         let connected = self.program.connect(wanted).await.map_err(refused)?;
         let (backend, events) = Backend::open(connected.client, &self.id).await.map_err(failed)?;
-        let mode = self.choices.lock().mode;
+        let mode = self.shared.choices.lock().mode;
         if mode.is_some() {
             let change = SetPermissions { mode, ..SetPermissions::default() };
             backend.set_permissions(change).await.map_err(failed)?;
@@ -257,7 +288,7 @@ impl Session {
         for warning in &connected.warnings {
             self.notice(NoticeSeverity::Warning, warning);
         }
-        Ok(Live::new(backend, events, self.line.clone(), Arc::clone(&self.shared), self.folder.clone()))
+        Live::new(backend, events, self.line.clone(), Arc::clone(&self.shared), self.folder.clone()).await
     }
 
     async fn run(&self, live: &Live, text: String, images: Vec<ImageData>) -> Result<TurnEnd, Error> {
@@ -272,7 +303,17 @@ impl Session {
     }
 
     fn settings(&self) -> ModelSettings {
-        ModelSettings { reasoning_effort: self.choices.lock().effort, ..ModelSettings::default() }
+        ModelSettings { reasoning_effort: self.shared.choices.lock().effort, ..ModelSettings::default() }
+    }
+
+    /// Makes sure that the session has the mode that is shown: an agent that has replaced another one begins in its own.
+    async fn restore_mode(&self, live: &Live) -> Result<(), Error> {
+        let mode = self.shared.choices.lock().mode;
+        if mode.is_some() && live.backend.permissions().await.map_err(failed)?.mode != mode {
+            let change = SetPermissions { mode, ..SetPermissions::default() };
+            live.backend.set_permissions(change).await.map_err(failed)?;
+        }
+        Ok(())
     }
 
     /// Performs work until its run ends.
@@ -281,6 +322,7 @@ impl Session {
         O: Operation<Output = Accepted, Outcome = PromptOutcome>,
     {
         let before = live.progress.borrow().clone();
+        self.restore_mode(live).await?;
         let working = live.backend.client().work(work).await.map_err(|error| {
             self.shared.updates.lock().prompts = 0;
             failed(error)
@@ -388,6 +430,10 @@ impl Session {
                         .join("\n")
                 })
             }
+            Command::Model(_) | Command::Effort(_) | Command::Permissions(_) => {
+                Ok("Choose it in the editor: the model, the effort and the mode are options of the session."
+                    .to_owned())
+            }
             Command::Help => Ok(lines(&commands::plain_help(WIDTH))),
             Command::Context => self.context(backend).await,
             Command::Status => self.status(backend).await,
@@ -397,12 +443,16 @@ impl Session {
             }
         };
         self.settle(live).await;
+        let is_cancelled = self.shared.is_cancelled.load(Ordering::Relaxed);
         match said {
             Ok(said) => say(&self.line, &crate::calls::block(&said)),
-            Err(_) if self.shared.is_cancelled.load(Ordering::Relaxed) => return Ok(TurnEnd::Cancelled),
+            Err(_) if is_cancelled => {}
+            Err(error) if error.kind() == Some(ProblemKind::NoSession) => {
+                say(&self.line, "There are no messages yet.");
+            }
             Err(error) => say(&self.line, &failed(error).message),
         }
-        Ok(TurnEnd::EndTurn)
+        Ok(if is_cancelled { TurnEnd::Cancelled } else { TurnEnd::EndTurn })
     }
 
     async fn context(&self, backend: &Backend) -> Result<String, ClientError> {
@@ -434,10 +484,18 @@ impl Session {
 }
 
 impl Live {
-    fn new(backend: Backend, events: Events, line: Line, shared: Arc<Shared>, folder: PathBuf) -> Self {
-        let (told, progress) = watch::channel(Progress::default());
+    async fn new(
+        backend: Backend,
+        events: Events,
+        line: Line,
+        shared: Arc<Shared>,
+        folder: PathBuf,
+    ) -> Result<Self, Error> {
+        // Events that came before are part of the conversation that is loaded.
+        let seen = backend.state().await.map_err(failed)?.entries.checked_sub(1);
+        let (told, progress) = watch::channel(Progress { seen, ..Progress::default() });
         let telling = tell(events, backend.clone(), line, shared, folder, told);
-        Self { backend, progress, _events: Arc::new(AbortOnDropHandle::new(tokio::spawn(telling))) }
+        Ok(Self { backend, progress, _events: Arc::new(AbortOnDropHandle::new(tokio::spawn(telling))) })
     }
 }
 
@@ -459,6 +517,7 @@ pub(crate) fn refused(problem: Problem) -> Error {
     match problem {
         Problem::NoKey(reason) => Error::new(ErrorCode::AuthRequired, reason),
         Problem::NoSession(reason) => Error::new(ErrorCode::ResourceNotFound, reason),
+        Problem::Invalid(reason) => Error::new(ErrorCode::InvalidParams, reason),
         Problem::Other(reason) => internal(reason),
     }
 }
@@ -466,7 +525,18 @@ pub(crate) fn refused(problem: Problem) -> Error {
 /// Returns the error for a request that the runtime refused, or that was lost.
 #[expect(clippy::needless_pass_by_value, reason = "it is given to map_err")]
 fn failed(error: ClientError) -> Error {
-    internal(error.to_string())
+    let message = error.to_string();
+    let is_of_key = |problem: &greenroom_server::Problem| {
+        problem.failure.as_ref().is_some_and(|failure| failure.class == FailureClass::Auth)
+    };
+    #[expect(clippy::wildcard_enum_match_arm, reason = "all others are failures of this side")]
+    let code = match &error {
+        ClientError::Parameters(_) => ErrorCode::InvalidParams,
+        ClientError::Refused(problem) if problem.kind == ProblemKind::Invalid => ErrorCode::InvalidParams,
+        ClientError::Refused(problem) if is_of_key(problem) => ErrorCode::AuthRequired,
+        _ => ErrorCode::InternalError,
+    };
+    Error::new(code, message)
 }
 
 fn lost() -> Error {

@@ -44,6 +44,27 @@ impl Abilities {
     }
 }
 
+/// Adds updates to others; a piece of a message joins the piece before it.
+pub(crate) fn append(updates: &mut Vec<SessionUpdate>, more: Vec<SessionUpdate>) {
+    use SessionUpdate::{AgentMessageChunk as Message, AgentThoughtChunk as Thought};
+    for update in more {
+        match (updates.last_mut(), &update) {
+            (Some(Message(before)), Message(next)) | (Some(Thought(before)), Thought(next))
+                if before.message_id == next.message_id =>
+            {
+                if let (ContentBlock::Text(before), ContentBlock::Text(next)) =
+                    (&mut before.content, &next.content)
+                {
+                    before.text.push_str(&next.text);
+                    continue;
+                }
+                updates.push(update);
+            }
+            _ => updates.push(update),
+        }
+    }
+}
+
 /// The updates of one session.
 #[derive(Debug, Default)]
 pub(crate) struct Updates {
@@ -53,8 +74,10 @@ pub(crate) struct Updates {
     pub(crate) prompts: usize,
     /// The number of the message that is streamed.
     message: u64,
-    /// Whether a piece of it was sent.
-    has_text: bool,
+    /// How much of its text was sent, in bytes.
+    sent: usize,
+    /// Whether pieces of it were missed: then the rest is sent once it is complete.
+    has_gap: bool,
     /// The calls without results.
     open: HashMap<String, Open>,
 }
@@ -80,17 +103,18 @@ impl Updates {
         match &event.kind {
             EventKind::MessageStart => {
                 self.message += 1;
-                self.has_text = false;
+                (self.sent, self.has_gap) = (0, false);
                 Vec::new()
             }
+            EventKind::MessageDelta { .. } if self.has_gap => Vec::new(),
             EventKind::MessageDelta { delta: Delta::Text(text) } => {
-                self.has_text = true;
+                self.sent += text.len();
                 vec![SessionUpdate::AgentMessageChunk(self.chunk(text))]
             }
             EventKind::MessageDelta { delta: Delta::Reasoning(text) } => {
                 vec![SessionUpdate::AgentThoughtChunk(self.chunk(text))]
             }
-            EventKind::MessageDiscarded if self.has_text => {
+            EventKind::MessageDiscarded if self.sent > 0 => {
                 self.notice(NoticeSeverity::Warning, "The answer was interrupted, and begins again.")
             }
             EventKind::MessageEnd { message, .. } => self.message(message),
@@ -105,6 +129,8 @@ impl Updates {
             EventKind::UsageUpdate { context, context_window: Some(window), cost_microdollars, .. } => {
                 #[expect(clippy::cast_precision_loss, reason = "nobody spends 2^53 micro-dollars")]
                 let cost = Cost::new(*cost_microdollars as f64 / 1e6, "USD");
+                // Without a price the cost is not known.
+                let cost = Some(cost).filter(|_| *cost_microdollars > 0);
                 vec![SessionUpdate::UsageUpdate(UsageUpdate::new(context.tokens, *window).cost(cost))]
             }
             EventKind::CompactionStart { entry_id, trigger, tokens_before, .. } => {
@@ -128,6 +154,11 @@ impl Updates {
             }
             _ => Vec::new(),
         }
+    }
+
+    /// Notes that pieces of the answer may be missing.
+    pub(crate) fn gap(&mut self) {
+        self.has_gap = true;
     }
 
     /// Returns the updates of a message of the past.
@@ -198,11 +229,16 @@ impl Updates {
             }
             Role::Assistant => {
                 let mut updates = Vec::new();
-                // A server that does not stream.
-                if !self.has_text && !message.text.is_empty() {
-                    updates.push(SessionUpdate::AgentMessageChunk(self.chunk(&message.text)));
+                // What was not streamed, or was missed.
+                let rest = match self.sent {
+                    0 => Some(&*message.text),
+                    sent if self.has_gap => message.text.get(sent..),
+                    _ => None,
+                };
+                if let Some(rest) = rest.filter(|rest| !rest.is_empty()) {
+                    updates.push(SessionUpdate::AgentMessageChunk(self.chunk(rest)));
                 }
-                self.has_text = false;
+                (self.sent, self.has_gap) = (0, false);
                 for call in &message.tool_calls {
                     updates.extend(self.announce(&call.id, &call.name, &call.arguments, false));
                 }

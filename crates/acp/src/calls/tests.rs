@@ -26,6 +26,7 @@ fn a_call_says_what_it_does_and_where() {
             json!({ "path": path("src") }),
             Value::Null,
         ),
+        ("list", json!({ "path": "." }), ToolKind::Read, json!({ "path": folder.path() }), Value::Null),
         ("bash", json!({ "command": "ls", "path": "a" }), ToolKind::Execute, Value::Null, Value::Null),
         ("mcp__a__b", json!({ "path": "a" }), ToolKind::Other, Value::Null, Value::Null),
         (
@@ -85,6 +86,7 @@ fn a_result_replaces_all_but_a_change() {
 
 #[test]
 fn a_text_cannot_end_its_block() {
+    assert_eq!(block("\u{1b}[1;31mred\u{1b}[0m, plain\u{1b}[K"), "```\nred, plain\n```");
     for (text, fence) in [("plain", "```"), ("a ```` b", "`````"), ("``", "```")] {
         let shown = block(text);
         assert!(

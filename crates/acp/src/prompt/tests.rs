@@ -25,6 +25,7 @@ fn a_prompt_keeps_its_order_and_names_what_cannot_be_sent() {
         (link("file:///project/src/a%20b.rs"), "src/a b.rs", 0),
         (link("file:///project/a.rs#L3:9"), "a.rs (L3:9)", 0),
         (link("file:///etc/hosts"), "/etc/hosts", 0),
+        (link("file:///project"), ".", 0),
         (link("https://example.org/x"), "the name (https://example.org/x)", 0),
         (json!([{ "type": "image", "data": "AAAA", "mimeType": "image/png" }]), "", 1),
         (blob("image/png"), "", 1),

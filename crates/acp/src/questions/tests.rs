@@ -118,7 +118,11 @@ fn words_are_answers_of_their_question() {
         (&choice(12, false), "C3", Ok(json!("c3"))),
         (&choice(2, false), "c7", Err("one of these: c0, c1")),
         (&choice(3, true), "- c0\n\nc2", Ok(json!(["c0", "c2"]))),
-        (&choice(3, true), "c0, c2", Err("one of these")),
+        (&choice(3, true), "c0, 3", Ok(json!(["c0", "c2"]))),
+        (&choice(3, false), "2", Ok(json!("c1"))),
+        (&choice(3, true), "c0, c7", Err("one or more of these")),
+        (&choice(3, true), "4", Err("one or more of these")),
+        (&choice(3, true), ",", Err("one or more of these")),
         (&form, "{\"a\": 1}", Ok(json!({ "a": 1 }))),
         (&form, "a", Err("must be JSON")),
     ];
@@ -129,6 +133,6 @@ fn words_are_answers_of_their_question() {
             (found, _) => panic!("{words}: {found:?}"),
         }
     }
-    assert!(in_words(&choice(2, true)).contains("- c1\n"), "{}", in_words(&choice(2, true)));
+    assert!(in_words(&choice(2, true)).contains("2. c1\n"), "{}", in_words(&choice(2, true)));
     assert!(in_words(&form).contains("{\"type\":\"object\"}"), "{}", in_words(&form));
 }

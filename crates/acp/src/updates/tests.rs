@@ -4,7 +4,7 @@ use agent_client_protocol::v1::schema::SessionUpdate;
 use greenroom::{Event, EventKind};
 use serde_json::{Value, json};
 
-use super::{Abilities, Updates};
+use super::{Abilities, Updates, append};
 
 const ABLE: Abilities = Abilities { notices: true, compactions: true, forms: true };
 
@@ -56,6 +56,30 @@ fn an_answer_is_sent_once_streamed_or_whole() {
     let found =
         told(&mut updates(ABLE), &[start.clone(), delta("a"), message("assistant", "a"), start, delta("b")]);
     assert_ne!(found[0]["messageId"], found[1]["messageId"]);
+}
+
+/// What was missed is sent once the answer is complete; pieces that are there together are sent as one.
+#[test]
+fn no_piece_of_an_answer_is_lost_in_a_gap() {
+    let mut updates = updates(ABLE);
+    let start = json!({ "type": "message_start" });
+    let mut found = told(&mut updates, &[start.clone(), delta("one ")]);
+    updates.gap();
+    found.extend(told(&mut updates, &[delta("three "), message("assistant", "one two three ")]));
+    let text = |found: &[Value]| {
+        found.iter().map(|update| update["content"]["text"].as_str().expect("a text")).collect::<String>()
+    };
+    assert_eq!(text(&found), "one two three ");
+    // The next answer is streamed again.
+    assert_eq!(text(&told(&mut updates, &[start, delta("a")])), "a");
+    let piece = |text: &str| SessionUpdate::AgentMessageChunk(updates.chunk(text));
+    let thought = SessionUpdate::AgentThoughtChunk(updates.chunk("c"));
+    let mut joined = vec![piece("a")];
+    append(&mut joined, vec![piece("b"), thought.clone(), thought]);
+    let joined = serde_json::to_value(&joined).expect("JSON");
+    let texts: Vec<&Value> =
+        joined.as_array().expect("a list").iter().map(|update| &update["content"]["text"]).collect();
+    assert_eq!(texts, [&json!("ab"), &json!("cc")]);
 }
 
 #[test]

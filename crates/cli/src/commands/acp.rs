@@ -16,6 +16,7 @@ use greenroom_chat::{Chosen, Skill, commands};
 use greenroom_server::operations::{
     ClientKind, DeleteSession, FOLDER, ListSessions, SessionPage, StoreLosses,
 };
+use greenroom_server::{ClientError, ProblemKind};
 use greenroom_terminal::{Interrupts, Screen};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -210,6 +211,10 @@ impl Program for Around {
         folder: Option<&'a Path>,
         after: Option<String>,
     ) -> BoxFuture<'a, Result<SessionPage, Problem>> {
+        if let Some(folder) = folder.filter(|folder| !folder.is_absolute()) {
+            let wrong = Problem::Invalid(format!("cwd {}: must be an absolute path", folder.display()));
+            return async { Err(wrong) }.boxed();
+        }
         let folder = folder.map(|folder| folder.canonicalize().unwrap_or_else(|_| folder.to_owned()));
         let labels = folder.map(|folder| (FOLDER.to_owned(), folder.display().to_string()));
         let list = ListSessions {
@@ -230,7 +235,11 @@ impl Program for Around {
                 counts: None,
                 losses: StoreLosses::default(),
             };
-            let mut page = listed.await.map_err(other)?.unwrap_or_else(none);
+            let mut page = match listed.await {
+                Ok(page) => page.unwrap_or_else(none),
+                Err(error) if is_invalid(&error) => return Err(Problem::Invalid(error::line(&error))),
+                Err(error) => return Err(other(error)),
+            };
             page.sessions.retain(|session| !is_one_shot(&session.labels));
             Ok(page)
         })
@@ -316,6 +325,15 @@ fn server_name(name: &str) -> String {
     let name: String = name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
     let name: String = name.trim_matches('-').chars().take(NAME_MAX).collect();
     if name.is_empty() { "editor".to_owned() } else { name }
+}
+
+/// Whether the runtime could not understand a request.
+fn is_invalid(error: &anyhow::Error) -> bool {
+    match error.downcast_ref::<ClientError>() {
+        Some(ClientError::Parameters(_)) => true,
+        Some(refused) => refused.kind() == Some(ProblemKind::Invalid),
+        None => false,
+    }
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "it is given to map_err")]

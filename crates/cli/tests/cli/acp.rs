@@ -492,6 +492,44 @@ async fn a_model_an_effort_and_a_mode_are_chosen_and_kept() {
     assert_eq!(editor.end(), Some(0));
 }
 
+/// Another model is another agent, which begins with the permissions of the flags.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_model_that_is_chosen_during_a_turn_is_used_from_the_next_one_on_in_the_mode_of_the_session() {
+    let hosted = hosted().await;
+    let mut editor = Editor::start(&hosted, &["--mode", "everything"]);
+    let session = editor.open(&hosted.place.work());
+    editor.call("session/set_mode", json!({ "sessionId": session, "modeId": "read_only" }));
+    let id = editor.request("session/prompt", &prompt(&session, "slow"));
+    editor.until("a piece", |message| message["params"]["update"]["sessionUpdate"] == "agent_message_chunk");
+    let choice = json!({ "sessionId": session, "configId": "model", "value": "another" });
+    let now = editor.call("session/set_config_option", choice);
+    assert!(now.to_string().contains("\"currentValue\":\"another\""), "{now}");
+    editor.send(&json!({ "jsonrpc": "2.0", "method": "session/cancel", "params": { "sessionId": session } }));
+    assert_eq!(editor.response(id)["result"]["stopReason"], "cancelled");
+    for _ in 0..2 {
+        assert_eq!(editor.prompt(&session, "write"), "end_turn");
+        assert_eq!(file(&hosted, "new.txt"), None, "{:?}", editor.updates);
+        assert_eq!(hosted.simulator.requests().pop().unwrap().request.model, "another");
+    }
+    assert_eq!(editor.end(), Some(0));
+}
+
+/// What a host has told before is not awaited again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_in_a_session_that_was_loaded_answers_at_once() {
+    let hosted = hosted().await;
+    let mut editor = Editor::start(&hosted, &[]);
+    let session = editor.open(&hosted.place.work());
+    editor.prompt(&session, "hello");
+    editor
+        .call("session/load", json!({ "sessionId": session, "cwd": hosted.place.work(), "mcpServers": [] }));
+    let before = std::time::Instant::now();
+    assert_eq!(editor.prompt(&session, "/status"), "end_turn");
+    // The limit for events that are on their way is five seconds.
+    assert!(before.elapsed() < Duration::from_millis(4_500), "{:?}", before.elapsed());
+    assert_eq!(editor.end(), Some(0));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_host_that_dies_is_replaced() {
     let hosted = hosted().await;
@@ -624,6 +662,9 @@ async fn what_is_wrong_is_said() {
         ("session/load", missing.clone(), -32002, "there is no session nobody"),
         ("session/resume", missing, -32002, "there is no session nobody"),
         ("session/prompt", prompt("nobody", "hi"), -32602, "is not open"),
+        ("session/prompt", prompt(&session, ""), -32602, "a prompt must not be empty"),
+        ("session/list", json!({ "cwd": "relative" }), -32602, "must be an absolute path"),
+        ("session/list", json!({ "cursor": "nonsense" }), -32602, "is not valid"),
         (
             "session/set_mode",
             json!({ "sessionId": session, "modeId": "yolo" }),
@@ -641,9 +682,14 @@ async fn what_is_wrong_is_said() {
         assert!(error.to_string().contains(reason), "{method} {params}: {error}");
     }
     // A command that is none, and one that needs a terminal.
-    for (line, reason) in
-        [("/nonsense", "Unknown command"), ("/theme", "needs a chat at a terminal"), ("/help", "/compact")]
-    {
+    for (line, reason) in [
+        ("/nonsense", "Unknown command"),
+        ("/pin", "There are no messages yet."),
+        ("/continue", "nothing to resume"),
+        ("/model", "Choose it in the editor"),
+        ("/theme", "needs a chat at a terminal"),
+        ("/help", "/compact"),
+    ] {
         editor.updates.clear();
         assert_eq!(editor.prompt(&session, line), "end_turn");
         assert!(editor.said("agent_message_chunk").contains(reason), "{line}: {:?}", editor.updates);
