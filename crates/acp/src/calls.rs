@@ -26,13 +26,18 @@ pub(crate) fn call(id: &str, name: &str, arguments: &str, folder: &Path, is_past
     let value: Value = serde_json::from_str(arguments).unwrap_or_default();
     let (path, line) = place(name, &value, folder);
     let location = path.map(|path| ToolCallLocation::new(path).line(line));
-    ToolCall::new(id.to_owned(), format::call(name, arguments, TITLE_MAX))
+    ToolCall::new(id.to_owned(), title(name, arguments))
         .name(name.to_owned())
         .kind(kind(name))
         .status(ToolCallStatus::Pending)
         .content(change(name, &value, folder, is_past).into_iter().map(Into::into).collect())
         .locations(location.into_iter().collect())
         .raw_input(value)
+}
+
+/// Returns the title of a call.
+pub(crate) fn title(name: &str, arguments: &str) -> String {
+    format::call(name, arguments, TITLE_MAX)
 }
 
 /// Returns the result of a call.

@@ -38,6 +38,9 @@ impl Prompt {
                 ContentBlock::Resource(EmbeddedResource { resource, .. }) => match resource {
                     EmbeddedResourceResource::TextResourceContents(content) => {
                         let path = shown(&content.uri, folder).unwrap_or_else(|| content.uri.clone());
+                        if prompt.text.ends_with(|before: char| !before.is_whitespace()) {
+                            prompt.text.push(' ');
+                        }
                         prompt.text.push_str(&path);
                         attached.push_str(&attached::write(&path, &content.text));
                     }

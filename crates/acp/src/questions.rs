@@ -77,12 +77,16 @@ fn approval_of(call_id: &str, text: &str, approval: &Approval, folder: &Path) ->
     let lines = approvals::lines(text, approval, true);
     let rows = lines.iter().flat_map(|line| line.rows(WIDTH)).map(|row| row.text());
     let rows: Vec<String> = rows.collect();
-    let mut content: Vec<ToolCallContent> = Vec::new();
-    content.extend(calls::change(&approval.tool, &approval.arguments, folder, false).map(Into::into));
-    content.push(calls::block(&rows.join("\n")).into());
+    // A diff shows the whole change.
+    let change = calls::change(&approval.tool, &approval.arguments, folder, false);
+    let content: ToolCallContent = match change {
+        Some(change) => change.into(),
+        None => calls::block(&rows.join("\n")).into(),
+    };
+    let content = vec![content];
+    // Editors keep the title and the content for the call itself.
     let fields = ToolCallUpdateFields::new()
-        .title(text.lines().next().unwrap_or_default().to_owned())
-        .status(ToolCallStatus::Pending)
+        .title(calls::title(&approval.tool, &approval.arguments.to_string()))
         .content(content)
         .raw_input(approval.arguments.clone());
     Asking::Permission(ToolCallUpdate::new(call_id.to_owned(), fields), options)
@@ -177,11 +181,8 @@ pub(crate) fn in_words(question: &Question) -> String {
     text
 }
 
-/// Returns the answer that words give.
-///
-/// # Errors
-/// Why they are no answer, for the user.
-pub(crate) fn said(question: &Question, words: &str) -> Result<Value, String> {
+/// Returns the answer that words give; `None` if they are no valid one.
+pub(crate) fn said(question: &Question, words: &str) -> Option<Value> {
     let words = words.trim();
     match &question.kind {
         QuestionKind::Choice { choices, several } => {
@@ -193,20 +194,16 @@ pub(crate) fn said(question: &Question, words: &str) -> Result<Value, String> {
                 let named = choices.iter().find(|choice| choice.eq_ignore_ascii_case(word));
                 named.or(numbered).map(|choice| Value::from(&**choice))
             };
-            let how = if *several { "one or more" } else { "one" };
-            let unknown = || format!("Answer with {how} of these: {}.", choices.join(", "));
             if !several {
-                return chosen(words).ok_or_else(unknown);
+                return chosen(words);
             }
             let words = words.split(['\n', ',']).filter(|word| !word.trim().is_empty());
             let chosen: Option<Vec<Value>> = words.map(chosen).collect();
-            chosen.filter(|chosen| !chosen.is_empty()).map(Value::from).ok_or_else(unknown)
+            chosen.filter(|chosen| !chosen.is_empty()).map(Value::from)
         }
-        QuestionKind::Form { .. } => {
-            serde_json::from_str(words).map_err(|error| format!("The answer must be JSON: {error}."))
-        }
+        QuestionKind::Form { .. } => serde_json::from_str(words).ok(),
         QuestionKind::Text | QuestionKind::Approval { .. } | QuestionKind::Unknown | _ => {
-            Ok(Value::from(words))
+            Some(Value::from(words))
         }
     }
 }

@@ -15,7 +15,7 @@ use agent_client_protocol::v1::schema::{
     UnstructuredCommandInput,
 };
 use agent_client_protocol::{Client as Editor, Error};
-use greenroom::{EntryId, ModelSettings, Question, StopReason};
+use greenroom::{EntryId, ModelSettings, StopReason};
 use greenroom_chat::commands::{self, Command, Custom};
 use greenroom_chat::{Backend, Chosen, figures};
 use greenroom_kernel::{FailureClass, RunOutcome};
@@ -192,9 +192,15 @@ impl Session {
         }
         let live = self.live().await?;
         let Prompt { text, images } = Prompt::read(blocks, &self.folder);
-        let asked = self.shared.asked.lock().take();
+        // Commands work while a question is open.
+        let asked = self.shared.asked.lock().take_if(|_| !text.starts_with('/'));
         if let Some((id, question)) = asked {
-            return self.answer_in_words(&live, id, question, &text).await;
+            if let Some(value) = questions::said(&question, &text) {
+                return self.answer_in_words(&live, id, value).await;
+            }
+            // Other words are no answer: the run ends without one, and they are the next prompt.
+            let _ = live.backend.interrupt().await;
+            self.settle(&live).await;
         }
         if text.starts_with('/') && images.is_empty() {
             match commands::parse(&text, &self.commands) {
@@ -376,17 +382,8 @@ impl Session {
         &self,
         live: &Live,
         id: EntryId,
-        question: Question,
-        words: &str,
+        value: serde_json::Value,
     ) -> Result<TurnEnd, Error> {
-        let value = match questions::said(&question, words) {
-            Ok(value) => value,
-            Err(wrong) => {
-                say(&self.line, &wrong);
-                *self.shared.asked.lock() = Some((id, question));
-                return Ok(TurnEnd::EndTurn);
-            }
-        };
         let before = live.progress.borrow().clone();
         if let Err(error) = live.backend.answer(id, value, None).await {
             say(&self.line, &failed(error).message);

@@ -1,6 +1,6 @@
 //! Files and outputs of commands in prompts: how they are appended to the user's text, and how such a prompt is shown.
 //!
-//! Invariants: [`split`] takes apart what [`write`] and [`ran`] have put together; the user's text comes first,
+//! Invariants: `split` takes apart what [`write()`] and `ran` have put together; the user's text comes first,
 //! unchanged, then come files, then outputs.
 
 #[cfg(test)]

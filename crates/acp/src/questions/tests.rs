@@ -114,24 +114,20 @@ fn words_are_answers_of_their_question() {
     let text = question(&json!({ "kind": "text" }));
     let form = question(&json!({ "kind": "form", "schema": { "type": "object" } }));
     let rows = [
-        (&text, " Ada ", Ok(json!("Ada"))),
-        (&choice(12, false), "C3", Ok(json!("c3"))),
-        (&choice(2, false), "c7", Err("one of these: c0, c1")),
-        (&choice(3, true), "- c0\n\nc2", Ok(json!(["c0", "c2"]))),
-        (&choice(3, true), "c0, 3", Ok(json!(["c0", "c2"]))),
-        (&choice(3, false), "2", Ok(json!("c1"))),
-        (&choice(3, true), "c0, c7", Err("one or more of these")),
-        (&choice(3, true), "4", Err("one or more of these")),
-        (&choice(3, true), ",", Err("one or more of these")),
-        (&form, "{\"a\": 1}", Ok(json!({ "a": 1 }))),
-        (&form, "a", Err("must be JSON")),
+        (&text, " Ada ", Some(json!("Ada"))),
+        (&choice(12, false), "C3", Some(json!("c3"))),
+        (&choice(2, false), "c7", None),
+        (&choice(3, true), "- c0\n\nc2", Some(json!(["c0", "c2"]))),
+        (&choice(3, true), "c0, 3", Some(json!(["c0", "c2"]))),
+        (&choice(3, false), "2", Some(json!("c1"))),
+        (&choice(3, true), "c0, c7", None),
+        (&choice(3, true), "4", None),
+        (&choice(3, true), ",", None),
+        (&form, "{\"a\": 1}", Some(json!({ "a": 1 }))),
+        (&form, "a", None),
     ];
     for (question, words, expected) in rows {
-        match (said(question, words), expected) {
-            (Ok(value), Ok(expected)) => assert_eq!(value, expected, "{words}"),
-            (Err(reason), Err(part)) => assert!(reason.contains(part), "{words}: {reason}"),
-            (found, _) => panic!("{words}: {found:?}"),
-        }
+        assert_eq!(said(question, words), expected, "{words}");
     }
     assert!(in_words(&choice(2, true)).contains("2. c1\n"), "{}", in_words(&choice(2, true)));
     assert!(in_words(&form).contains("{\"type\":\"object\"}"), "{}", in_words(&form));

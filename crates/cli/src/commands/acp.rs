@@ -25,6 +25,7 @@ use crate::agent::choice::{self, Choice};
 use crate::agent::kept::{self, Kept};
 use crate::args::{AcpArgs, Answers, Global, LoginArgs, ModelArgs};
 use crate::commands::login;
+use crate::config::kept_keys;
 use crate::config::redact::is_secret;
 use crate::config::surroundings::{Surroundings, within};
 use crate::config::trusted::FolderTrust;
@@ -128,10 +129,23 @@ impl Inner {
         if let Some(model) = model {
             args.model = Some(model.to_owned());
         }
-        if choice::complete(global, args).await.map_err(other)? == Choice::NoKey {
-            return Err(Problem::NoKey("there is no API key; `greenroom login` stores one".to_owned()));
+        // A key may have been stored since this process began.
+        kept_keys::read_again();
+        let mut chosen = None;
+        match choice::complete(global, args).await.map_err(other)? {
+            Choice::NoKey => {
+                return Err(Problem::NoKey("there is no API key; `greenroom login` stores one".to_owned()));
+            }
+            // The editor offers the others.
+            Choice::OneOf { address, models } => {
+                args.model = models.into_iter().next();
+                let model = args.model.as_deref().unwrap_or_default();
+                chosen = Some(format!(
+                    "{address} lists several models; {model} is used until another one is chosen"
+                ));
+            }
+            Choice::Made | Choice::NotListed { .. } => {}
         }
-        choice::complete_unasked(global, args).await.map_err(other)?;
         let opening = Link::open_and(global, args, ClientKind::Run, &self.patience, None, async |link| {
             let id = match session_id {
                 Some(id) => id.to_owned(),
@@ -143,6 +157,7 @@ impl Inner {
         });
         let (link, id) = opening.await.map_err(other)?;
         let mut warnings = link.with.warnings.clone();
+        warnings.extend(chosen);
         warnings.extend(kept.as_ref().and_then(|kept| kept.lacking(global)));
         let mode = kept.as_ref().and_then(|kept| kept.chosen_mode(args));
         let keeping = Kept::of(global, args).and_then(|new| {

@@ -199,6 +199,10 @@ async fn hosted() -> Hosted {
             "choose" => {
                 Answer::call("ask_user", &json!({ "question": "Which?", "choices": ["red", "blue"] }))
             }
+            "several" => {
+                let asked = json!({ "question": "Which?", "choices": ["red", "blue"], "several": true });
+                Answer::call("ask_user", &asked)
+            }
             "ask" => Answer::call("ask_user", &json!({ "question": "What name?" })),
             "server" => Answer::call("mcp__the-editor-s__environment", &json!({})),
             "slow" => Answer::text("word ".repeat(6_000)).with_pace(Pace {
@@ -377,6 +381,19 @@ async fn a_question_is_answered_by_a_choice_a_form_or_the_next_prompt() {
     assert!(editor.said("agent_message_chunk").ends_with("What name?"), "{:?}", editor.updates);
     assert_eq!(editor.prompt(&session, "Ada"), "end_turn");
     assert!(editor.said("agent_message_chunk").ends_with("it says: Ada"), "{:?}", editor.updates);
+    // A question does not hold the session: commands work, and other words are the next prompt.
+    assert_eq!(editor.prompt(&session, "several"), "end_turn");
+    assert_eq!(editor.prompt(&session, "/pins"), "end_turn");
+    assert!(editor.said("agent_message_chunk").contains("nothing is pinned"), "{:?}", editor.updates);
+    assert_eq!(editor.prompt(&session, "2, red"), "end_turn");
+    assert!(
+        editor.said("agent_message_chunk").ends_with("it says: [\"blue\",\"red\"]"),
+        "{:?}",
+        editor.updates
+    );
+    assert_eq!(editor.prompt(&session, "several"), "end_turn");
+    assert_eq!(editor.prompt(&session, "you choose"), "end_turn");
+    assert!(editor.said("agent_message_chunk").ends_with("heard you choose"), "{:?}", editor.updates);
     assert_eq!(editor.end(), Some(0));
     // An editor with forms.
     let mut editor = Editor::with(hosted.command(&["acp"]), &json!({ "elicitation": { "form": {} } }));
