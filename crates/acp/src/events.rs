@@ -1,6 +1,6 @@
-//! The events of a session, as the editor is told of them, and the questions that they ask.
+//! Forwards the events of a session to the editor, and asks the person there the questions among them.
 //!
-//! Invariants: events are told in their order; a question is asked once, and the request for permission ends with it, or
+//! Invariants: events are forwarded in their order; a question is asked once, and the request to the editor ends with it, or
 //! with the connection.
 
 use std::collections::HashMap;
@@ -29,12 +29,12 @@ use crate::updates::{self, Updates};
 
 /// The connection to the editor, for one session.
 #[derive(Clone)]
-pub(crate) struct Line {
+pub(crate) struct EditorChannel {
     pub(crate) editor: ConnectionTo<Editor>,
     pub(crate) session: SessionId,
 }
 
-impl Line {
+impl EditorChannel {
     pub(crate) fn send(&self, updates: impl IntoIterator<Item = SessionUpdate>) {
         for update in updates {
             // Without the editor nobody reads them.
@@ -55,7 +55,7 @@ pub(crate) struct Shared {
     pub(crate) choices: Mutex<Choices>,
 }
 
-/// How far the events were told.
+/// How far the events were forwarded.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Progress {
     /// How many runs have ended.
@@ -69,15 +69,15 @@ pub(crate) struct Progress {
 }
 
 /// Sends the events of a session to the editor until the connection ends.
-pub(crate) async fn tell(
+pub(crate) async fn forward(
     mut received_events: Events,
     backend: Backend,
-    line: Line,
+    channel: EditorChannel,
     shared: Arc<Shared>,
     folder: PathBuf,
     told: watch::Sender<Progress>,
 ) {
-    // A request for permission ends with its question, and with the connection.
+    // A request to the editor ends with its question, and with the connection.
     let mut asking: HashMap<EntryId, AbortOnDropHandle<()>> = HashMap::new();
     let mut seen = told.borrow().seen;
     let has_forms = shared.updates.lock().abilities.forms;
@@ -97,7 +97,7 @@ pub(crate) async fn tell(
             }
             Received::Warning(text) => {
                 let updates = shared.updates.lock().notice(NoticeSeverity::Warning, &text);
-                line.send(updates);
+                channel.send(updates);
                 continue;
             }
         };
@@ -124,18 +124,18 @@ pub(crate) async fn tell(
                     }
                 }
             }
-            line.send(updates);
+            channel.send(updates);
             #[expect(clippy::wildcard_enum_match_arm, reason = "all other events are only shown")]
             match &event.kind {
                 EventKind::QuestionAsked { entry_id, call_id, question, .. } => {
                     match questions::asking(call_id, question, &folder, has_forms) {
                         Some(request) => {
                             let asked = Asked { id: *entry_id, question: question.clone(), asking: request };
-                            let task = ask(line.clone(), backend.clone(), Arc::clone(&shared), asked);
+                            let task = ask(channel.clone(), backend.clone(), Arc::clone(&shared), asked);
                             asking.insert(*entry_id, AbortOnDropHandle::new(tokio::spawn(task)));
                         }
                         None => {
-                            say(&line, &questions::in_words(question));
+                            say(&channel, &questions::in_words(question));
                             *shared.asked.lock() = Some((*entry_id, question.clone()));
                             told.send_modify(|told| told.asked += 1);
                         }
@@ -163,7 +163,7 @@ pub(crate) async fn tell(
         }
     }
     let updates = shared.updates.lock().close();
-    line.send(updates);
+    channel.send(updates);
 }
 
 /// A question, as it is asked at the editor.
@@ -174,12 +174,12 @@ pub(crate) struct Asked {
 }
 
 /// Asks the person at the editor, and has the answer sent.
-pub(crate) async fn ask(line: Line, backend: Backend, shared: Arc<Shared>, asked: Asked) {
+pub(crate) async fn ask(channel: EditorChannel, backend: Backend, shared: Arc<Shared>, asked: Asked) {
     let Asked { id, question, asking } = asked;
     let answered = match asking {
         Asking::Permission(call, options) => {
-            let request = RequestPermissionRequest::new(line.session.clone(), call, options);
-            let response = line.editor.send_request(request).block_task().await;
+            let request = RequestPermissionRequest::new(channel.session.clone(), call, options);
+            let response = channel.editor.send_request(request).block_task().await;
             response.map(|response| match response.outcome {
                 RequestPermissionOutcome::Selected(chosen) => {
                     let option = chosen.option_id.0;
@@ -190,10 +190,10 @@ pub(crate) async fn ask(line: Line, backend: Backend, shared: Arc<Shared>, asked
             })
         }
         Asking::Form(schema, message) => {
-            let scope = ElicitationSessionScope::new(line.session.clone());
+            let scope = ElicitationSessionScope::new(channel.session.clone());
             let form = ElicitationFormMode::new(scope, schema);
             let response =
-                line.editor.send_request(CreateElicitationRequest::new(form, message)).block_task().await;
+                channel.editor.send_request(CreateElicitationRequest::new(form, message)).block_task().await;
             response.map(|response| match response.action {
                 ElicitationAction::Accept(accepted) => {
                     let wrong = || "The editor's form has no answer.".to_owned();
@@ -220,7 +220,7 @@ pub(crate) async fn ask(line: Line, backend: Backend, shared: Arc<Shared>, asked
         };
         if let Some(problem) = problem {
             let updates = shared.updates.lock().notice(NoticeSeverity::Error, &problem);
-            line.send(updates);
+            channel.send(updates);
         }
         // Without an answer that lets the call run, the run ends.
         let _ = backend.interrupt().await;
@@ -228,7 +228,7 @@ pub(crate) async fn ask(line: Line, backend: Backend, shared: Arc<Shared>, asked
 }
 
 /// Sends a message of the agent that is not part of the conversation.
-pub(crate) fn say(line: &Line, text: &str) {
+pub(crate) fn say(channel: &EditorChannel, text: &str) {
     let chunk = ContentChunk::new(text.to_owned().into());
-    line.send([SessionUpdate::AgentMessageChunk(chunk)]);
+    channel.send([SessionUpdate::AgentMessageChunk(chunk)]);
 }

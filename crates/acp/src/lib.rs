@@ -7,7 +7,7 @@
 //! call that needs an approval runs only after an answer of the person at the editor, or at another client.
 //!
 //! Reading order: `program` ([`Program`]), `agent` (the methods), `session` (an open session and its turns), `events`
-//! (what the editor is told meanwhile), `updates` (events as session updates); then the conversions: `calls`, `prompt`, `questions`, `options`.
+//! (what is forwarded to the editor meanwhile), `updates` (events as session updates); then the conversions: `calls`, `prompt`, `questions`, `options`.
 
 mod agent;
 mod calls;

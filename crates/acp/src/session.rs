@@ -29,7 +29,7 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::events::{Asked, Line, Progress, Shared, ask, say, tell};
+use crate::events::{Asked, EditorChannel, Progress, Shared, ask, forward, say};
 use crate::options::{Choice, Choices};
 use crate::program::{Connected, Problem, Program, Server, Wanted};
 use crate::prompt::Prompt;
@@ -49,7 +49,7 @@ pub(crate) struct Session {
     folder: PathBuf,
     servers: Vec<Server>,
     program: Arc<dyn Program>,
-    line: Line,
+    channel: EditorChannel,
     live: tokio::sync::Mutex<Live>,
     commands: Vec<Custom>,
     /// The model that is used from the next turn on.
@@ -80,7 +80,7 @@ impl Session {
         let wanted = Wanted { folder: &folder, session_id, model: None, servers: &servers };
         let connected = program.connect(wanted).await.map_err(refused)?;
         let Connected { session_id, client, mode, effort, commands, warnings } = connected;
-        let line = Line { editor, session: SessionId::new(session_id.as_str()) };
+        let channel = EditorChannel { editor, session: SessionId::new(session_id.as_str()) };
         let shared = Arc::new(Shared {
             updates: Mutex::new(Updates::new(folder.clone(), abilities)),
             asked: Mutex::default(),
@@ -95,14 +95,14 @@ impl Session {
         }
         let choices = Choices { effort, ..choices(&backend).await.map_err(failed)? };
         *shared.choices.lock() = choices;
-        let live = Live::new(backend, events, line.clone(), Arc::clone(&shared), folder.clone()).await?;
+        let live = Live::new(backend, events, channel.clone(), Arc::clone(&shared), folder.clone()).await?;
         let session = Self {
             id: session_id,
             commands,
             folder,
             servers,
             program,
-            line,
+            channel,
             live: tokio::sync::Mutex::new(live),
             wanted: Mutex::default(),
             turns: AtomicUsize::new(0),
@@ -129,7 +129,7 @@ impl Session {
         let built_in = commands::of_editors().map(|(name, arguments, text)| command(name, arguments, text));
         let custom = self.commands.iter().map(|own| command(own.name(), "[text]", own.description()));
         let all = AvailableCommandsUpdate::new(built_in.chain(custom).collect());
-        self.line.send([SessionUpdate::AvailableCommandsUpdate(all)]);
+        self.channel.send([SessionUpdate::AvailableCommandsUpdate(all)]);
         for warning in warnings {
             self.notice(NoticeSeverity::Warning, warning);
         }
@@ -145,7 +145,7 @@ impl Session {
         };
         for said in &shown.conversation {
             let updates = self.shared.updates.lock().said(said);
-            self.line.send(updates);
+            self.channel.send(updates);
         }
         self.tell_title().await;
         Ok(())
@@ -162,14 +162,14 @@ impl Session {
                 Some(asking) => {
                     let asked = Asked { id: open.id, question: open.question, asking };
                     drop(tokio::spawn(ask(
-                        self.line.clone(),
+                        self.channel.clone(),
                         live.backend.clone(),
                         Arc::clone(&self.shared),
                         asked,
                     )));
                 }
                 None => {
-                    say(&self.line, &questions::in_words(&open.question));
+                    say(&self.channel, &questions::in_words(&open.question));
                     *self.shared.asked.lock() = Some((open.id, open.question));
                 }
             }
@@ -210,7 +210,7 @@ impl Session {
                     let resume = ResumeSession { session_id, settings, output_schema: None };
                     return match self.work(&live, resume).await {
                         Err(error) if error.code == ErrorCode::InvalidParams => {
-                            say(&self.line, &error.message);
+                            say(&self.channel, &error.message);
                             Ok(TurnEnd::EndTurn)
                         }
                         ended => ended,
@@ -220,7 +220,7 @@ impl Session {
                 // A path begins like a command.
                 Err(_) if text.split_whitespace().next().is_some_and(|word| word[1..].contains('/')) => {}
                 Err(wrong) => {
-                    say(&self.line, &wrong);
+                    say(&self.channel, &wrong);
                     return Ok(TurnEnd::EndTurn);
                 }
             }
@@ -245,7 +245,7 @@ impl Session {
                 let now = live.backend.set_permissions(change).await.map_err(failed)?;
                 self.shared.choices.lock().mode = now.mode;
                 self.program.keep(&self.id, Chosen::Mode(mode));
-                self.line.send([SessionUpdate::ConfigOptionUpdate(ConfigOptionUpdate::new(
+                self.channel.send([SessionUpdate::ConfigOptionUpdate(ConfigOptionUpdate::new(
                     self.choices().options(),
                 ))]);
             }
@@ -294,7 +294,7 @@ impl Session {
         for warning in &connected.warnings {
             self.notice(NoticeSeverity::Warning, warning);
         }
-        Live::new(backend, events, self.line.clone(), Arc::clone(&self.shared), self.folder.clone()).await
+        Live::new(backend, events, self.channel.clone(), Arc::clone(&self.shared), self.folder.clone()).await
     }
 
     async fn run(&self, live: &Live, text: String, images: Vec<ImageData>) -> Result<TurnEnd, Error> {
@@ -386,7 +386,7 @@ impl Session {
     ) -> Result<TurnEnd, Error> {
         let before = live.progress.borrow().clone();
         if let Err(error) = live.backend.answer(id, value, None).await {
-            say(&self.line, &failed(error).message);
+            say(&self.channel, &failed(error).message);
             return Ok(TurnEnd::EndTurn);
         }
         let mut progress = live.progress.clone();
@@ -442,12 +442,12 @@ impl Session {
         self.settle(live).await;
         let is_cancelled = self.shared.is_cancelled.load(Ordering::Relaxed);
         match said {
-            Ok(said) => say(&self.line, &crate::calls::block(&said)),
+            Ok(said) => say(&self.channel, &crate::calls::block(&said)),
             Err(_) if is_cancelled => {}
             Err(error) if error.kind() == Some(ProblemKind::NoSession) => {
-                say(&self.line, "There are no messages yet.");
+                say(&self.channel, "There are no messages yet.");
             }
-            Err(error) => say(&self.line, &failed(error).message),
+            Err(error) => say(&self.channel, &failed(error).message),
         }
         Ok(if is_cancelled { TurnEnd::Cancelled } else { TurnEnd::EndTurn })
     }
@@ -470,13 +470,13 @@ impl Session {
         let title = summary.shown_title().map(str::to_owned);
         if title.is_some() && *self.shared.title.lock() != title {
             self.shared.title.lock().clone_from(&title);
-            self.line.send([SessionUpdate::SessionInfoUpdate(SessionInfoUpdate::new().title(title))]);
+            self.channel.send([SessionUpdate::SessionInfoUpdate(SessionInfoUpdate::new().title(title))]);
         }
     }
 
     fn notice(&self, severity: NoticeSeverity, text: &str) {
         let updates = self.shared.updates.lock().notice(severity, text);
-        self.line.send(updates);
+        self.channel.send(updates);
     }
 }
 
@@ -484,15 +484,15 @@ impl Live {
     async fn new(
         backend: Backend,
         events: Events,
-        line: Line,
+        channel: EditorChannel,
         shared: Arc<Shared>,
         folder: PathBuf,
     ) -> Result<Self, Error> {
         // Events that came before are part of the conversation that is loaded.
         let seen = backend.state().await.map_err(failed)?.entries.checked_sub(1);
         let (told, progress) = watch::channel(Progress { seen, ..Progress::default() });
-        let telling = tell(events, backend.clone(), line, shared, folder, told);
-        Ok(Self { backend, progress, _events: Arc::new(AbortOnDropHandle::new(tokio::spawn(telling))) })
+        let forwarding = forward(events, backend.clone(), channel, shared, folder, told);
+        Ok(Self { backend, progress, _events: Arc::new(AbortOnDropHandle::new(tokio::spawn(forwarding))) })
     }
 }
 
