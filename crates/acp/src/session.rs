@@ -23,7 +23,7 @@ use greenroom_server::operations::{
     Accepted, ImageData, ListQuestions, Operation, PromptOutcome, PromptSession, ResumeSession,
     SetPermissions,
 };
-use greenroom_server::{ClientError, Events, ProblemKind};
+use greenroom_server::{ClientError, Events, ProblemKind, Working};
 use greenroom_terminal::{Row, format, text};
 use parking_lot::Mutex;
 use tokio::sync::watch;
@@ -40,6 +40,8 @@ use crate::updates::{Abilities, Updates};
 const MODELS_MAX: Duration = Duration::from_secs(2);
 /// How long the last events of a run are awaited after its outcome.
 const EVENTS_MAX: Duration = Duration::from_secs(5);
+/// How many hosts are asked to begin work.
+const ATTEMPTS: u32 = 3;
 /// The width of texts for the user, in columns.
 const WIDTH: usize = 80;
 
@@ -298,11 +300,11 @@ impl Session {
     }
 
     async fn run(&self, live: &Live, text: String, images: Vec<ImageData>) -> Result<TurnEnd, Error> {
-        let prompt =
-            PromptSession { images, settings: self.settings(), ..PromptSession::new(&self.id, text) };
+        let (key, settings) = (Some(greenroom_chat::new_key()), self.settings());
+        let prompt = PromptSession { images, key, settings, ..PromptSession::new(&self.id, text) };
         self.shared.updates.lock().prompts += 1;
         let ended = self.work(live, prompt).await;
-        if live.backend.client().is_closed() {
+        if self.live.lock().await.backend.client().is_closed() {
             self.shared.updates.lock().prompts = 0;
         }
         ended
@@ -313,25 +315,48 @@ impl Session {
     }
 
     /// Makes sure that the session has the mode that is shown: an agent that has replaced another one begins in its own.
-    async fn restore_mode(&self, live: &Live) -> Result<(), Error> {
+    async fn restore_mode(&self, live: &Live) -> Result<(), ClientError> {
         let mode = self.shared.choices.lock().mode;
-        if mode.is_some() && live.backend.permissions().await.map_err(failed)?.mode != mode {
+        if mode.is_some() && live.backend.permissions().await?.mode != mode {
             let change = SetPermissions { mode, ..SetPermissions::default() };
-            live.backend.set_permissions(change).await.map_err(failed)?;
+            live.backend.set_permissions(change).await?;
         }
         Ok(())
+    }
+
+    /// Begins work. If the host ends before it has accepted the work, another one is asked: the key of a prompt keeps it
+    /// from being accepted twice. Returns also how many questions had needed words before.
+    async fn begin<O>(&self, live: &mut Live, work: O) -> Result<(Working<O>, u64), Error>
+    where
+        O: Operation + Clone,
+    {
+        let mut attempt = 1;
+        loop {
+            let asked = live.progress.borrow().asked;
+            let begun = match self.restore_mode(live).await {
+                Ok(()) => live.backend.client().work(work.clone()).await,
+                Err(error) => Err(error),
+            };
+            match begun {
+                Err(error) if attempt < ATTEMPTS && error.is_gone() => {
+                    attempt += 1;
+                    let mut shared = self.live.lock().await;
+                    *shared = self.connect(None).await?;
+                    *live = shared.clone();
+                }
+                begun => return begun.map(|working| (working, asked)).map_err(failed),
+            }
+        }
     }
 
     /// Performs work until its run ends.
     async fn work<O>(&self, live: &Live, work: O) -> Result<TurnEnd, Error>
     where
-        O: Operation<Output = Accepted, Outcome = PromptOutcome>,
+        O: Operation<Output = Accepted, Outcome = PromptOutcome> + Clone,
     {
-        let before = live.progress.borrow().clone();
-        self.restore_mode(live).await?;
-        let working = live.backend.client().work(work).await.map_err(|error| {
+        let mut live = live.clone();
+        let (working, asked_before) = self.begin(&mut live, work).await.inspect_err(|_| {
             self.shared.updates.lock().prompts = 0;
-            failed(error)
         })?;
         // It may have been cancelled before it had begun.
         if self.shared.is_cancelled.load(Ordering::Relaxed) {
@@ -341,12 +366,12 @@ impl Session {
         let mut progress = live.progress.clone();
         let outcome = tokio::select! {
             outcome = working.outcome() => outcome,
-            asked = progress.wait_for(|now| now.asked > before.asked) => {
+            asked = progress.wait_for(|now| now.asked > asked_before) => {
                 asked.map_err(|_| lost())?;
                 return Ok(TurnEnd::EndTurn);
             }
         };
-        self.settle(live).await;
+        self.settle(&live).await;
         self.tell_title().await;
         match outcome {
             Ok(outcome) if outcome.reply.stop == StopReason::Length => Ok(TurnEnd::MaxTokens),

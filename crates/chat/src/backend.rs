@@ -4,6 +4,8 @@
 //! Invariants: inputs are sent in the order in which they were typed; an interrupt is sent after them and
 //! waits for none of them.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use greenroom::{
     Compacted, CompactionDetails, CompactionRecord, EntryId, Event, InProgress, ModelSettings,
     SessionSummary, State,
@@ -19,6 +21,7 @@ use greenroom_server::operations::{
     Shown, Speech, StartSession, Steer, ToolsListed, Tree, UndoCompaction, WaitingInput,
 };
 use greenroom_server::{Client, ClientError, Events};
+use greenroom_terminal::time;
 
 use crate::commands::GoingBack;
 
@@ -42,6 +45,12 @@ pub struct HowToCompact {
     pub keep_recent: Option<u64>,
     /// Compact even if all messages are recent enough to keep.
     pub force: bool,
+}
+
+/// Returns a new idempotency key for a prompt.
+pub fn new_key() -> String {
+    static MADE: AtomicU64 = AtomicU64::new(0);
+    format!("run-{}-{}-{}", std::process::id(), time::now_ms(), MADE.fetch_add(1, Ordering::Relaxed))
 }
 
 impl Backend {

@@ -39,7 +39,7 @@ use std::time::Duration;
 use greenroom_terminal::input::Input;
 use tokio::sync::mpsc;
 
-pub use self::backend::{Backend, HowToCompact};
+pub use self::backend::{Backend, HowToCompact, new_key};
 pub use self::commands::INIT;
 pub use self::live::{Ended, Opened, open, talk};
 pub use self::program::{

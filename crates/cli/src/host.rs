@@ -36,7 +36,7 @@ pub(crate) use self::connect::{
     reach_to_look, still_silent, stop,
 };
 pub(crate) use self::connection::{ATTEMPTS, Changes, not_found, resolve_known};
-pub(crate) use self::error::{Unreached, is_gone, is_gone_client, is_silent, is_silent_client};
+pub(crate) use self::error::{Unreached, is_gone, is_silent, is_silent_client};
 pub(crate) use self::named::named_agents;
 pub(crate) use self::own::Setup;
 pub(crate) use self::peer::check_possible;

@@ -73,6 +73,11 @@ impl ClientError {
     pub fn kind(&self) -> Option<ProblemKind> {
         if let Self::Refused(problem) = self { Some(problem.kind) } else { None }
     }
+
+    /// Whether the server has ended, or is ending.
+    pub fn is_gone(&self) -> bool {
+        *self == Self::Disconnected || self.kind() == Some(ProblemKind::Closed)
+    }
 }
 
 /// A connection to a JSON-RPC server. Clones share it; it closes with the last of them.

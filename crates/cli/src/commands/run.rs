@@ -79,7 +79,7 @@ async fn perform(global: &Global, args: &RunArgs, mut events: Option<&mut Events
     let output_schema = args.output_schema.as_deref().map(output_schema).transpose()?;
     let prompt = PromptSession {
         // The key makes the prompt idempotent after a broken connection.
-        key: Some(run_view::new_key()),
+        key: Some(greenroom_chat::new_key()),
         images: images.iter().map(ImageData::from).collect(),
         output_schema,
         cost_limit_usd: args.max_cost,
@@ -141,7 +141,7 @@ fn ended(global: &Global, played: Played, id: &str) -> Result<u8> {
             }
             Err(Error::Aborted.into())
         }
-        Err(error) if host::is_gone_client(&error) => Err(cut_off(id).into()),
+        Err(error) if error.is_gone() => Err(cut_off(id).into()),
         Err(error) => Err(error.into()),
     }
 }
@@ -220,7 +220,7 @@ async fn play(
     });
     let played = played.await?;
     view.end()?;
-    let is_left = |error: &ClientError| host::is_gone_client(error) || host::is_silent_client(error);
+    let is_left = |error: &ClientError| error.is_gone() || host::is_silent_client(error);
     if !played.is_accepted || played.reply.as_ref().is_err_and(is_left) {
         return Ok(played);
     }

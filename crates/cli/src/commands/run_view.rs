@@ -3,7 +3,6 @@
 //! Invariants: the first interruption ends the run and keeps partial output; the second ends the process; the
 //! first interruption and the time limit also apply while the prompt is being sent.
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::Result;
@@ -11,11 +10,10 @@ use greenroom::EventKind;
 use greenroom::{EntryId, Error, Event, RunItem};
 use greenroom_server::operations::{Abort, Accepted, Operation, PromptOutcome};
 use greenroom_server::{Client, ClientError, Events, Problem, Received};
-use greenroom_terminal::{Interrupts, time};
+use greenroom_terminal::Interrupts;
 use tokio::time::{Instant, sleep_until};
 
 use crate::error::{self, CliError};
-use crate::host;
 
 #[cfg(test)]
 mod tests;
@@ -174,14 +172,8 @@ impl Played {
     }
 
     fn is_gone(&self) -> bool {
-        matches!(&self.reply, Err(error) if host::is_gone_client(error))
+        matches!(&self.reply, Err(error) if error.is_gone())
     }
-}
-
-/// Returns a new idempotency key.
-pub(crate) fn new_key() -> String {
-    static MADE: AtomicU64 = AtomicU64::new(0);
-    format!("run-{}-{}-{}", std::process::id(), time::now_ms(), MADE.fetch_add(1, Ordering::Relaxed))
 }
 
 /// Selects the events of one prompt's run.

@@ -107,7 +107,7 @@ async fn list(global: Global, known: Option<Client>, ids: HashSet<String>) -> Re
             let short_ids = short_ids(&client, &listed.sessions, &ids).await;
             Ok(Some(Listed { client, is_new, sessions: listed.sessions, short_ids }))
         }
-        Err(error) if host::is_gone_client(&error) => Ok(None),
+        Err(error) if error.is_gone() => Ok(None),
         Err(error) => Err(error.into()),
     }
 }

@@ -21,7 +21,7 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use super::AGAIN_AFTER;
 use super::agents::Definition;
 use super::connection::ATTEMPTS;
-use super::error::{Unreached, holder, is_gone_client, is_silent};
+use super::error::{Unreached, holder, is_silent};
 use super::socket::{self, Connected};
 use super::spawn::{self, Started, Starts, Terms};
 use super::watchdog::{self, Patience, RawWatch, Serving};
@@ -284,7 +284,7 @@ async fn ask_to_end(dir: &Path, force: bool, within: Duration) -> Result<Ending>
                     return Ok(Ending::Ends(Some(pid)));
                 }
                 // It is ending already.
-                Err(error) if is_gone_client(&error) => is_ending = true,
+                Err(error) if error.is_gone() => is_ending = true,
                 Err(error) => return Ok(Ending::Refused(error)),
             }
             sleep(AGAIN_AFTER).await;
@@ -478,12 +478,12 @@ impl<'a> Reaching<'a> {
                 watchdog::watch_over(&client, host, self.patience.clone());
                 Ok(Attempt::Reached(Reached { client, warnings }))
             }
-            Err(error) if is_gone_client(&error) => Ok(Attempt::Again),
+            Err(error) if error.is_gone() => Ok(Attempt::Again),
             Err(error) if error.kind() == Some(ProblemKind::Version) => {
                 match client.call(StopHost { force: false }).await {
                     // The host is idle, and ends.
                     Ok(_) => Ok(Attempt::Again),
-                    Err(gone) if is_gone_client(&gone) => Ok(Attempt::Again),
+                    Err(gone) if gone.is_gone() => Ok(Attempt::Again),
                     Err(busy) => Err(usage(format!(
                         "{error}; {busy}; wait until it is idle, or end it with the greenroom that started it: \
                          `greenroom host --stop`"

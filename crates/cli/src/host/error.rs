@@ -5,7 +5,7 @@
 use std::fmt;
 use std::path::Path;
 
-use greenroom_server::{ClientError, ProblemKind};
+use greenroom_server::ClientError;
 
 use super::LOG_FILE;
 use crate::error::{self, CliError};
@@ -80,12 +80,7 @@ pub(super) fn other_users(path: &Path) -> CliError {
 /// Whether the connection to a host ended, or the host was about to end, before it performed the request. The
 /// request may have been performed.
 pub(crate) fn is_gone(error: &anyhow::Error) -> bool {
-    error.chain().filter_map(|cause| cause.downcast_ref::<ClientError>()).any(is_gone_client)
-}
-
-/// Like [`is_gone`], for an error of a client.
-pub(crate) fn is_gone_client(error: &ClientError) -> bool {
-    *error == ClientError::Disconnected || error.kind() == Some(ProblemKind::Closed)
+    error.chain().filter_map(|cause| cause.downcast_ref::<ClientError>()).any(ClientError::is_gone)
 }
 
 /// Whether a host was connected, and did not answer.

@@ -20,7 +20,7 @@ use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::error::{GIVEN_UP, holder, is_gone_client, silent_text};
+use super::error::{GIVEN_UP, holder, silent_text};
 use super::socket::{self, Connected};
 use crate::args::Global;
 
@@ -272,7 +272,7 @@ async fn answers(host: &Serving) {
                 Ok(pong) if pong.pid == host.pid => return,
                 // Another host has its place, or it is about to end.
                 Ok(_) => {}
-                Err(error) if is_gone_client(&error) => {}
+                Err(error) if error.is_gone() => {}
                 // A host that refuses the request answers.
                 Err(_) => return,
             }

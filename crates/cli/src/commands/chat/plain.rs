@@ -219,7 +219,7 @@ impl Chat {
     /// another one is asked.
     async fn act(&mut self, line: &str) -> Result<bool> {
         // The key makes the prompt idempotent after a broken connection.
-        let key = run_view::new_key();
+        let key = greenroom_chat::new_key();
         let mut attempt = 1;
         loop {
             if self.link.client.is_closed() {

@@ -83,7 +83,7 @@ impl Around {
                     self.turn_to(link);
                     return Ok(Reconnected { opened, warnings });
                 }
-                Err(error) if attempt < ATTEMPTS && host::is_gone_client(&error) => attempt += 1,
+                Err(error) if attempt < ATTEMPTS && error.is_gone() => attempt += 1,
                 Err(error) => {
                     link.end().await?;
                     return Err(error.into());

@@ -10,7 +10,7 @@ use greenroom_terminal::screen::ColorChoice;
 
 use super::*;
 use crate::error;
-use crate::host::error::{holder, is_gone, is_gone_client, is_silent, is_silent_client, silent_text};
+use crate::host::error::{holder, is_gone, is_silent, is_silent_client, silent_text};
 use crate::host::tests::played::{Does, PID, Played, is_possible};
 use crate::host::{Changes, LOG_FILE};
 
@@ -40,7 +40,7 @@ fn a_host_that_went_away_and_one_that_is_silent_are_told_from_one_that_refuses()
         (refused(ProblemKind::Busy), (false, false)),
         (ClientError::Unsupported("x".to_owned()), (false, false)),
     ] {
-        assert_eq!((is_gone_client(&error), is_silent_client(&error)), expect, "{error:?}");
+        assert_eq!((error.is_gone(), is_silent_client(&error)), expect, "{error:?}");
         let error = anyhow::Error::from(error).context("while it did something");
         assert_eq!((is_gone(&error), is_silent(&error)), expect, "{error:?}");
     }
