@@ -314,16 +314,6 @@ impl Session {
         ModelSettings { reasoning_effort: self.shared.choices.lock().effort, ..ModelSettings::default() }
     }
 
-    /// Makes sure that the session has the mode that is shown: an agent that has replaced another one begins in its own.
-    async fn restore_mode(&self, live: &Live) -> Result<(), ClientError> {
-        let mode = self.shared.choices.lock().mode;
-        if mode.is_some() && live.backend.permissions().await?.mode != mode {
-            let change = SetPermissions { mode, ..SetPermissions::default() };
-            live.backend.set_permissions(change).await?;
-        }
-        Ok(())
-    }
-
     /// Begins work. If the host ends before it has accepted the work, another one is asked: the key of a prompt keeps it
     /// from being accepted twice. Returns also how many questions had needed words before.
     async fn begin<O>(&self, live: &mut Live, work: O) -> Result<(Working<O>, u64), Error>
@@ -333,11 +323,7 @@ impl Session {
         let mut attempt = 1;
         loop {
             let asked = live.progress.borrow().asked;
-            let begun = match self.restore_mode(live).await {
-                Ok(()) => live.backend.client().work(work.clone()).await,
-                Err(error) => Err(error),
-            };
-            match begun {
+            match live.backend.client().work(work.clone()).await {
                 Err(error) if attempt < ATTEMPTS && error.is_gone() => {
                     attempt += 1;
                     let mut shared = self.live.lock().await;

@@ -366,12 +366,10 @@ impl Compacting {
                 let reaction = self.summaries.answered(id, answer, jitter);
                 self.follow(reaction)
             }
-            (Phase::Answers, Input::Late { reason }) => {
-                let mut effects = self.native.withdraw();
+            (Phase::Answers, Input::Late { reason }) => self.native_late(&reason).unwrap_or_else(|| {
                 let reaction = self.summaries.late(&reason);
-                effects.extend(self.follow(reaction));
-                effects
-            }
+                self.follow(reaction)
+            }),
             (Phase::Install, Input::Installed(installed)) => {
                 let outcome = self.on_its_way.take().filter(|_| installed);
                 self.end(outcome.unwrap_or(CompactionOutcome::Superseded), None)

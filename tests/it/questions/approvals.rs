@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use super::restarts::{CUTS, Cut, World};
 use super::{Effects, Home, Refund, asked, cashier, ends, started};
-use crate::support::{drain, quiet_injected_panics};
+use crate::support::{drain, quiet_injected_panics, simulator};
 
 fn policy(mode: Mode, rules: &[(Effect, &str)]) -> Policy {
     let mut policy = Policy::new(mode, "/srv");
@@ -207,6 +207,81 @@ async fn where_nobody_is_asked_the_reason_names_the_rule() {
         let (read, happened) = prompted(&permissions, of_session).await;
         assert!(read.contains(said) && happened == runs, "{mode} {of_session:?} {rules:?}: {read}");
     }
+}
+
+/// The mode that was set in a session applies to its next agent too, unless that one begins in another mode; and to
+/// the run that still has the agent before.
+#[tokio::test(start_paused = true)]
+async fn a_mode_outlives_its_agent() {
+    use Mode::{Ask, Everything, ReadOnly};
+    // Mode of the first agent, of the session, of the second agent, then the session's.
+    let rows = [
+        (Everything, Some(ReadOnly), Everything, ReadOnly),
+        (Everything, None, Everything, Everything),
+        (Everything, Some(ReadOnly), Ask, Ask),
+        (Ask, Some(Everything), ReadOnly, ReadOnly),
+    ];
+    for (first, of_session, second, expected) in rows {
+        for is_open in [true, false] {
+            let (home, model, effects) = (Home::new(), cashier(), Effects::default());
+            let [first, second] = [first, second]
+                .map(|mode| agent(&effects, &Permissions::unattended(policy(mode, &[]), "--allow '", "'")));
+            let world = World::start(&home, &model, &first).await;
+            world.session.set_mode(of_session);
+            let before = mode_of(&world.session);
+            let mut events = world.session.subscribe();
+            if !is_open {
+                world.runtime.close("s").await.unwrap();
+            }
+            world.session.set_agent(Arc::clone(&second)).await.unwrap();
+            assert_eq!(mode_of(&world.session), expected, "{of_session:?} {is_open}");
+            let changed = (before != expected).then(|| expected.as_str().to_owned());
+            assert_eq!(modes(&drain(&mut events)), Vec::from_iter(changed), "{of_session:?} {is_open}");
+            world.session.prompt("refund it").await.unwrap();
+            assert_eq!(!effects.seen().is_empty(), expected == Everything, "{of_session:?} {is_open}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_mode_applies_to_the_run_of_the_agent_before() {
+    let (home, effects) = (Home::new(), Effects::default());
+    let model = simulator(
+        Function(|request: &SeenRequest, _: CallInfo| match request.messages.len() {
+            ..6 => Said::call("refund", &json!({ "euros": 120 })),
+            _ => Said::text(request.messages.last().unwrap().text()),
+        }),
+        100_000,
+    );
+    let permissions = || Permissions::unattended(policy(Mode::Everything, &[]), "--allow '", "'");
+    let first = agent(&effects, &permissions());
+    let world = World::start(&home, &model, &first).await;
+    let reply = started(&world.session, "refund it");
+    while effects.seen().is_empty() {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    // An agent with another model waits for the end of the run.
+    for model in ["another", "a third"] {
+        let next = Agent::clone(&agent(&effects, &permissions())).model(model);
+        world.session.set_agent(next).await.unwrap();
+    }
+    world.session.set_mode(Some(Mode::ReadOnly));
+    let said = reply.await.unwrap().unwrap().text;
+    assert!(said.contains("read-only mode"), "{said}");
+    assert_eq!(effects.seen().len(), 1);
+}
+
+fn mode_of(session: &SessionHandle) -> Mode {
+    session.permissions().unwrap().of_session(session.id()).mode()
+}
+
+/// Returns the modes of which followers hear.
+fn modes(events: &[Arc<Event>]) -> Vec<String> {
+    let mode = |event: &Arc<Event>| match &event.kind {
+        EventKind::ModeChanged { mode } => Some(mode.clone()),
+        _ => None,
+    };
+    events.iter().filter_map(mode).collect()
 }
 
 #[tokio::test(start_paused = true)]

@@ -317,6 +317,7 @@ impl CompactorState {
                     self.shared.publish(&self.deps.bus, EventKind::Warning { message });
                 }
                 Effect::NativeFailed { reason } => {
+                    running.failing_since = None;
                     let model = running.summarisers.last().map_or("", |own| own.model.as_str());
                     let message = format!(
                         "{}: the provider of {model} could not compact the conversation: {reason}; a summary is \

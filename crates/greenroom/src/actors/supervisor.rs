@@ -349,7 +349,7 @@ impl SupervisorState {
             self.amend_held(myself, id, request);
         } else if let Some(first) = wanted.live.first().filter(|_| self.shutdown.is_none()) {
             session.agent_before = session.shared.agent();
-            session.shared.set_agent(Some(Arc::clone(&first.agent)));
+            session.shared.set_agent(&self.deps.bus, Some(Arc::clone(&first.agent)));
             session.finishes = wanted.live.iter().any(|opener| matches!(opener.reason, OpenReason::Finish));
             session.phase = Phase::Starting(wanted);
             self.start(myself, id);

@@ -162,6 +162,32 @@ impl Permissions {
         (before.unwrap_or(of_agent) != now).then_some(now)
     }
 
+    /// Takes over what a session has of its own under its agent before: where both agents have the same mode, the
+    /// session's mode; where they also have the same workspace, its rules. Returns the session's mode if it is another
+    /// one now.
+    pub(crate) fn take_over(&self, before: &Self, session: &str) -> Option<Mode> {
+        if Arc::ptr_eq(&self.0, &before.0) {
+            return None;
+        }
+        let mode_before = before.of_session(session).mode();
+        let (policy, policy_before) = (self.policy(), before.policy());
+        if policy.mode() == policy_before.mode() {
+            let before = before.0.sessions.lock();
+            let (mode, rules) =
+                before.get(session).map(|own| (own.mode, own.rules.clone())).unwrap_or_default();
+            drop(before);
+            let mut sessions = self.0.sessions.lock();
+            let own = sessions.entry(session.to_owned()).or_default();
+            own.mode = mode;
+            if policy.workspace() == policy_before.workspace() {
+                let new = rules.into_iter().filter(|rule| !own.rules.contains(rule));
+                own.rules.extend(new.collect::<Vec<_>>());
+            }
+        }
+        let now = self.of_session(session).mode();
+        (now != mode_before).then_some(now)
+    }
+
     /// Adds a rule for a session, as long as the agent lives. `origin` is where it was written, for people.
     ///
     /// # Errors

@@ -34,8 +34,6 @@ use crate::core::shared::SessionShared;
 use crate::core::trace::CalledFrom;
 use crate::events::activity::{Activity, InProgress};
 use crate::events::bus::{Filter, Subscription};
-#[cfg(feature = "permissions")]
-use crate::events::event::EventKind;
 use crate::events::run_link::RunLink;
 use crate::values::compaction::{CompactOptions, Compacted};
 use crate::values::error::{Error, Result};
@@ -266,7 +264,7 @@ impl SessionHandle {
             }
         }
         stored::check_agent(&self.door.deps, Arc::clone(&agent))?;
-        self.door.shared.set_agent(Some(agent));
+        self.door.shared.set_agent(&self.door.deps.bus, Some(agent));
         Ok(())
     }
 
@@ -276,16 +274,12 @@ impl SessionHandle {
         self.door.shared.agent()?.permissions.clone()
     }
 
-    /// Sets the mode of the session's permissions for its next calls, as long as its agent is in memory; `None`: that of
-    /// the agent. Followers of the session receive [`EventKind::ModeChanged`](crate::EventKind::ModeChanged) if it is
+    /// Sets the mode of the session's permissions for its next calls, as long as its agent is in memory, or another one
+    /// that begins in the same mode as it; `None`: that of the agent. Followers of the session receive [`EventKind::ModeChanged`](crate::EventKind::ModeChanged) if it is
     /// another mode than before. Does nothing where [`Self::permissions`] returns `None`.
     #[cfg(feature = "permissions")]
     pub fn set_mode(&self, mode: Option<greenroom_policy::Mode>) {
-        let Some(permissions) = self.permissions() else { return };
-        self.door.shared.publish_change(&self.door.deps.bus, || {
-            let mode = permissions.set_mode(self.id(), mode)?;
-            Some(EventKind::ModeChanged { mode: mode.as_str().to_owned() })
-        });
+        self.door.shared.set_mode(&self.door.deps.bus, mode);
     }
 
     /// Hands the conversation to another agent of the session's [`Team`](crate::Team), which answers from the

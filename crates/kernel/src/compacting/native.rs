@@ -188,9 +188,23 @@ impl Compacting {
                 failure.message.clone()
             }
         };
-        let mut effects = vec![Effect::NativeFailed { reason }];
-        effects.extend(if pending.is_readable { self.ask_for_summaries() } else { self.native_ended(false) });
+        Some(self.native_failed(reason, pending.is_readable))
+    }
+
+    /// Gives up the provider's own compaction, which has failed for too long; `None` if it is not awaited. Summaries of
+    /// ours that are awaited too have as long again.
+    pub(super) fn native_late(&mut self, reason: &str) -> Option<Vec<Effect>> {
+        let is_readable = self.native.pending.as_ref()?.is_readable;
+        let mut effects = self.native.withdraw();
+        effects.extend(self.native_failed(reason.to_owned(), is_readable));
         Some(effects)
+    }
+
+    /// Continues with summaries of our own.
+    fn native_failed(&mut self, reason: String, is_readable: bool) -> Vec<Effect> {
+        let mut effects = vec![Effect::NativeFailed { reason }];
+        effects.extend(if is_readable { self.ask_for_summaries() } else { self.native_ended(false) });
+        effects
     }
 
     /// Continues after the end of the provider's own compaction.

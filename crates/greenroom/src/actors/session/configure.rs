@@ -100,7 +100,11 @@ impl SessionState {
     pub(super) fn configure(&mut self, agent: Arc<Agent>) -> Result<()> {
         let answering = team::answering(Arc::clone(&agent), self.log.head().agent.as_deref());
         let new = Definition::resolve(&self.deps, answering, self.log.pinned_tokens())?;
-        self.shared.set_agent(Some(agent));
+        #[cfg(feature = "permissions")]
+        if self.runs.is_open() {
+            self.shared.set_working(Some(Arc::clone(&self.definition.agent)));
+        }
+        self.shared.set_agent(&self.deps.bus, Some(agent));
         if !self.runs.is_open() || new.is_same_model(&self.definition) {
             self.definition.set_next(None);
             self.take_definition(new);
@@ -130,6 +134,8 @@ impl SessionState {
 
     /// Applies the definition that was waiting for the end of the run. Returns whether there was one.
     pub(super) fn take_next_definition(&mut self) -> bool {
+        #[cfg(feature = "permissions")]
+        self.shared.set_working(None);
         let next = self.definition.take_next();
         let is_other = next.is_some();
         if let Some(next) = next {

@@ -47,7 +47,7 @@ impl SupervisorState {
                 // Opening the session again resumes it.
                 Phase::Failed(_) => {
                     session.agent_before = session.shared.agent();
-                    session.shared.set_agent(Some(Arc::clone(&request.agent)));
+                    session.shared.set_agent(&self.deps.bus, Some(Arc::clone(&request.agent)));
                     session.restarts = Restarts::default();
                     session.is_restart = false;
                     session.finishes = matches!(request.reason, OpenReason::Finish);
@@ -61,7 +61,7 @@ impl SupervisorState {
         // A run that continues while the session sleeps keeps its agent.
         let keeps = matches!(request.reason, OpenReason::Join) && shared.is_suspended();
         if !keeps || shared.agent().is_none() {
-            shared.set_agent(Some(Arc::clone(&request.agent)));
+            shared.set_agent(&self.deps.bus, Some(Arc::clone(&request.agent)));
         }
         let finishes = matches!(request.reason, OpenReason::Finish);
         let phase = Phase::Starting(Wanted::live(request));
@@ -167,7 +167,7 @@ impl SupervisorState {
                     let _ = opener.reply.send(Err(error.clone()));
                 }
                 if !session.is_restart {
-                    session.shared.set_agent(session.agent_before.take());
+                    session.shared.set_agent(&self.deps.bus, session.agent_before.take());
                 }
                 let is_awaited = !closed.is_empty() || !deleted.is_empty() || !others.is_empty();
                 let is_restart = session.is_restart;

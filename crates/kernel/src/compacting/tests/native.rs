@@ -216,3 +216,45 @@ fn a_provider_without_one_is_named_only_if_one_was_demanded() {
     let ran = run_natively(&params, Own::Summary(400), Model::Obedient);
     assert_eq!((asked(&ran), ran.native_failed.is_some()), ((0, 1), true));
 }
+
+/// A provider that says nothing for too long costs its own summary alone.
+#[test]
+fn a_silent_provider_gives_way_to_our_summary() {
+    let silent = || Err(Failure::new(FailureClass::Timeout, "silent"));
+    // Whether our own summary was answered before the provider was given up.
+    for (support, ours_first) in [(READABLE, false), (OPAQUE, true), (OPAQUE, false)] {
+        let params = native_params(&turns(16), Trigger::Threshold, Some(support));
+        let (mut machine, _) = Compacting::begin(params);
+        let mut asked = asks(&machine.on(Input::Hooks(HookDecision::Continue)));
+        let native = asked.iter().position(|ask| ask.native.is_some()).expect("the provider is asked");
+        let native = asked.swap_remove(native).id;
+        let mut effects = Vec::new();
+        let mut answer = |machine: &mut Compacting, ask: &SummaryRequest| {
+            effects.extend(machine.on(Input::Answered {
+                id: ask.id,
+                answer: Model::Obedient.answer(ask),
+                jitter: 0,
+            }));
+        };
+        if ours_first {
+            asked.drain(..).for_each(|ask| answer(&mut machine, &ask));
+        }
+        assert_eq!(asks(&machine.on(Input::Answered { id: native, answer: silent(), jitter: 0 })).len(), 1);
+        let late = machine.on(Input::Late { reason: "silent for too long".to_owned() });
+        assert_eq!(late[0], Effect::Withdraw(vec![native]), "{support:?}");
+        assert!(
+            matches!(&late[1], Effect::NativeFailed { reason } if reason == "silent for too long"),
+            "{late:?}"
+        );
+        asked.extend(asks(&late));
+        asked.iter().for_each(|ask| answer(&mut machine, ask));
+        effects.extend(late);
+        let installs = effects.iter().filter(|effect| matches!(effect, Effect::Install(_))).count();
+        assert_eq!(installs, 1, "{support:?} {ours_first}: {effects:?}");
+    }
+}
+
+fn asks(effects: &[Effect]) -> Vec<SummaryRequest> {
+    let ask = |effect: &Effect| if let Effect::Ask(request) = effect { Some(request.clone()) } else { None };
+    effects.iter().filter_map(ask).collect()
+}

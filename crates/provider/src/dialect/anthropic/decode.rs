@@ -86,6 +86,15 @@ struct Event {
     input_transformations: Option<Vec<Transformation>>,
 }
 
+/// Whether this is an event without content, whose fields may have the names of others and mean something else.
+fn is_of_other_kind(data: &str) -> bool {
+    let Ok(fields) = serde_json::from_str::<Fields>(data) else { return false };
+    let with_content =
+        ["content_block_delta", "content_block_start", "message", "message_delta", "message_start"];
+    let kind = fields.text("type").filter(|_| fields.value("error").is_none());
+    kind.is_some_and(|kind| !with_content.contains(&kind.as_str()))
+}
+
 /// How the data of a [`Delta`] begins.
 const DELTA: &str = r#"{"type":"content_block_delta""#;
 
@@ -196,7 +205,8 @@ impl Reported {
         set(&mut self.cache_write, wire.cache_creation_input_tokens);
         if let Some(created) = &wire.cache_creation {
             set(&mut self.cache_write_hour, created.ephemeral_1h_input_tokens);
-            let both = created.ephemeral_5m_input_tokens.unwrap_or_default() + self.cache_write_hour;
+            let both =
+                created.ephemeral_5m_input_tokens.unwrap_or_default().saturating_add(self.cache_write_hour);
             self.cache_write = self.cache_write.max(both);
         }
         let details = wire.output_tokens_details.as_ref();
@@ -371,7 +381,11 @@ impl Decoder for AnthropicDecoder {
         if self.add_plain(data, events) {
             return Taken::Progress;
         }
-        let Ok(event) = serde_json::from_str::<Event>(data) else { return Taken::Unreadable };
+        let event = match serde_json::from_str::<Event>(data) {
+            Ok(event) => event,
+            Err(_) if is_of_other_kind(data) => return Taken::Nothing,
+            Err(_) => return Taken::Unreadable,
+        };
         let Event {
             kind,
             index,

@@ -1124,3 +1124,31 @@ fn dropped_thinking_is_reported_by_its_reason() {
     let allowed = json!({ "type": "thinking_mismatch_allowed", "reason": "a" });
     check(Some(json!([allowed, { "type": "thinking_dropped" }])), None, &[("", 1)]);
 }
+
+/// Events of unknown kinds may use the names of known fields for something else.
+#[test]
+fn events_of_other_kinds_fail_no_answer() {
+    let rows = [
+        (r#"{"type":"ping","message":"still here"}"#, true),
+        (r#"{"type":"queue_update","message":"position 3"}"#, true),
+        (r#"{"type":"progress","content":"searching"}"#, true),
+        (r#"{"type":"progress","delta":["x"],"content_block":7}"#, true),
+        (r#"{"type":"content_block_delta","index":0,"delta":"lost"}"#, false),
+        (r#"{"type":"message","content":"lost"}"#, false),
+        (r#"{"message":"no type"}"#, false),
+    ];
+    for (event, is_ignored) in rows {
+        let mut decoder = decode::AnthropicDecoder::default();
+        let taken = decoder.take(event, &mut VecDeque::new());
+        assert_eq!(taken, if is_ignored { Taken::Nothing } else { Taken::Unreadable }, "{event}");
+    }
+}
+
+#[test]
+fn absurd_counts_of_what_was_cached_do_not_overflow() {
+    let created = json!({ "ephemeral_5m_input_tokens": u64::MAX, "ephemeral_1h_input_tokens": u64::MAX });
+    let usage = json!({ "input_tokens": 1, "cache_creation": created });
+    let event = json!({ "type": "message_start", "message": { "usage": usage } }).to_string();
+    let mut decoder = decode::AnthropicDecoder::default();
+    assert_eq!(decoder.take(&event, &mut VecDeque::new()), Taken::Progress);
+}

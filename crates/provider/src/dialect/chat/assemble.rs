@@ -60,6 +60,19 @@ impl CallInProgress {
     fn is_complete(&self) -> bool {
         !self.name.is_empty() && serde_json::from_str::<serde::de::IgnoredAny>(&self.arguments).is_ok()
     }
+
+    /// Whether a fragment with this id repeats the whole call, as some servers do at the end.
+    fn is_repeated(&self, id: &str, arguments: &str) -> bool {
+        !id.is_empty()
+            && id == self.id
+            && begins_object(arguments)
+            && arguments == self.arguments
+            && self.is_complete()
+    }
+}
+
+fn begins_object(json: &str) -> bool {
+    json.trim_start().starts_with('{')
 }
 
 impl Assembler {
@@ -184,13 +197,14 @@ impl Assembler {
         } else if !repeated && call.arguments.is_empty() {
             call.name.push_str(&name);
         }
-        call.arguments.push_str(&delta.function.arguments);
-        self.output_bytes += name.len() + delta.function.arguments.len();
-        ReplyEvent::ToolCall {
-            index: position,
-            name: (!name.is_empty() && !repeated).then_some(name),
-            arguments: delta.function.arguments,
+        let mut arguments = delta.function.arguments;
+        if call.is_repeated(&call.id, &arguments) {
+            arguments.clear();
         }
+        call.arguments.push_str(&arguments);
+        self.output_bytes += name.len() + arguments.len();
+        let name = (!name.is_empty() && !repeated).then_some(name);
+        ReplyEvent::ToolCall { index: position, name, arguments }
     }
 
     /// The position of the call that a fragment belongs to; `None` if the fragment begins a new call.
@@ -208,7 +222,8 @@ impl Assembler {
             true
         } else if index.is_some() {
             // The same index and no other id continue the call, unless a complete call follows a complete call.
-            call.is_complete() && !arguments.is_empty() && call.name != name
+            let is_other = || call.name != name || begins_object(arguments);
+            !arguments.is_empty() && is_other() && call.is_complete() && !call.is_repeated(id, arguments)
         } else {
             call.is_complete() || (!call.name.is_empty() && !arguments.is_empty())
         };

@@ -51,7 +51,7 @@ struct Item {
 #[derive(Debug)]
 struct Ended {
     whole: Box<RawValue>,
-    attachment: Fields,
+    attachment: Option<Fields>,
 }
 
 /// The list of an item's parts that a part is in, and its position there.
@@ -263,17 +263,23 @@ impl ResponsesDecoder {
             }
         }
         let text = take_text(kind, &mut fields);
+        // Some gateways leave out what came in pieces.
+        let is_left_out = text.is_empty() && !item.text.is_empty();
+        if !is_left_out {
+            let rest = text.strip_prefix(&*item.text).unwrap_or_default().to_owned();
+            item.text = text;
+            item.show(rest, events);
+        }
         if kind == Kind::Call {
             fields.set("call_id", raw(&item.call_id.len()));
             fields.set("name", raw(&item.name.len()));
-            fields.set("arguments", raw(&text.len()));
+            fields.set("arguments", raw(&item.text.len()));
         }
-        let rest = text.strip_prefix(&*item.text).unwrap_or_default().to_owned();
-        item.text = text;
-        item.show(rest, events);
         self.output_bytes = self.output_bytes - item.output_bytes + whole.get().len();
         item.output_bytes = whole.get().len();
-        item.ended = Some(Ended { whole: whole.to_owned(), attachment: fields });
+        // Such a message has no place for its text.
+        let attachment = (kind != Kind::Message || !is_left_out).then_some(fields);
+        item.ended = Some(Ended { whole: whole.to_owned(), attachment });
     }
 
     /// Takes the end of a response. Returns what it means to the answer.
@@ -333,7 +339,7 @@ impl Item {
 
     /// Whether its end came, and it stands for what was before it.
     fn is_compaction(&self) -> bool {
-        let attachment = self.ended.as_ref().map(|ended| &ended.attachment);
+        let attachment = self.ended.as_ref().and_then(|ended| ended.attachment.as_ref());
         attachment
             .and_then(|fields| fields.text_ref("type"))
             .is_some_and(|name| name.starts_with("compaction"))
@@ -391,7 +397,7 @@ impl Item {
             }
         };
         let mut parts = vec![readable];
-        parts.extend(ended.map(|ended| opaque(ended.attachment.json())));
+        parts.extend(ended.and_then(|ended| ended.attachment).map(|fields| opaque(fields.json())));
         parts
     }
 }

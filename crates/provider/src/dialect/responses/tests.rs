@@ -974,3 +974,22 @@ fn a_count_is_asked_for_with_the_fields_that_count() {
         assert_eq!(body[name], whole[name], "{name}");
     }
 }
+
+/// Some gateways leave out of an item's end what came in pieces.
+#[test]
+fn an_end_without_its_text_keeps_what_came_in_pieces() {
+    let events = [
+        added(0, r#"{"type":"function_call","call_id":"c","name":"read","arguments":""}"#),
+        event("function_call_arguments.delta", &json!({ "output_index": 0, "delta": "{\"p\":1}" })),
+        done(0, r#"{"type":"function_call","call_id":"c","name":"read"}"#),
+        added(1, r#"{"type":"message","content":[]}"#),
+        delta("output_text", 1, 0, "hello"),
+        done(1, r#"{"type":"message","content":[]}"#),
+        r#"{"type":"response.completed","response":{"status":"completed"}}"#.to_owned(),
+    ];
+    let content = content(&events);
+    let has_call =
+        content.iter().any(|part| matches!(part, Part::ToolCall(call) if call.arguments == "{\"p\":1}"));
+    assert!(has_call, "{content:?}");
+    assert_eq!(content.last(), Some(&Part::Text("hello".into())), "{content:?}");
+}

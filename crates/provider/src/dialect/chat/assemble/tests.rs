@@ -310,3 +310,33 @@ fn refusals() {
         json!({ "choices": [{ "message": { "content": null, "refusal": "no." }, "finish_reason": "stop" }] });
     check(&[whole], "no.", StopReason::ContentFilter);
 }
+
+/// Servers that give each call the index 0, or repeat a whole call at the end.
+#[test]
+fn complete_calls_are_never_glued_together() {
+    // The fragments as (id, name, arguments), and the arguments of the calls.
+    type Fragment = (&'static str, &'static str, &'static str);
+    let rows: [(&[Fragment], &[&str]); 6] = [
+        (&[("", "read", "{\"p\":1}"), ("", "read", "{\"p\":2}")], &["{\"p\":1}", "{\"p\":2}"]),
+        (&[("", "read", "{\"p\":1}"), ("", "read", "{\"p\":1}")], &["{\"p\":1}", "{\"p\":1}"]),
+        (&[("a", "read", "{\"p\":1}"), ("a", "read", "{\"p\":1}")], &["{\"p\":1}"]),
+        (&[("a", "read", "{\"p\":1}"), ("", "", "{\"p\":1}")], &["{\"p\":1}"]),
+        (&[("a", "read", "{\"p\":1}"), ("a", "read", "{\"p\":2}")], &["{\"p\":1}", "{\"p\":2}"]),
+        // The name comes again with each fragment.
+        (&[("a", "read", "{\"p\":"), ("a", "read", "{\"q\":1}"), ("a", "read", "}")], &["{\"p\":{\"q\":1}}"]),
+    ];
+    for (fragments, expected) in rows {
+        let chunks: Vec<_> = fragments
+            .iter()
+            .map(|(id, name, arguments)| {
+                let function = json!({ "name": name, "arguments": arguments });
+                delta(&json!({ "tool_calls": [{ "index": 0, "id": id, "function": function }] }))
+            })
+            .collect();
+        let (message, _) = assemble(&chunks);
+        let calls: Vec<_> = message.tool_calls().map(|call| call.arguments.as_str()).collect();
+        assert_eq!(calls, expected, "{fragments:?}");
+        let ids: std::collections::HashSet<_> = message.tool_calls().map(|call| &call.id).collect();
+        assert_eq!(ids.len(), expected.len(), "{fragments:?}");
+    }
+}
