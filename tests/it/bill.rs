@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use greenroom::prelude::*;
+use greenroom::provider::Purpose;
 use greenroom_kernel::entry::{EntryKind, Spender};
 use greenroom_kernel::message::Message;
 use greenroom_kernel::{EntryId, Usage};
@@ -144,6 +145,36 @@ async fn what_a_summary_cost_is_not_forgotten_when_the_session_is_closed() {
     assert_eq!(billed(&session).await, after);
     assert_eq!(after, logged(&runtime, "s").await);
     model.assert_clean();
+}
+
+/// A summary was answered, and its compaction is aborted before the compactor has the answer.
+#[tokio::test(start_paused = true)]
+async fn what_an_answered_summary_cost_is_billed_although_its_compaction_was_aborted() {
+    let model = model();
+    let runtime = builder(&model).start().await.unwrap();
+    let slow = agent().after_model(|call| async move {
+        if call.purpose == Purpose::Summary {
+            tokio::time::sleep(Duration::from_secs(5)).await;
+        }
+    });
+    let session = runtime.open("s", &slow).await.unwrap();
+    for number in 0..8 {
+        session.prompt(format!("question {number}")).await.unwrap();
+    }
+    let (before, calls) = (billed(&session).await, model.calls());
+    let compacting = {
+        let session = session.clone();
+        tokio::spawn(async move { session.compact(keep(300)).await })
+    };
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert_eq!(model.calls(), calls + 1, "the summary was written");
+    session.abort();
+    let ended = compacting.await.unwrap().unwrap();
+    assert_eq!(ended.outcome.as_str(), "cancelled");
+    tokio::time::sleep(Duration::from_secs(20)).await;
+    let after = billed(&session).await;
+    assert!(after.0 > before.0 && after.1 > before.1, "{before:?} {after:?}");
+    assert_eq!(after, logged(&runtime, "s").await);
 }
 
 /// The cost of a summary of a branch that was left is an entry too.

@@ -138,7 +138,7 @@ async fn changed_arguments_reach_the_tool_and_are_told_in_the_result_and_by_an_e
     assert_eq!(
         lived.results,
         [
-            "[The call was run with changed arguments: {\"path\":\"/srv/a\"}]\nthe contents of /srv/a",
+            "[The program changed the arguments of the call to: {\"path\":\"/srv/a\"}]\nthe contents of /srv/a",
             "the contents of /srv/b"
         ]
     );

@@ -57,6 +57,8 @@ mod metrics;
 mod native;
 /// Several nodes that share one storage.
 mod nodes;
+/// Providers of programs, and what they may answer.
+mod own_providers;
 /// Events that begin, and their ends.
 mod pairs;
 /// Panics whose message has a secret.

@@ -10,8 +10,7 @@
 //! ```
 //!
 //! - Actors: `supervisor`, `session`, `agent`, `usage_tracker`, `compactor`.
-//! - Model calls: `call_path` (their waits and answers), `summary_call` (those for summaries), `flight` (the cost of
-//!   each).
+//! - Model calls: `call_path` (their waits and answers), `answer_checks` (what holds for every answer), `summary_call` (those for summaries).
 //! - Hooks of the program: `model_hooks`, `tool_hooks`, `compaction_hooks`.
 //! - Tools: `tools_of` (all of an agent's), `sub_agent`, `compact_tool`, `recall`; `compaction_requests` (of hooks and tools).
 //!
@@ -19,12 +18,12 @@
 //! every parent handles the end of a child explicitly.
 
 pub(crate) mod agent;
+mod answer_checks;
 pub(crate) mod call_path;
 pub(crate) mod compact_tool;
 pub(crate) mod compaction_hooks;
 pub(crate) mod compaction_requests;
 pub(crate) mod compactor;
-pub(crate) mod flight;
 pub(crate) mod model_hooks;
 pub(crate) mod recall;
 pub(crate) mod session;

@@ -4,6 +4,7 @@
 //!   tasks to its agent, even while the session sleeps).
 //! - Reaching a session: [`door`] (its mailbox, waking, asking), [`handover`] (a prompt and its reply), [`ownership`] (which
 //!   node runs it).
+//! - The bill of a model call: [`flight`].
 //! - The state of a session: [`shared`], [`running`] (the run in progress), [`child_work`] (calls of sub-agents), [`terms`] (of
 //!   a prompt), [`asking`] (open questions in its tree).
 //! - The services of a runtime: [`deps`], [`consumers`] (the open ones), [`searches`], [`kept_files`], [`readiness`],
@@ -19,6 +20,7 @@ pub(crate) mod child_work;
 pub(crate) mod consumers;
 pub(crate) mod deps;
 pub(crate) mod door;
+pub(crate) mod flight;
 pub(crate) mod handover;
 #[cfg(feature = "command-tools")]
 pub(crate) mod kept_files;

@@ -399,6 +399,16 @@ impl Usage {
         self.zip(earlier, u64::saturating_sub)
     }
 
+    /// Returns these counts with cached tokens as a part of the input: some servers count them apart, which a report with
+    /// more cached tokens than input reveals.
+    #[must_use]
+    pub fn with_cache_as_input(self) -> Self {
+        let apart = self.cached_tokens.saturating_add(self.cache_write_tokens);
+        let is_apart = self.cached_tokens > self.input_tokens;
+        let input_tokens = self.input_tokens.saturating_add(if is_apart { apart } else { 0 });
+        Self { input_tokens, ..self }
+    }
+
     /// Adds another call's counts, for bills.
     pub fn add(&mut self, other: &Self) {
         *self = self.zip(other, u64::saturating_add);

@@ -27,7 +27,6 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 pub(crate) use self::history::History;
-pub(crate) use self::ids::Ids;
 use crate::classify::{blames_request, classify, one_line};
 use crate::transport::{Endpoint, ServerOptions};
 use crate::{ModelSettings, NativeCompaction, ProviderError, Purpose, ReplyEvent, Request, ResentReasoning};

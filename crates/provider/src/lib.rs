@@ -9,7 +9,7 @@
 //! request, because the run decides about retries; and nothing here knows of sessions, actors or compaction.
 //!
 //! `settings` and `output_schema` belong to a request, `base_url` to a server; `catalog`, `served` and `price` describe models.
-//! `classify` and `retry_after` read errors.
+//! `classify` and `retry_after` read errors, and `call_ids` makes the ids of an answer's calls unique.
 //!
 //! [`transport`] reaches servers, and has a `dialect` for each API ([`Api`]): an encoder of requests and a decoder of
 //! answers. A provider of your own, with a transport of its own, can use [`classify()`], [`retry_after`] and
@@ -17,6 +17,7 @@
 
 #[cfg(feature = "http")]
 mod base_url;
+mod call_ids;
 pub mod catalog;
 pub mod classify;
 #[cfg(feature = "http")]
@@ -35,6 +36,7 @@ use std::time::Duration;
 
 #[cfg(feature = "http")]
 pub use self::base_url::{BaseUrl, BaseUrlError};
+pub use self::call_ids::make_ids_unique;
 pub use self::catalog::{Catalog, ModelInfo};
 pub use self::classify::classify;
 #[cfg(feature = "http")]
@@ -99,6 +101,9 @@ pub enum NativeCompaction {
     /// Only its own models can read what it makes.
     Opaque,
 }
+
+/// The largest answer, in bytes of text, reasoning and arguments: several times what any model can generate.
+pub const ANSWER_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 /// A model provider.
 ///
@@ -165,6 +170,12 @@ pub trait Provider: Send + Sync + 'static {
     /// Forgets what is kept for the next request of a session, to which [`Request::session`] belongs: it sleeps, has ended
     /// or was deleted. A later request of the session is possible, and may cost more.
     fn release(&self, _session: &str) {}
+
+    /// Whether each call of an answer has an id that no other call of the answer or the request's messages has. Otherwise
+    /// the runtime replaces ids that are empty or taken.
+    fn has_unique_ids(&self) -> bool {
+        false
+    }
 
     /// Returns the output limit, in tokens, of a request whose `output_tokens_max` is `None`; `None` if such
     /// a request is sent without a limit. A run must know the limit in order to lower it.

@@ -141,6 +141,10 @@ impl Provider for HttpProvider {
         listing::served(Arc::clone(&self.server)).boxed()
     }
 
+    fn has_unique_ids(&self) -> bool {
+        true
+    }
+
     fn resent_reasoning(&self, settings: &ModelSettings) -> ResentReasoning {
         self.server.dialect.resent_reasoning(settings, &self.server.options)
     }

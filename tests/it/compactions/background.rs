@@ -2,8 +2,8 @@
 //!
 //! Invariants of the preparations: nobody waits for one, none changes the context, and its cost is billed once.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use greenroom::prelude::*;
@@ -13,7 +13,7 @@ use greenroom_kernel::EntryId;
 use greenroom_kernel::message::StopReason;
 use greenroom_kernel::settings::Strategy;
 use greenroom_simulator::{
-    Answer as Said, ByPurpose, CallInfo, Function, Script, SeenRequest, Simulator, Summariser,
+    Answer as Said, ByPurpose, CallInfo, Fault, Function, Script, SeenRequest, Simulator, Summariser,
 };
 use tokio::time::Instant;
 
@@ -389,4 +389,39 @@ async fn a_long_run_goes_on_while_its_compaction_is_prepared() {
     let summaries = model.requests().iter().filter(|it| it.request.purpose == Purpose::Summary).count();
     assert!(summaries <= 2 * ends.len() + 2, "{summaries} for {}", ends.len());
     model.assert_clean();
+}
+
+/// What a model prepares is of no use once the session has another one, whose window is the same.
+#[tokio::test(start_paused = true)]
+async fn what_another_model_prepares_is_not_adopted() {
+    let talk =
+        |_: &SeenRequest, info: CallInfo| Said::text(text(&format!("answer {}.", info.session_call), 300));
+    let writers: Arc<Mutex<Vec<String>>> = Arc::default();
+    let noted = Arc::clone(&writers);
+    let summary = move |request: &SeenRequest, call: CallInfo| {
+        noted.lock().unwrap().push(request.model.clone());
+        let answer = Script::reply(&Summariser::Obedient, request, call);
+        match &*request.model {
+            "failing" => answer.with_fault(Fault::ServerError(503)).after_ms(20_000),
+            _ => answer,
+        }
+    };
+    let model = simulator(ByPurpose::new(Function(talk), Function(summary)), WINDOW);
+    let runtime = builder(&model).start().await.unwrap();
+    let session = runtime.open("s", &prepares(|_| {}).model("failing")).await.unwrap();
+    let mut events = session.subscribe();
+    approach(&session, &mut events).await;
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert_eq!(*writers.lock().unwrap(), ["failing"]);
+    let session = runtime.open("s", &prepares(|_| {}).model("another")).await.unwrap();
+    for _ in 0..40 {
+        session.prompt(text("question", 300)).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        if let Some(end) = ends(&drain(&mut events)).first() {
+            assert_eq!(end.outcome.as_str(), "completed");
+            assert_eq!(writers.lock().unwrap().last().map(String::as_str), Some("another"));
+            return;
+        }
+    }
+    panic!("it was not compacted");
 }

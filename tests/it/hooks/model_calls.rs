@@ -136,7 +136,7 @@ async fn a_hook_before_a_call_that_fails_has_refused_it() {
         ),
         (
             agent(100_000).before_model(|_| std::future::pending()),
-            "a before_model hook failed: it took longer than 60s",
+            "a before_model hook failed: it took longer than 60s, the limit by `Agent::hook_timeout`",
         ),
         (
             agent(100_000).before_model(|_| async { BeforeModel::Messages(Vec::new()) }),

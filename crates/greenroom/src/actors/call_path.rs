@@ -17,8 +17,9 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::Span;
 
-use crate::actors::flight::Flight;
+use crate::actors::answer_checks::AnswerChecks;
 use crate::core::deps::Deps;
+use crate::core::flight::Flight;
 use crate::core::message::{RunAttempt, SessionMail};
 use crate::core::metrics::{CallTimes, Happened};
 use crate::core::ownership;
@@ -116,6 +117,7 @@ pub(crate) struct Answering<'a> {
     admitted: Admitted,
     silence: Silence,
     stream: ReplyStream,
+    checks: AnswerChecks<'a>,
     /// Belongs to the caller: if the call is cut off, dropping the flight bills it.
     flight: &'a mut Option<Box<Flight>>,
     times: &'a mut CallTimes,
@@ -138,27 +140,31 @@ impl<'a> Answering<'a> {
         admitted.tokens.begin();
         let mut silence = lane.silence();
         *flight = Some(Flight::begin(session, attempt, deps, lane, &request, info));
+        let checks = AnswerChecks::new(lane, &request);
         times.sent = Some(Instant::now());
         let stream = silence.unless_silent(lane.provider.stream(request)).await.map_err(no_body)?;
         if stream.is_err() {
             flight.take().into_iter().for_each(|flight| flight.refused());
         }
-        Ok(Self { admitted, silence, stream: stream?, flight, times })
+        Ok(Self { admitted, silence, stream: stream?, checks, flight, times })
     }
 
     /// Returns the next piece of the answer.
     ///
     /// # Errors
-    /// The answer broke off, or the model was silent.
+    /// The answer broke off, or is too large; the model was silent.
     pub(crate) async fn next(&mut self) -> Result<ReplyEvent, Box<ProviderError>> {
         let event = self.silence.unless_silent(self.stream.next()).await.map_err(no_body)?;
         let Some(event) = event else {
             let text = "the provider's stream ended before the answer was complete";
             return Err(no_body(Failure::new(FailureClass::Malformed, text)));
         };
-        let event = event?;
+        let mut event = event?;
         self.times.first.get_or_insert_with(Instant::now);
+        self.checks.check(&mut event)?;
         self.flight.iter_mut().for_each(|flight| flight.heard(&event));
+        // A provider whose pieces are always there must not keep the call from being cancelled.
+        tokio::task::coop::consume_budget().await;
         Ok(event)
     }
 

@@ -25,6 +25,7 @@ use crate::actors::agent::jitter;
 use crate::actors::{compaction_hooks, compaction_requests, summary_call};
 use crate::agent::Agent;
 use crate::core::deps::Deps;
+use crate::core::flight::{Flight, Summarised};
 use crate::core::message::{
     CompactionOrder, CompactionWork, CompactorMessage, Effort, RequestHead, SessionMail, SessionMessage,
     Summariser, WorkId,
@@ -84,6 +85,8 @@ struct Running {
     doubts_window: bool,
     /// The cost of the calls so far, in micro-dollars; `None` if a price is unknown.
     cost_microdollars: Option<u64>,
+    /// The calls whose cost that is.
+    billed: Vec<Box<Flight>>,
     /// When the first failure happened since the last answer, or since the last change of the summariser.
     failing_since: Option<tokio::time::Instant>,
 }
@@ -183,7 +186,9 @@ impl CompactorState {
             head,
         } = order;
         let adopted = match (&mut self.running, &work) {
-            (Some(running), CompactionWork::Replace(due)) if adopts => running.adopt(id, &span, due.params()),
+            (Some(running), CompactionWork::Replace(due)) if adopts && running.has_writers(&summarisers) => {
+                running.adopt(id, &span, due.params())
+            }
             (_, CompactionWork::Replace(_) | CompactionWork::Branch(_)) => None,
         };
         if let Some(effects) = adopted {
@@ -191,7 +196,7 @@ impl CompactorState {
         }
         // The preparation is useless for this compaction.
         if let Some(unused) = self.running.as_ref().map(|running| running.id) {
-            let reason = "the conversation outgrew it".to_owned();
+            let reason = "the conversation or its model has changed".to_owned();
             Box::pin(self.input(myself, unused, Input::Cancelled { reason })).await;
         }
         self.running = Some(Box::new(Running {
@@ -211,6 +216,7 @@ impl CompactorState {
             ratio,
             doubts_window,
             cost_microdollars: Some(0),
+            billed: Vec::new(),
             failing_since: None,
         }));
         self.perform(myself, effects).await;
@@ -221,7 +227,7 @@ impl CompactorState {
         myself: &ActorRef<CompactorMessage>,
         work: WorkId,
         id: u32,
-        answer: Result<Box<AssistantMessage>, Failure>,
+        answer: Result<Summarised, Failure>,
     ) {
         let session = self.session.clone();
         let deps = Arc::clone(&self.deps);
@@ -231,7 +237,7 @@ impl CompactorState {
             let cost = deps.call_cost(Some(&running.agent));
             let child = running.children.extract_if(|_, child| child.id == id).next().map(|(_, child)| child);
             match (&answer, child) {
-                (Ok(answer), _) => running.bill(answer, &cost),
+                (Ok(summarised), _) => running.bill(&summarised.answer, &cost),
                 (Err(failure), Some(child)) => {
                     late =
                         running.fails_for(child.summariser.lane.patience()).then(|| failure.message.clone());
@@ -242,6 +248,13 @@ impl CompactorState {
         }
         let (WorkId::Compaction(EntryId(number)) | WorkId::Preparation(number)) = work;
         let jitter = jitter(&self.shared.id, number, id.into());
+        let answer = answer.map(|Summarised { answer, flight }| {
+            // What nobody awaits any more is billed when it is dropped.
+            if let Some(running) = self.current(work) {
+                running.billed.extend(flight);
+            }
+            answer
+        });
         self.input(myself, work, Input::Answered { id, answer, jitter }).await;
         let is_failing = self.current(work).is_some_and(|running| running.failing_since.is_some());
         if let Some(failure) = late.filter(|_| is_failing) {
@@ -336,7 +349,7 @@ impl CompactorState {
                     let _ = self.session.cast(message.into());
                 }
                 Effect::Summarised(record) => {
-                    let cost_microdollars = running.cost_microdollars;
+                    let cost_microdollars = running.effort().cost_microdollars;
                     let WorkId::Compaction(compaction) = running.id else { continue };
                     self.running = None;
                     let message = SessionMessage::BranchSummarised { compaction, record, cost_microdollars };
@@ -449,11 +462,21 @@ impl Running {
         Some(effects)
     }
 
+    /// Whether these models write its summaries.
+    fn has_writers(&self, summarisers: &[Summariser]) -> bool {
+        let is_same = |(own, other): (&Summariser, &Summariser)| {
+            Arc::ptr_eq(&own.lane, &other.lane) && own.model == other.model
+        };
+        self.summarisers.len() == summarisers.len() && self.summarisers.iter().zip(summarisers).all(is_same)
+    }
+
     fn elapsed_ms(&self) -> u64 {
         u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
-    fn effort(&self) -> Effort {
+    /// Returns what it took. Whoever receives that bills it.
+    fn effort(&mut self) -> Effort {
+        self.billed.drain(..).for_each(|flight| flight.is_billed());
         Effort { cost_microdollars: self.cost_microdollars, prepared_ms: self.prepared_ms }
     }
 
@@ -492,7 +515,7 @@ impl Running {
         let Some(usage) = &answer.usage else { return };
         let cost = cost.of(&answer.provider, &answer.model, usage);
         self.cost_microdollars = match (self.cost_microdollars, cost) {
-            (Some(sum), Some(cost)) => Some(sum + cost),
+            (Some(sum), Some(cost)) => Some(sum.saturating_add(cost)),
             (Some(_) | None, None) | (None, Some(_)) => None,
         };
     }

@@ -65,11 +65,14 @@ impl ModelHooks<'_> {
                 request: (*request).clone(),
                 app_state: self.agent.state.clone(),
             };
-            let decided = guarded(self.waiting, hooks.timeout, || hook(proposal)).await;
+            let decided = guarded(self.waiting, hooks.limit(), || hook(proposal)).await;
             let changed = match decided {
                 Ok(BeforeModel::Continue) => continue,
                 Ok(BeforeModel::Settings(settings)) => with_settings(request, settings),
                 Ok(BeforeModel::Messages(messages)) => with_messages(request, messages),
+                Ok(BeforeModel::Answer(text)) if text.trim().is_empty() => {
+                    Err("a before_model hook answered with an empty text".to_owned())
+                }
                 Ok(BeforeModel::Answer(text)) => {
                     self.tell(HookAction::Answered, None);
                     return Decision::Answered(text);
@@ -110,7 +113,7 @@ impl ModelHooks<'_> {
                 duration: call.duration,
                 app_state: self.agent.state.clone(),
             };
-            if let Err(problem) = guarded(self.waiting, hooks.timeout, || hook(report)).await {
+            if let Err(problem) = guarded(self.waiting, hooks.limit(), || hook(report)).await {
                 let message = format!("an after_model hook was skipped: {problem}");
                 self.publish(EventKind::Warning { message });
             }

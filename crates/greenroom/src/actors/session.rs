@@ -384,8 +384,8 @@ impl SessionState {
             SessionMessage::Nears { attempt, measured } => {
                 Box::pin(self.nears_in_run(attempt, &measured)).await;
             }
-            SessionMessage::Spent { attempt, usage, cost_microdollars } => {
-                Box::pin(self.calls_spent(attempt, usage, cost_microdollars)).await;
+            SessionMessage::Spent { attempt, usage, cost_microdollars, has_summary } => {
+                Box::pin(self.calls_spent(attempt, usage, cost_microdollars, has_summary)).await;
             }
             SessionMessage::EventsFlushed => self.stop_now(),
             SessionMessage::LimitLearned { lane, model, limit, sent } => {

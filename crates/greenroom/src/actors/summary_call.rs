@@ -19,9 +19,9 @@ use tokio_util::sync::CancellationToken;
 use tracing::Span;
 
 use crate::actors::call_path::{Answering, Sender, Waits, limit_output, no_body};
-use crate::actors::flight::warn_of_no_price;
 use crate::actors::model_hooks::{Decision, Finished, ModelHooks};
 use crate::core::deps::Deps;
+use crate::core::flight::{Summarised, warn_of_no_price};
 use crate::core::message::{RequestHead, SessionMail, Summariser};
 use crate::core::metrics::{CallResult, CallTimes, Happened};
 use crate::core::shared::SessionShared;
@@ -78,7 +78,7 @@ pub(crate) async fn ask(
     deps: &Deps,
     shared: &Arc<SessionShared>,
     request: Request,
-) -> Result<Box<AssistantMessage>, ProviderError> {
+) -> Result<Summarised, ProviderError> {
     let Summariser { lane, model, agent, .. } = summariser;
     let id = &*shared.id;
     let mut request = Request { session: id.to_owned(), ..request };
@@ -96,7 +96,10 @@ pub(crate) async fn ask(
         Decision::Refused(reason) => {
             return Err(ProviderError::new(Failure::new(FailureClass::Other, reason), ""));
         }
-        Decision::Answered(text) => (Ok(Box::new(answered(provider, model, text))), false, Duration::ZERO),
+        Decision::Answered(text) => {
+            let answer = Box::new(answered(provider, model, text));
+            (Ok(Summarised { answer, flight: None }), false, Duration::ZERO)
+        }
         Decision::Ask(request) => {
             let span = trace::chat(parent, &*lane.provider, &request);
             let began = Instant::now();
@@ -106,13 +109,13 @@ pub(crate) async fn ask(
                 answer(summariser, is_told, session, shared, &span, *request, &mut counted).await;
             lane.heard(model, answer.as_mut().err().map(|error| &mut **error), &deps.learned);
             match &mut answer {
-                Ok(answer) => deps.redactor.answer(answer),
+                Ok(summarised) => deps.redactor.answer(&mut summarised.answer),
                 Err(error) => deps.redactor.failure(&mut error.failure),
             }
             let took = began.elapsed();
             match &answer {
-                Ok(answer) => {
-                    trace::answered(&span, id, purpose, answer, took);
+                Ok(summarised) => {
+                    trace::answered(&span, id, purpose, &summarised.answer, took);
                     counted.end(CallResult::Answered);
                 }
                 Err(error) => {
@@ -123,7 +126,7 @@ pub(crate) async fn ask(
             (answer.map_err(|error| *error), true, took)
         }
     };
-    let result = answer.as_deref().map_err(|error| &error.failure);
+    let result = answer.as_ref().map(|summarised| &*summarised.answer).map_err(|error| &error.failure);
     hooks.after(Finished { provider, model, purpose, result, was_asked, duration: took }).await;
     answer
 }
@@ -182,7 +185,7 @@ async fn answer(
     span: &Span,
     mut request: Request,
     counted: &mut Counted<'_>,
-) -> Result<Box<AssistantMessage>, Box<ProviderError>> {
+) -> Result<Summarised, Box<ProviderError>> {
     let (deps, times) = (counted.deps, &mut counted.times);
     let texts = || request.messages.iter().map(|text| message_tokens(text, Estimator::Classes)).sum::<u64>();
     let call = ModelCall {
@@ -228,9 +231,10 @@ async fn answer(
     loop {
         if let ReplyEvent::Done(mut answer) = answering.next().await? {
             answer.usage = answer.usage.map(billable);
-            let cost = answering.end(&answer)?.map_or(0, |flight| flight.completed(&mut answer));
+            let mut flight = answering.end(&answer)?;
+            let cost = flight.as_mut().map_or(0, |flight| flight.completed(&mut answer));
             reserved.into_iter().for_each(|reserved| reserved.answered(cost));
-            return Ok(answer);
+            return Ok(Summarised { answer, flight });
         }
     }
 }

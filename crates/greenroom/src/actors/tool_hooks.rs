@@ -287,7 +287,8 @@ fn judge_after(
 /// Notes in the output of a call the arguments with which it was run, if they differ from the model's.
 fn note_changed_arguments(output: &mut ToolOutput, asked: &ToolCall, called: &ToolCall) {
     if called.arguments != asked.arguments {
-        let note = format!("[The call was run with changed arguments: {}]", shortened(&called.arguments));
+        let note =
+            format!("[The program changed the arguments of the call to: {}]", shortened(&called.arguments));
         output.content.insert(0, Block::Text(note));
     }
 }
@@ -295,6 +296,7 @@ fn note_changed_arguments(output: &mut ToolOutput, asked: &ToolCall, called: &To
 /// Returns the output of a refused call for the model.
 fn not_run(call: &ToolCall, reason: &str) -> ToolOutput {
     let reason = reason.trim().trim_end_matches('.');
+    let reason = if reason.is_empty() { "no reason was given" } else { reason };
     let ToolResult { content, status, touched, .. } = ToolResult::not_run(call, reason);
     ToolOutput::new(content, status, touched)
 }

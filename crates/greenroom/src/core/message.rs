@@ -27,6 +27,7 @@ use tokio_util::sync::CancellationToken;
 use crate::agent::Agent;
 use crate::agent::output::OutputForm;
 use crate::agent::validate::Validators;
+use crate::core::flight::Summarised;
 use crate::core::mail::Mail;
 #[cfg(feature = "metrics")]
 use crate::core::metrics::Census;
@@ -310,8 +311,9 @@ pub(crate) enum SessionMessage {
     },
     /// From the agent: the context has passed the soft threshold.
     Nears { attempt: RunAttempt, measured: Box<Measurement> },
-    /// From a finished model call: costs that the log does not record with its answer.
-    Spent { attempt: Option<RunAttempt>, usage: Usage, cost_microdollars: Option<u64> },
+    /// From a finished model call: costs that the log does not record with its answer. `has_summary`: the call brought
+    /// a summary, whose cost the budgets count already.
+    Spent { attempt: Option<RunAttempt>, usage: Usage, cost_microdollars: Option<u64>, has_summary: bool },
     /// From the agent: all events were published, and each answered prompt has its reply.
     EventsFlushed,
     /// From the agent or the compactor: a provider named a limit of a model when it refused `sent` tokens.
@@ -639,7 +641,7 @@ pub(crate) enum CompactorMessage {
     /// From the hooks' task: their decision.
     HooksDecided { work: WorkId, decision: HookDecision },
     /// From a summary child: its answer.
-    Answered { work: WorkId, id: u32, answer: Result<Box<AssistantMessage>, Failure> },
+    Answered { work: WorkId, id: u32, answer: Result<Summarised, Failure> },
     /// From the task of a wait: send the request now.
     AskNow { work: WorkId, id: u32 },
     /// From the session: whether the segment was replaced.

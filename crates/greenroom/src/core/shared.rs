@@ -13,8 +13,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use greenroom_kernel::entry::ChildRecord;
 use greenroom_kernel::usage::{ContextUsage, Counting, Measured, Window, WindowSource};
 use greenroom_kernel::{EntryId, RunId};
-#[cfg(feature = "permissions")]
-use greenroom_policy::Mode;
 use greenroom_tools::Pauses;
 use parking_lot::{Mutex, MutexGuard};
 use ractor::ActorRef;
@@ -36,6 +34,7 @@ use crate::limits::labels::Tenants;
 use crate::limits::spending::tree::{Account, Ledger, Spends};
 use crate::values::error::Error;
 
+mod agent;
 mod broadcast;
 mod children;
 mod published;
@@ -365,40 +364,6 @@ impl SessionShared {
     /// Returns the session's agent; `None` if no program has provided one yet.
     pub(crate) fn agent(&self) -> Option<Arc<Agent>> {
         self.agent.lock().clone()
-    }
-
-    /// Sets the session's agent. The mode and the rules that the session had of its own stay, as
-    /// [`Permissions::take_over`](crate::permissions::Permissions::take_over) says; followers hear of another mode.
-    pub(crate) fn set_agent(&self, bus: &Bus, agent: Option<Arc<Agent>>) {
-        #[cfg(not(feature = "permissions"))]
-        let _ = (bus, std::mem::replace(&mut *self.agent.lock(), agent));
-        #[cfg(feature = "permissions")]
-        self.publish_change(bus, || {
-            let new = agent.as_ref().and_then(|agent| agent.permissions.clone());
-            let old = std::mem::replace(&mut *self.agent.lock(), agent);
-            let old = old.as_ref().and_then(|agent| agent.permissions.as_ref());
-            let mode = new?.take_over(old?, &self.id)?;
-            Some(EventKind::ModeChanged { mode: mode.as_str().to_owned() })
-        });
-    }
-
-    /// Sets the mode of the session's permissions, also for the run in progress. Followers hear of another mode.
-    #[cfg(feature = "permissions")]
-    pub(crate) fn set_mode(&self, bus: &Bus, mode: Option<Mode>) {
-        self.publish_change(bus, || {
-            let of = |agent: &Mutex<Option<Arc<Agent>>>| agent.lock().as_ref()?.permissions.clone();
-            if let Some(working) = of(&self.working) {
-                working.set_mode(&self.id, mode);
-            }
-            let mode = of(&self.agent)?.set_mode(&self.id, mode)?;
-            Some(EventKind::ModeChanged { mode: mode.as_str().to_owned() })
-        });
-    }
-
-    /// Sets the agent with which the run in progress began; `None`: the session's.
-    #[cfg(feature = "permissions")]
-    pub(crate) fn set_working(&self, agent: Option<Arc<Agent>>) {
-        *self.working.lock() = agent;
     }
 
     pub(crate) fn is_deleted(&self) -> bool {

@@ -46,7 +46,7 @@ impl Silence {
             let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(late_at)));
             while timer.as_mut().poll(context).is_ready() {
                 if Instant::now() >= late_at {
-                    let message = format!("the model was silent for {} s", self.max.as_secs());
+                    let message = format!("the model was silent for {}", shown(self.max));
                     return Poll::Ready(Err(Failure::new(FailureClass::Timeout, message)));
                 }
                 timer.as_mut().reset(late_at);
@@ -54,5 +54,13 @@ impl Silence {
             Poll::Pending
         })
         .await
+    }
+}
+
+/// Returns a time in seconds, or below one in milliseconds.
+fn shown(time: Duration) -> String {
+    match time.as_secs() {
+        0 => format!("{} ms", time.as_millis()),
+        seconds => format!("{seconds} s"),
     }
 }

@@ -303,7 +303,7 @@ pub enum Error {
         text: String,
     },
     /// Validators rejected all answers, or one ended the run. The answers are in the conversation.
-    #[error("every answer was rejected: {reason}")]
+    #[error("the answer was rejected: {reason}")]
     Rejected {
         /// Why the last answer was rejected.
         reason: String,

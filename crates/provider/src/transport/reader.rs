@@ -22,13 +22,10 @@ use crate::classify::{classify, one_line};
 use crate::dialect::{CallContext, Decoder, Progress, Taken, error_in_stream};
 use crate::retry_after::retry_after_ms;
 use crate::settings::refuses_stream;
-use crate::{Api, ModelSettings, ProviderError, Purpose, ReplyEvent, ReplyStream, Request};
+use crate::{ANSWER_BYTES_MAX, Api, ModelSettings, ProviderError, Purpose, ReplyEvent, ReplyStream, Request};
 
 /// How long to wait for usage after the finish reason.
 const AFTER_FINISH_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// The largest answer, in bytes of text, reasoning and arguments: several times what any model can generate.
-const ANSWER_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 /// A refusal that is about the API, about streaming or about a setting says so, and what to do about it.
 fn naming_cause(

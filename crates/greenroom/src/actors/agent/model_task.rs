@@ -16,11 +16,11 @@ use tracing::Span;
 
 use super::prefix::Prefix;
 use crate::actors::call_path::{Answering, Sender, Waits, limit_output, no_body};
-use crate::actors::flight::{Flight, STREAMED_BYTES, warn_of_no_price};
 use crate::actors::model_hooks::{Decision, Finished, ModelHooks};
 use crate::actors::summary_call;
 use crate::agent::Agent;
 use crate::core::deps::Deps;
+use crate::core::flight::{Flight, STREAMED_BYTES, warn_of_no_price};
 use crate::core::mail::Mail;
 use crate::core::message::{AgentMessage, ModelOutcome, RunAttempt, SessionMail};
 use crate::core::metrics::{CallResult, CallTimes, Happened};

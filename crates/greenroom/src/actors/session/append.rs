@@ -5,11 +5,11 @@
 
 use std::sync::Arc;
 
-use greenroom_kernel::Entry;
 use greenroom_kernel::bill::{Bill, Tally};
 use greenroom_kernel::entry::{EntryKind, Spender, Spent};
 use greenroom_kernel::log::Draft;
 use greenroom_kernel::path::is_message;
+use greenroom_kernel::{Entry, Usage};
 use greenroom_store::{Appended, Batch, StoreError};
 use tracing::Instrument as _;
 
@@ -128,7 +128,9 @@ impl SessionState {
         // A sub-agent has told the sessions above it.
         let below: u64 = entries.iter().filter_map(|entry| spent_below(&entry.kind)).sum();
         let own = bill.since(bill_before).cost_microdollars.saturating_sub(below);
-        self.deps.ledger.billed(&self.shared, bill, own, below);
+        let of_summaries =
+            entries.iter().map(|entry| spent_by_summaries(&entry.kind)).fold(0, u64::saturating_add);
+        self.deps.ledger.billed(&self.shared, bill, own, of_summaries, below);
         if entries.iter().any(|entry| ends_call(&entry.kind)) {
             self.deps.ledger.release(&self.shared);
         }
@@ -184,6 +186,19 @@ impl SessionState {
 fn spent_below(kind: &EntryKind) -> Option<u64> {
     let EntryKind::Spent(spent) = kind else { return None };
     spent.cost_microdollars.filter(|_| matches!(spent.by, Spender::SubAgent { .. }))
+}
+
+/// Returns how much an entry bills of the cost of answered summaries, in micro-dollars; all of it, if a price was unknown.
+fn spent_by_summaries(kind: &EntryKind) -> u64 {
+    if let EntryKind::CompactionEnded(ended) = kind
+        && ended.summary_usage != Usage::default()
+    {
+        return ended.cost_microdollars.unwrap_or(u64::MAX);
+    }
+    if let EntryKind::Spent(Spent { by: Spender::BranchSummary, cost_microdollars, .. }) = kind {
+        return cost_microdollars.unwrap_or(u64::MAX);
+    }
+    0
 }
 
 /// Whether the entry bills a model call: it is a complete or partial answer, or the known usage of a call

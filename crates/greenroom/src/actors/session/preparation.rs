@@ -176,7 +176,7 @@ impl SessionState {
         let reason = end.outcome.reason().unwrap_or_default();
         tracing::debug!(session = %self.shared.id, outcome, reason, "a preparation is not used");
         if end.usage != greenroom_kernel::Usage::default() {
-            Box::pin(self.calls_spent(None, end.usage, cost_microdollars)).await;
+            Box::pin(self.calls_spent(None, end.usage, cost_microdollars, true)).await;
         }
     }
 }

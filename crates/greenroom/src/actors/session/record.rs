@@ -119,17 +119,22 @@ impl SessionState {
         }
     }
 
-    /// Bills a model call whose cost the log does not record with its answer.
+    /// Bills a model call whose cost the log does not record with its answer. `has_summary`: the budgets count the cost
+    /// already.
     pub(super) async fn calls_spent(
         &mut self,
         attempt: Option<RunAttempt>,
         usage: Usage,
         cost_microdollars: Option<u64>,
+        has_summary: bool,
     ) {
         let mut draft = self.log.draft(self.deps.now_ms());
         draft.push(EntryKind::Spent(Spent { by: Spender::Calls, usage, cost_microdollars }));
         if let Err(error) = self.append(draft, None).await {
             return self.warn(format!("the cost of a model call could not be recorded: {error}"));
+        }
+        if has_summary {
+            self.deps.ledger.settle(&self.shared, cost_microdollars.unwrap_or(u64::MAX));
         }
         if let Some(run) = attempt.and_then(|attempt| self.current(attempt)) {
             run.note_usage(&usage);

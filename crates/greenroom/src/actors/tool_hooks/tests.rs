@@ -92,9 +92,15 @@ fn a_call_that_was_run_with_other_arguments_says_so() {
         blocks_text(&output.content)
     };
     assert_eq!(noted("{}", "{}"), "paid");
-    assert_eq!(noted("{}", r#"{"sum":5}"#), "[The call was run with changed arguments: {\"sum\":5}]\npaid");
+    assert_eq!(
+        noted("{}", r#"{"sum":5}"#),
+        "[The program changed the arguments of the call to: {\"sum\":5}]\npaid"
+    );
     let long = "ä".repeat(TOLD_BYTES_MAX);
     let told = noted("{}", &long);
     let cut = "ä".repeat(TOLD_BYTES_MAX / 2);
-    assert_eq!(told, format!("[The call was run with changed arguments: {cut} … (8192 bytes in all)]\npaid"));
+    assert_eq!(
+        told,
+        format!("[The program changed the arguments of the call to: {cut} … (8192 bytes in all)]\npaid")
+    );
 }

@@ -69,7 +69,7 @@ pub(crate) async fn judge(
     for guard in &hooks.guard_input {
         let app_state = agent.state.clone();
         let input = ProposedInput { session: Arc::clone(session), kind, prompt: prompt.clone(), app_state };
-        match guarded(&waiting, hooks.timeout, || guard(input)).await {
+        match guarded(&waiting, hooks.limit(), || guard(input)).await {
             Ok(InputVerdict::Accept) => {}
             Ok(InputVerdict::Replace(other)) => prompt = other,
             Ok(InputVerdict::Refuse(reason)) => return Err(refused(reason)),

@@ -152,22 +152,28 @@ impl<S: Spends> Ledger<S> {
     pub(crate) fn unlink(&self, shared: &S) -> Bill {
         self.release(shared);
         let _lock = self.lock.lock();
-        bill_above(shared, 0);
+        bill_above(shared, 0, u64::MAX);
         let mut account = shared.account();
         let before = account.caller.take().map_or(account.bill, |(_, before)| before);
         account.bill.since(&before)
     }
 
-    /// Sets a session's bill. Of the increase, `own` was spent by the session itself, and `from_below` was
-    /// counted when it was spent.
-    pub(crate) fn billed(&self, shared: &S, bill: Bill, own: u64, from_below: u64) {
+    /// Sets a session's bill. Of the increase, `own` was spent by the session itself, `of_summaries` of it by answered
+    /// summaries, and `from_below` was counted when it was spent.
+    pub(crate) fn billed(&self, shared: &S, bill: Bill, own: u64, of_summaries: u64, from_below: u64) {
         let _lock = self.lock.lock();
         {
             let mut account = shared.account();
             account.bill = bill;
             account.below = account.below.saturating_sub(from_below);
         }
-        bill_above(shared, own);
+        bill_above(shared, own, of_summaries);
+    }
+
+    /// Notes that this much of the cost of answered summaries is on the session's bill now, or never will be.
+    pub(crate) fn settle(&self, shared: &S, of_summaries: u64) {
+        let _lock = self.lock.lock();
+        bill_above(shared, 0, of_summaries);
     }
 
     /// Returns a session and the sessions whose calls it works on, nearest first.
@@ -341,9 +347,14 @@ fn give_back<S: Spends>(reserved: u64, chain: &[Arc<S>]) {
 }
 
 /// Adds an increase of a session's own bill to the sessions above, which have counted its unbilled summaries
-/// already.
-fn bill_above<S: Spends>(shared: &S, own: u64) {
-    let counted = std::mem::take(&mut shared.account().unbilled);
+/// already: `of_summaries` is what they cost, at most.
+fn bill_above<S: Spends>(shared: &S, own: u64, of_summaries: u64) {
+    let counted = {
+        let mut account = shared.account();
+        let counted = account.unbilled.min(of_summaries);
+        account.unbilled -= counted;
+        counted
+    };
     for above in above(shared) {
         let mut account = above.account();
         account.below = account.below.saturating_add(own).saturating_sub(counted);

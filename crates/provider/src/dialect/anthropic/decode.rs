@@ -11,10 +11,11 @@ use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 
 use super::DIALECT;
+use crate::call_ids::Ids;
 use crate::classify::one_line;
 use crate::dialect::fields::Fields;
 use crate::dialect::lenient::{count, lenient};
-use crate::dialect::{CallContext, Decoder, Ids, Progress, Taken, error_in_stream, with_calls};
+use crate::dialect::{CallContext, Decoder, Progress, Taken, error_in_stream, with_calls};
 use crate::{ProviderError, Purpose, ReplyEvent};
 
 /// The decoder of one answer.

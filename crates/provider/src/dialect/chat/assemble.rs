@@ -11,7 +11,8 @@ use greenroom_kernel::{AssistantMessage, Message, Part, StopReason, ToolCall, Us
 use super::chunk::{CallDelta, Choice, Chunk, WireUsage};
 use super::think::{Split, Think};
 use crate::ReplyEvent;
-use crate::dialect::{Ids, with_calls, with_refusal};
+use crate::call_ids::Ids;
+use crate::dialect::{with_calls, with_refusal};
 
 /// Room for a short text, in bytes: it comes in small pieces.
 const TEXT_BYTES: usize = 512;

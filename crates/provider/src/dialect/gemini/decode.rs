@@ -10,10 +10,11 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::{DIALECT, is_thought, opaque_reasoning};
+use crate::call_ids::Ids;
 use crate::classify::one_line;
 use crate::dialect::fields::Fields;
 use crate::dialect::lenient::count_of;
-use crate::dialect::{CallContext, Decoder, Ids, Progress, Taken, with_calls};
+use crate::dialect::{CallContext, Decoder, Progress, Taken, with_calls};
 use crate::{ProviderError, ReplyEvent};
 
 /// The decoder of one answer.

@@ -12,10 +12,11 @@ use serde_json::value::RawValue;
 
 use super::DIALECT;
 use super::item::{Kind, raw, take_text};
+use crate::call_ids::Ids;
 use crate::dialect::chat::stop_reason;
 use crate::dialect::fields::Fields;
 use crate::dialect::lenient::count_of;
-use crate::dialect::{CallContext, Decoder, Ids, Progress, Taken, with_calls, with_refusal};
+use crate::dialect::{CallContext, Decoder, Progress, Taken, with_calls, with_refusal};
 use crate::{ProviderError, Purpose, ReplyEvent};
 
 /// The decoder of one answer.

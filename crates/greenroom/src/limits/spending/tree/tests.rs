@@ -72,21 +72,21 @@ fn what_is_spent_below_counts_above_at_once_and_once() {
     let ids: Vec<String> = ledger.chain(lowest).iter().map(|session| session.name().to_owned()).collect();
     assert_eq!(ids, ["lowest", "middle", "top"]);
     assert_eq!(ledger.chain(top).len(), 1);
-    ledger.billed(top, bill(5), 5, 0);
-    ledger.billed(lowest, bill(40), 40, 0);
-    ledger.billed(lowest, bill(60), 20, 0);
+    ledger.billed(top, bill(5), 5, 0, 0);
+    ledger.billed(lowest, bill(40), 40, 0, 0);
+    ledger.billed(lowest, bill(60), 20, 0, 0);
     assert_eq!(spent(&sessions), [65, 60, 60]);
-    ledger.billed(middle, bill(7), 7, 0);
+    ledger.billed(middle, bill(7), 7, 0, 0);
     assert_eq!(spent(&sessions), [72, 67, 60]);
     // The lowest one's call has ended, and its cost is on its caller's bill.
     assert_eq!(ledger.unlink(lowest), bill(60));
-    ledger.billed(middle, bill(67), 0, 60);
+    ledger.billed(middle, bill(67), 0, 0, 60);
     assert_eq!(spent(&sessions), [72, 67, 60]);
     assert_eq!(ledger.unlink(middle), bill(67));
-    ledger.billed(top, bill(72), 0, 67);
+    ledger.billed(top, bill(72), 0, 0, 67);
     assert_eq!(spent(&sessions), [72, 67, 60]);
     // It has no caller now.
-    ledger.billed(lowest, bill(61), 1, 0);
+    ledger.billed(lowest, bill(61), 1, 0, 0);
     assert_eq!(spent(&sessions), [72, 67, 61]);
 }
 
@@ -98,7 +98,7 @@ fn a_call_costs_what_was_added_while_it_went_on() {
     callee.account().set_bill(bill(30));
     assert_eq!(ledger.unlink(&callee), Bill::default(), "nobody called it");
     ledger.link(&callee, &caller);
-    ledger.billed(&callee, bill(50), 20, 0);
+    ledger.billed(&callee, bill(50), 20, 0, 0);
     assert_eq!(ledger.unlink(&callee), bill(20));
     assert_eq!(ledger.unlink(&callee), Bill::default(), "it was told");
     // After a restart, the caller's bill has none of the call's cost.
@@ -112,11 +112,11 @@ async fn a_call_is_refused_that_what_is_left_does_not_pay_for() {
     let ledger = Ledger::<Holder>::default();
     let sessions = tree(&ledger, [Some(1_000), Some(600), None]);
     let [top, middle, lowest] = &sessions;
-    ledger.billed(lowest, bill(450), 450, 0);
+    ledger.billed(lowest, bill(450), 450, 0, 0);
     assert_eq!(ledger.reserve(lowest, call(100, 50), Span::none).await, Ok(None), "150 are left");
     assert_eq!(reserved(&sessions), [150; 3]);
     ledger.release(lowest);
-    ledger.billed(lowest, bill(520), 70, 0);
+    ledger.billed(lowest, bill(520), 70, 0, 0);
     let said = ledger.reserve(lowest, call(100, 50), Span::none).await.expect_err("80 are left");
     assert!(said.ends_with(" (the limit of session middle)"), "{said}");
     let said = ledger.reserve(middle, call(100, 50), Span::none).await.expect_err("80 are left");
@@ -208,13 +208,18 @@ async fn summaries_beside_each_other_keep_to_the_limit() {
     // This one gets no answer, so it costs nothing.
     drop(third);
     assert_eq!((reserved(&sessions), spent(&sessions)), (vec![0; 3], vec![2_700; 3]));
-    ledger.billed(lowest, bill(2_700), 2_700, 0);
-    assert_eq!(spent(&sessions), [2_700; 3], "nothing counts twice");
+    // Another call of the session is billed meanwhile.
+    ledger.billed(lowest, bill(5), 5, 0, 0);
+    assert_eq!(spent(&sessions), [2_705; 3], "the summaries still count");
+    ledger.billed(lowest, bill(2_705), 2_700, 2_700, 0);
+    assert_eq!(spent(&sessions), [2_705; 3], "nothing counts twice");
     // An agent whose work ends with an unbilled summary leaves nothing behind in the accounts above.
     summary().await.map_err(|_| ()).expect("1,300 are left").answered(1_100);
-    assert_eq!(spent(&sessions), [3_800; 3]);
+    assert_eq!(spent(&sessions), [3_805; 3]);
+    ledger.settle(lowest, 100);
+    assert_eq!(spent(&sessions), [3_705; 3]);
     ledger.unlink(lowest);
-    assert_eq!(spent(&sessions), [2_700; 3]);
+    assert_eq!(spent(&sessions), [2_705; 3]);
 }
 
 /// Calls that might exceed a limit together wait for each other.
@@ -223,7 +228,7 @@ async fn calls_that_do_not_fit_beside_each_other_wait() {
     let ledger = Ledger::<Holder>::default();
     let sessions = tree(&ledger, [Some(310), None, None]);
     let [top, middle, lowest] = &sessions;
-    ledger.billed(lowest, bill(10), 10, 0);
+    ledger.billed(lowest, bill(10), 10, 0, 0);
     assert_eq!(ledger.reserve(lowest, call(100, 50), Span::none).await, Ok(None));
     assert_eq!(ledger.reserve(middle, call(100, 50), Span::none).await, Ok(None), "300 are left in all");
     assert_eq!(reserved(&sessions), [300, 300, 150]);
@@ -245,7 +250,7 @@ async fn calls_that_do_not_fit_beside_each_other_wait() {
         let mut waiting = pin!(ledger.reserve(middle, call(100, 50), Span::none));
         assert!(poll!(&mut waiting).is_pending());
         // It waits for a call that uses up the rest.
-        ledger.billed(top, bill(300), 300, 0);
+        ledger.billed(top, bill(300), 300, 0, 0);
         ledger.release(top);
         ledger.release(lowest);
         let said =

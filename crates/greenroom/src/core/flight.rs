@@ -37,11 +37,12 @@ pub(crate) struct Flight {
     ratio: Ratio,
     /// The output so far: text, reasoning, and the arguments of calls.
     streamed: String,
-    /// The passes of the model that were billed already, and their cost in micro-dollars.
+    /// The passes of the model that were billed already.
     passes: Usage,
-    passes_cost: u64,
-    /// The usage of an answer that its provider did not finish, by its report and our own count.
-    partial: Option<Usage>,
+    /// The usage of an answer that its provider did not finish, or of a summary, by its report and our own count.
+    known: Option<Usage>,
+    /// Whether it has brought a summary, whose cost the budgets count.
+    has_summary: bool,
     is_over: bool,
 }
 
@@ -66,8 +67,8 @@ impl Flight {
             messages: request.messages.clone(),
             streamed: String::with_capacity(STREAMED_BYTES),
             passes: Usage::default(),
-            passes_cost: 0,
-            partial: None,
+            known: None,
+            has_summary: false,
             is_over: false,
         })
     }
@@ -81,9 +82,9 @@ impl Flight {
                 self.streamed.push_str(text);
             }
             ReplyEvent::Spent(pass) => {
-                self.passes.add(pass);
-                self.passes_cost += self.cost(pass).unwrap_or(0);
-                self.tell(*pass);
+                let pass = billable(*pass);
+                self.passes.add(&pass);
+                self.tell(pass);
             }
             ReplyEvent::Done(_) | _ => {}
         }
@@ -103,7 +104,7 @@ impl Flight {
     pub(crate) fn broke_off(&mut self, answer: &AssistantMessage) {
         let mut spent = self.missing_in(answer);
         spent.add(&answer.usage.map(billable).unwrap_or_default());
-        self.partial = Some(spent);
+        self.known = Some(spent);
     }
 
     /// Ends the flight with an answer. Usage that the report omits is billed to the session; if the answer is
@@ -117,16 +118,21 @@ impl Flight {
         self.tell(spent);
     }
 
-    /// Ends the flight with a summary, and adds usage that its report omits to the report, by which it is
-    /// billed. Returns the cost in micro-dollars.
-    pub(crate) fn completed(mut self, answer: &mut AssistantMessage) -> u64 {
-        self.is_over = true;
+    /// Adds usage that the report of a summary omits to the report, by which it is billed. Returns the cost in
+    /// micro-dollars, without the passes that were billed. Until [`Self::is_billed`], dropping the flight bills it.
+    pub(crate) fn completed(&mut self, answer: &mut AssistantMessage) -> u64 {
         let missing = self.missing_in(answer);
         if missing.total_tokens() > 0 {
             answer.usage.get_or_insert_default().add(&missing);
         }
-        let cost = answer.usage.and_then(|usage| self.cost(&usage)).unwrap_or(0);
-        cost.saturating_add(self.passes_cost)
+        self.known = Some(answer.usage.unwrap_or_default());
+        self.has_summary = true;
+        answer.usage.and_then(|usage| self.cost(&usage)).unwrap_or(0)
+    }
+
+    /// Ends the flight of a summary that is billed with its compaction.
+    pub(crate) fn is_billed(mut self) {
+        self.is_over = true;
     }
 
     fn missing_in(&self, answer: &AssistantMessage) -> Usage {
@@ -149,20 +155,28 @@ impl Flight {
         if usage.total_tokens() == 0 {
             return;
         }
-        let (attempt, cost_microdollars) = (self.attempt, self.cost(&usage));
-        let _ = self.session.cast(SessionMessage::Spent { attempt, usage, cost_microdollars }.into());
+        let (attempt, cost_microdollars, has_summary) = (self.attempt, self.cost(&usage), self.has_summary);
+        let spent = SessionMessage::Spent { attempt, usage, cost_microdollars, has_summary };
+        let _ = self.session.cast(spent.into());
     }
 }
 
 impl Drop for Flight {
     fn drop(&mut self) {
         if !std::mem::replace(&mut self.is_over, true) {
-            let spent = self.partial.take();
+            let spent = self.known.take();
             self.tell(
                 spent.unwrap_or_else(|| missing(None, self.sent().count(), count_streamed(&self.streamed))),
             );
         }
     }
+}
+
+/// A summary, and its call, which bills it when it is dropped: see [`Flight::is_billed`].
+pub(crate) struct Summarised {
+    pub(crate) answer: Box<AssistantMessage>,
+    /// `None` if a hook gave the answer.
+    pub(crate) flight: Option<Box<Flight>>,
 }
 
 /// Warns, once per model, that a cost limit does not apply to calls without a known price.
