@@ -49,7 +49,8 @@ async fn main() -> Result<()> {
     let agent = Agent::new("simulated").context_window(128_000).state(Pool::default());
     let agent = Arc::new(agent.add_tool(tool("add_row", add_row)));
 
-    // One line for each event of the log: what it was, when, and of which session.
+    // A line for each durable event that this reader is fast enough for. A consumer misses none: see the guide's page on
+    // following events.
     let mut events = runtime.subscribe(Filter::all().durable());
     let mut lines = std::io::BufWriter::new(std::fs::File::create(place.join("events.jsonl"))?);
     let writer = tokio::spawn(async move {

@@ -97,6 +97,22 @@ async fn an_answer_without_end_is_given_up() {
     }
 }
 
+/// Pieces that are always there do not keep a call from being cancelled.
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_is_always_ready_can_be_aborted() {
+    let (_runtime, session) = opened(|_, call| match call {
+        0 => stream::repeat_with(|| ReplyEvent::Text(String::new())).boxed(),
+        _ => done(answer(vec![text("fine")])),
+    })
+    .await;
+    let mut events = session.subscribe();
+    let run = session.prompt("go").start().await.unwrap();
+    while events.next_event().await.unwrap().kind.name() != "message_start" {}
+    run.abort();
+    assert!(matches!(run.reply().await, Err(Error::Aborted)));
+    assert_eq!(session.prompt("again").await.unwrap().text, "fine");
+}
+
 /// Returns the input and the cost of a run whose answer has this report.
 async fn billed(change: impl Fn(&mut AssistantMessage) + Send + Sync + 'static) -> (u64, u64) {
     let (_runtime, session) = opened(move |_, _| {

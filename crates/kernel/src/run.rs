@@ -35,22 +35,24 @@ pub(crate) const NOT_BEGUN: &str = "it had not begun when the run was cut off";
 /// The limits of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RunLimits {
-    /// The maximum number of model calls that end in an answer. With 0, each run ends before its first call.
+    /// The maximum number of model calls that end in an answer. With 0, each run ends before its first call. The
+    /// default is 250.
     pub steps_max: u32,
-    /// How often the same tool calls may be repeated consecutively.
+    /// How often the same tool calls may be repeated consecutively. The default is 8.
     pub repeats_max: u32,
-    /// How often one model call is retried.
+    /// How often one model call is retried. The default is 5.
     pub retries_max: u32,
     /// The longest wait for a server that is loading its model, in milliseconds. These waits do not count as
-    /// retries.
+    /// retries. The default is five minutes.
     pub loading_ms_max: u64,
-    /// How often one run recovers from an overflow: once per rung.
+    /// How often one run recovers from an overflow: once per rung. The default is 3.
     pub overflows_max: u32,
-    /// How often an answer that a validator rejects is requested again.
+    /// How often an answer that a validator rejects is requested again. The default is 2.
     pub rejections_max: u32,
-    /// The maximum number of tool calls of one answer that are run; the model is told about the others.
+    /// The maximum number of tool calls of one answer that are run; the model is told about the others. The
+    /// default is 128.
     pub calls_max: u32,
-    /// The maximum total size of the names and arguments of those calls, in bytes.
+    /// The maximum total size of the names and arguments of those calls, in bytes. The default is 1 MiB.
     pub call_bytes_max: u64,
 }
 

@@ -68,7 +68,7 @@ pub struct ModelCallReport {
     pub result: Result<AssistantMessage, Failure>,
     /// Whether the provider was asked; `false` if a hook answered.
     pub was_asked: bool,
-    /// How long the call took.
+    /// How long the call took, with its waits for a slot of the provider, for limits and for budgets.
     pub duration: Duration,
     pub(crate) app_state: AppState,
 }

@@ -238,7 +238,8 @@ impl RuntimeBuilder {
         self
     }
 
-    /// Adds limits by label, such as those of each tenant. See [`LabelLimit`].
+    /// Adds limits by label, such as those of each tenant: see [`LabelLimit`]. Limits for a label, or for a value of it,
+    /// replace those that were added for the same before.
     pub fn label_limit(mut self, limit: LabelLimit) -> Self {
         self.label_limits.push(limit);
         self
