@@ -16,6 +16,9 @@ use serde_json::json;
 use crate::support::{agent, builder, reopened, simulator, store};
 use greenroom_store::Engine;
 
+/// Readers that are minutes behind.
+mod slow;
+
 /// Returns all events that come before nothing happens any more.
 async fn drained(follow: &mut Follow) -> Vec<Arc<Event>> {
     let mut events = Vec::new();

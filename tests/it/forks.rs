@@ -1,80 +1,13 @@
 //! Copies of sessions that work meanwhile: a fork is one moment of its original.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 
 use greenroom::prelude::*;
-use greenroom_kernel::{Entry, EntryId, EntryKind, Head};
+use greenroom_kernel::{Entry, EntryId, EntryKind};
 use greenroom_simulator::Echo;
-use greenroom_store::{Answer, Appended, Batch, Engine, Store};
-use tokio::sync::Notify;
 
+use crate::support::overtaken::Overtaken;
 use crate::support::{agent, builder, runtime, simulator};
-
-/// An engine in which a session's whole log is read only after the test says so, once.
-#[derive(Debug)]
-struct Overtaken {
-    store: Store,
-    is_next_late: AtomicBool,
-    reads: Notify,
-    goes_on: Notify,
-}
-
-impl Engine for Overtaken {
-    fn append<'a>(&'a self, session: &'a str, batch: Batch) -> Answer<'a, Appended> {
-        Engine::append(&self.store, session, batch)
-    }
-
-    fn delete<'a>(&'a self, session: &'a str) -> Answer<'a, ()> {
-        Engine::delete(&self.store, session)
-    }
-
-    fn head<'a>(&'a self, session: &'a str) -> Answer<'a, Option<Head>> {
-        Engine::head(&self.store, session)
-    }
-
-    fn used_key<'a>(&'a self, session: &'a str, key: &'a str) -> Answer<'a, Option<EntryId>> {
-        Engine::used_key(&self.store, session, key)
-    }
-
-    fn used_keys<'a>(&'a self, session: &'a str) -> Answer<'a, Vec<(String, EntryId)>> {
-        Engine::used_keys(&self.store, session)
-    }
-
-    fn load<'a>(&'a self, session: &'a str, from: EntryId) -> Answer<'a, Vec<Entry>> {
-        Box::pin(async move {
-            if self.is_next_late.swap(false, Ordering::SeqCst) {
-                self.reads.notify_one();
-                self.goes_on.notified().await;
-            }
-            Engine::load(&self.store, session, from).await
-        })
-    }
-
-    fn get<'a>(&'a self, session: &'a str, entries: &'a [EntryId]) -> Answer<'a, Vec<Entry>> {
-        Engine::get(&self.store, session, entries)
-    }
-
-    fn page<'a>(&'a self, after: Option<&'a str>, limit: usize) -> Answer<'a, Vec<(String, Head)>> {
-        Engine::page(&self.store, after, limit)
-    }
-
-    fn fact_get<'a>(&'a self, key: &'a str) -> Answer<'a, Option<Vec<u8>>> {
-        Engine::fact_get(&self.store, key)
-    }
-
-    fn fact_keys<'a>(&'a self, prefix: &'a str) -> Answer<'a, Vec<String>> {
-        Engine::fact_keys(&self.store, prefix)
-    }
-
-    fn fact_put<'a>(&'a self, key: &'a str, value: &'a [u8]) -> Answer<'a, ()> {
-        Engine::fact_put(&self.store, key, value)
-    }
-
-    fn close(&self) -> Answer<'_, ()> {
-        Engine::close(&self.store)
-    }
-}
 
 /// Returns the texts of all messages in a session's log, on its path and beside it.
 async fn logged(runtime: &Runtime, id: &str) -> Vec<String> {
@@ -91,12 +24,7 @@ async fn logged(runtime: &Runtime, id: &str) -> Vec<String> {
 async fn a_fork_of_a_session_that_works_is_one_moment() {
     for continues in [false, true] {
         let model = simulator(Echo, 50_000);
-        let engine = Arc::new(Overtaken {
-            store: Store::memory(),
-            is_next_late: AtomicBool::new(false),
-            reads: Notify::new(),
-            goes_on: Notify::new(),
-        });
+        let engine = Overtaken::new();
         let runtime = builder(&model).engine(engine.clone()).start().await.unwrap();
         let session = runtime.open("one", &agent(50_000)).await.unwrap();
         session.prompt("first").await.unwrap();

@@ -112,6 +112,29 @@ async fn a_frozen_owner_is_refused_and_its_run_goes_on_elsewhere() {
     assert_eq!(answers(&cluster, "s").await, whole(&["1", "2"]));
 }
 
+/// However many sessions a node leaves to others, it takes over the one that is listed behind them.
+#[tokio::test(start_paused = true)]
+async fn sessions_that_are_left_to_others_delay_no_other_one() {
+    for left in [10, 300] {
+        let (cluster, slow) = (Cluster::new(), model(10_000_000));
+        let engine: Arc<dyn Engine> = cluster.join("a", None);
+        let a = builder(&slow).engine(engine).start().await.unwrap();
+        let b = start(&cluster, "b", &slow).await;
+        drop(b._taking);
+        let ids = (0..left).map(|number| format!("a{number:03}")).chain(["z".to_owned()]);
+        let mut runs = Vec::new();
+        for id in ids {
+            let mut run = a.open(&id, &agent(WINDOW)).await.unwrap().prompt("1").start().await.unwrap();
+            run.recorded().await.unwrap();
+            runs.push(run);
+        }
+        let _taking = b.runtime.take_over(|summary| (summary.id == "z").then(|| agent(WINDOW)));
+        cluster.expire("a");
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        assert_eq!(b.runtime.live().await.unwrap(), ["z"], "behind {left}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_node_that_loses_its_lease_ends_what_it_runs() {
     let (cluster, slow) = (Cluster::new(), model(20_000));

@@ -1,5 +1,7 @@
 //! Searches in what was said: by the model in what was compacted away, by programs in everything.
 
+use std::sync::atomic::Ordering;
+
 use greenroom::EntryId;
 use greenroom::prelude::*;
 use greenroom_kernel::message::Message;
@@ -9,7 +11,8 @@ use greenroom_simulator::{
 use serde_json::json;
 
 use crate::compaction_fixtures::{newest, text};
-use crate::support::{agent, runtime, simulator};
+use crate::support::overtaken::Overtaken;
+use crate::support::{agent, builder, runtime, simulator};
 
 /// Asks with a search where the user says so, and answers with what was found.
 fn searching(window: u64) -> Simulator {
@@ -57,6 +60,27 @@ async fn the_model_finds_what_was_compacted_away() {
     let entry: u64 = first["found: [entry ".len()..].split(',').next().unwrap().parse().unwrap();
     assert!(entry < first_kept.0, "{entry}, kept from {first_kept}");
     assert!(say(&session, "search: xylophone").await.contains("Nothing that was compacted away"));
+    model.assert_clean();
+}
+
+/// A session that is deleted while all are searched has no hits, and the others have theirs.
+#[tokio::test(start_paused = true)]
+async fn a_search_in_all_sessions_survives_the_deletion_of_one() {
+    let (model, engine) = (searching(100_000), Overtaken::new());
+    let runtime = builder(&model).engine(engine.clone()).start().await.unwrap();
+    for id in ["gone", "kept"] {
+        let session = runtime.open(id, &agent(100_000)).await.unwrap();
+        say(&session, "The service retries seven times.").await;
+    }
+    engine.is_next_late.store(true, Ordering::SeqCst);
+    let deletes = async {
+        engine.reads.notified().await;
+        runtime.delete("gone").await.unwrap();
+        engine.goes_on.notify_one();
+    };
+    let (found, ()) = tokio::join!(runtime.recall("retries", 10), deletes);
+    let found = found.unwrap();
+    assert!(!found.is_empty() && found.iter().all(|hit| hit.session == "kept"), "{found:?}");
     model.assert_clean();
 }
 

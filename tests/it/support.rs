@@ -2,6 +2,7 @@
 
 /// PostgreSQL as the store of a test whose time may be paused.
 mod apart;
+pub(crate) mod overtaken;
 
 use std::sync::Arc;
 

@@ -477,6 +477,34 @@ async fn a_run_calls_no_more_agents_than_it_may() {
     model.assert_clean();
 }
 
+/// Of the calls of an answer, the first ones may be run, in whatever order their tasks are answered.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_last_calls_of_an_answer_are_those_beyond_the_limit() {
+    for parallel in [1, 2].into_iter().chain([8; 20]) {
+        let script = |request: &SeenRequest, _: CallInfo| {
+            if has_result(request) || !request.has_tool("helper") {
+                return Said::text("done").after_ms(3);
+            }
+            let of = |number: usize| call(&format!("c{number}"), "helper", &json!({ "task": "help" }));
+            calls((0..5).map(of).collect())
+        };
+        let model = simulator(Function(script), 100_000);
+        let runtime = runtime(&model).await;
+        let helper = sub_agent("helper", agent(100_000)).parallel(parallel);
+        let boss = agent(100_000).sub_agent(helper).sub_agents_max(3);
+        let session = runtime.open("boss", &boss).await.unwrap();
+        session.prompt("go").await.unwrap();
+        let mut refused: Vec<String> = Vec::new();
+        for (id, status, _) in results(&runtime, "boss").await {
+            if status == ToolStatus::Error {
+                refused.push(id);
+            }
+        }
+        assert_eq!(refused, ["c3", "c4"], "{parallel} at a time");
+        model.assert_clean();
+    }
+}
+
 /// The depth limit applies to ids of every length and every character that the store accepts.
 #[tokio::test(start_paused = true)]
 async fn a_depth_holds_for_ids_of_every_length() {

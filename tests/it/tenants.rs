@@ -318,6 +318,40 @@ async fn slots_of_a_label_are_freed_by_runs_that_do_not_work() {
     model.assert_clean();
 }
 
+/// A run whose reply another run waits for needs no slot, whatever began it, and whenever the wait begins.
+#[tokio::test(start_paused = true)]
+async fn a_run_that_another_one_waits_for_needs_no_slot() {
+    for way in ["prompt", "start", "steer", "follow_up", "late"] {
+        let model = model();
+        let limit = LabelLimit::each("tenant").runs_max(1);
+        let runtime = builder(&model).label_limit(limit).start().await.unwrap();
+        let other = open(&runtime, "other", "north").await;
+        let passing = agent().tool("pass", move |_: Nothing| {
+            let other = other.clone();
+            async move {
+                let reply = match way {
+                    "prompt" => other.prompt("hello").await?,
+                    "start" => other.prompt("hello").start().await?.reply().await?,
+                    "steer" => other.steer("hello").await?.reply().await?,
+                    "follow_up" => other.follow_up("hello").await?.reply().await?,
+                    _ => {
+                        let run = other.steer("hello").await?;
+                        // It queues for the slot before anybody waits for it.
+                        tokio::time::sleep(Duration::from_secs(1)).await;
+                        run.reply().await?
+                    }
+                };
+                Ok(reply.text)
+            }
+        });
+        let first = open(&runtime, "first", "north").await.with_agent(passing);
+        let passed = tokio::time::timeout(Duration::from_secs(60), first.prompt("pass it on").into_future());
+        passed.await.unwrap_or_else(|_| panic!("{way}: it waits for its own slot")).unwrap();
+        open(&runtime, "third", "north").await.prompt("hello").await.unwrap();
+        model.assert_clean();
+    }
+}
+
 /// A tenant with a hundred sessions and one with a single session take turns.
 #[tokio::test(start_paused = true)]
 async fn slots_are_shared_by_label_first() {

@@ -22,7 +22,7 @@ use crate::events::event::EventKind;
 use crate::events::reasons::QueueReason;
 use crate::lane::learned::Learned;
 use crate::lane::served::ServedModels;
-use crate::values::rate::Rate;
+use crate::values::rate::{Rate, Reservation};
 
 pub(crate) mod learned;
 mod queue;
@@ -88,8 +88,8 @@ pub(crate) struct Queued {
 /// A slot in a lane. Dropping it frees the slot.
 pub(crate) struct Slot {
     ticket: Ticket,
-    /// The tokens reserved from the limit per minute.
-    reserved: u64,
+    /// The tokens reserved from the limit per minute, if there is one.
+    reserved: Option<Reservation>,
     has_begun: bool,
 }
 
@@ -100,8 +100,7 @@ impl Slot {
     }
 
     fn settle(&mut self, used: u64) {
-        let reserved = std::mem::replace(&mut self.reserved, used);
-        if let Some(mut budget) = self.ticket.lane.budget() {
+        if let (Some(reserved), Some(mut budget)) = (&mut self.reserved, self.ticket.lane.budget()) {
             budget.settle(reserved, used, Instant::now());
         }
     }
@@ -225,9 +224,10 @@ impl Lane {
             }
             ticket.has_slot = true;
         }
-        let delay =
-            self.budget().map_or(Duration::ZERO, |mut budget| budget.reserve(call.tokens, Instant::now()));
-        let mut slot = Slot { ticket, reserved: call.tokens, has_begun: false };
+        let (reserved, delay) =
+            self.budget().map(|mut budget| budget.reserve(call.tokens, Instant::now())).unzip();
+        let delay = delay.unwrap_or_default();
+        let mut slot = Slot { ticket, reserved, has_begun: false };
         if !delay.is_zero() {
             reason = Some(QueueReason::Tokens);
             waits(1, QueueReason::Tokens);

@@ -68,8 +68,10 @@ impl Shared {
         let turn = slot.turn().await;
         let doubt = slot.doubt_unless_ended();
         let result = write(&slot).await;
-        if !matches!(result, Err(StoreError::InDoubt { .. })) {
-            doubt.end();
+        // Before the next one's turn.
+        match &result {
+            Err(StoreError::InDoubt { .. }) => drop(doubt),
+            Ok(_) | Err(_) => doubt.end(),
         }
         drop(turn);
         self.slots.done(session, slot);

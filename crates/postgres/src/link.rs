@@ -47,6 +47,14 @@ impl Fault {
         Self::Refused(error.to_string())
     }
 
+    /// Whether the connection is not used again after it.
+    pub(crate) fn ends_link(&self) -> bool {
+        match self {
+            Self::Refused(_) | Self::Taken(_) => false,
+            Self::Unsent(_) | Self::Later(_) | Self::Unanswered(_) => true,
+        }
+    }
+
     /// What the server or the connection said.
     pub(crate) fn detail(&self) -> &str {
         match self {

@@ -110,11 +110,13 @@ impl Placement for Postgres {
         })
     }
 
-    fn abandoned(&self, limit: usize) -> Answer<'_, Vec<String>> {
+    fn abandoned<'a>(&'a self, after: Option<&'a str>, limit: usize) -> Answer<'a, Vec<String>> {
         Box::pin(async move {
             self.shared().check_open()?;
             let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-            let rows = self.shared().pool.run(Kind::Read, Sql::Abandoned, &[&limit]).await?;
+            // No id is empty.
+            let after = after.unwrap_or_default();
+            let rows = self.shared().pool.run(Kind::Read, Sql::Abandoned, &[&after, &limit]).await?;
             Ok(rows.iter().map(|row| row.get(0)).collect())
         })
     }

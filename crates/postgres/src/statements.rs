@@ -218,9 +218,10 @@ impl Sql {
             }
             Self::Wish => "select s.wish from {s}.session s where s.id = $1::text",
             Self::Abandoned => {
-                "select s.id from {s}.session s where s.is_unfinished and s.is_there and not exists (
-                     select from {s}.node n where n.incarnation = s.owner and n.expires > clock_timestamp())
-                 order by s.id limit $1::int8"
+                "select s.id from {s}.session s where s.is_unfinished and s.is_there and s.id > $1::text
+                     and not exists (
+                         select from {s}.node n where n.incarnation = s.owner and n.expires > clock_timestamp())
+                 order by s.id limit $2::int8"
             }
         }
     }

@@ -157,16 +157,21 @@ impl<J: Job> Queue<J> {
                 }
                 // One of them is at fault, and the others need not suffer from it.
                 Err(Fault::Refused(_) | Fault::Taken(_)) if group.len() > 1 => {
-                    for job in group {
+                    let mut rest = group.into_iter();
+                    while let Some(job) = rest.next() {
                         let answers = J::run(link, &[&job.job], patience).await;
                         let answer = answers.and_then(|answers| {
                             answers.into_iter().next().ok_or_else(|| Fault::Later("no answer".to_owned()))
                         });
+                        let is_over = answer.as_ref().is_err_and(Fault::ends_link);
                         job.answer(answer);
+                        if is_over {
+                            return self.put_back(rest.collect());
+                        }
                     }
                 }
                 Err(fault) => {
-                    let is_over = !matches!(fault, Fault::Refused(_) | Fault::Taken(_));
+                    let is_over = fault.ends_link();
                     group.into_iter().for_each(|job| job.answer(Err(fault.clone())));
                     if is_over {
                         return;

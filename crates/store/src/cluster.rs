@@ -394,14 +394,17 @@ impl Placement for Node {
         })
     }
 
-    fn abandoned(&self, limit: usize) -> Answer<'_, Vec<String>> {
+    fn abandoned<'a>(&'a self, after: Option<&'a str>, limit: usize) -> Answer<'a, Vec<String>> {
         Box::pin(async move {
             let is_unfinished =
                 |head: &Head| head.open_run.is_some() || head.interrupted.is_some() || !head.inbox.is_empty();
             let heads = self.cluster.store.list()?;
             let shared = self.cluster.shared.lock();
-            let is_abandoned =
-                |(id, head): &(String, Head)| is_unfinished(head) && shared.owner(id).is_none();
+            let is_abandoned = |(id, head): &(String, Head)| {
+                after.is_none_or(|after| id.as_str() > after)
+                    && is_unfinished(head)
+                    && shared.owner(id).is_none()
+            };
             Ok(heads.into_iter().filter(is_abandoned).map(|(id, _)| id).take(limit).collect())
         })
     }

@@ -281,12 +281,12 @@ pub trait Placement: fmt::Debug + Send + Sync {
     /// Those of reading.
     fn leases(&self) -> Answer<'_, BTreeMap<String, Lease>>;
 
-    /// Returns the sessions with an unfinished run whose owner's lease has run out, or that have none: at most `limit`.
-    /// The node that takes a session over resumes its run.
+    /// Returns the sessions with an unfinished run whose owner's lease has run out, or that have none: at most `limit`, in
+    /// the order of their ids, from the first one after `after`. The node that takes a session over resumes its run.
     ///
     /// # Errors
     /// Those of reading.
-    fn abandoned(&self, limit: usize) -> Answer<'_, Vec<String>>;
+    fn abandoned<'a>(&'a self, after: Option<&'a str>, limit: usize) -> Answer<'a, Vec<String>>;
 
     /// Takes no more sessions from now on: [`Placement::place`] names other nodes.
     ///

@@ -193,8 +193,9 @@ impl Placement for Apart {
         self.ask(|on, engine| on.block_on(engine.leases()))
     }
 
-    fn abandoned(&self, limit: usize) -> Answer<'_, Vec<String>> {
-        self.ask(move |on, engine| on.block_on(engine.abandoned(limit)))
+    fn abandoned<'a>(&'a self, after: Option<&'a str>, limit: usize) -> Answer<'a, Vec<String>> {
+        let after = after.map(str::to_owned);
+        self.ask(move |on, engine| on.block_on(engine.abandoned(after.as_deref(), limit)))
     }
 
     fn drain(&self) -> Answer<'_, ()> {

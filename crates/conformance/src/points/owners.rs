@@ -470,7 +470,8 @@ pub async fn placed(cluster: &dyn Cluster) {
         append(engines[engine].as_ref(), session, unfinished(1)).await;
     }
     append(engines[0].as_ref(), "finished", batch(0, 1, "x", None)).await;
-    let abandoned = async |limit| placement(&engines[1]).abandoned(limit).await.expect("they are read");
+    let after = async |id, limit| placement(&engines[1]).abandoned(id, limit).await.expect("they are read");
+    let abandoned = async |limit| after(None, limit).await;
     assert_eq!(abandoned(9).await, [""; 0], "all of them have owners");
     placement(&engines[0]).release("u2", None).await.expect("it is released");
     assert_eq!(abandoned(9).await, ["u2"]);
@@ -478,6 +479,9 @@ pub async fn placed(cluster: &dyn Cluster) {
     engines[2].close().await.expect("it closes");
     assert_eq!(abandoned(9).await, ["u1", "u2", "u4"]);
     assert_eq!(abandoned(2).await, ["u1", "u2"]);
+    assert_eq!(after(Some("u2"), 2).await, ["u4"], "the rest");
+    assert_eq!(after(Some("u1"), 1).await, ["u2"]);
+    assert_eq!(after(Some("u4"), 2).await, [""; 0]);
     for session in ["u1", "u2", "u4"] {
         claimed(&engines[1], session).await;
     }

@@ -3,7 +3,9 @@
 //! Invariants: every durable event of a followed session is returned once, in the order of its log, whatever a
 //! subscription missed; a transient event is returned only after all durable ones before it and before all later ones; a
 //! [`Position`] is enough to continue in another process, and tells a session from a deleted one of the same id. At most
-//! one session's log is in memory, besides the subscription's queue.
+//! one session's log is in memory, besides the subscription's queue. The position's watermark follows [`Passed`], never
+//! the events that were returned: a log is read up to its end, which is ahead of what waits in the subscription, and of
+//! what other nodes have recorded since they were looked at.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::fmt;
@@ -13,7 +15,7 @@ use std::time::Duration;
 use greenroom_kernel::{Entry, EntryId, Head};
 use greenroom_store::Engine;
 use tokio::sync::oneshot;
-use tokio::time::{Instant, Interval, interval_at};
+use tokio::time::{Instant, sleep_until};
 
 use crate::api::position::{From, Position, Seen};
 use crate::api::sessions::SessionSummary;
@@ -42,11 +44,12 @@ const TAIL: u64 = 64;
 #[must_use]
 pub struct Follow {
     /// When sessions of other nodes are looked at next; `None` if this process runs all.
-    elsewhere: Option<Interval>,
+    next_look: Option<Instant>,
     deps: Arc<Deps>,
     scope: Scope,
     live: Subscription,
     position: Position,
+    passed: Passed,
     /// Whether sessions are never left out of the position.
     is_exact: bool,
     is_started: bool,
@@ -59,6 +62,37 @@ pub struct Follow {
     joined: HashMap<Arc<str>, InProgress>,
     /// Which sessions have the labels, as far as it is known.
     members: HashMap<Arc<str>, Membership>,
+}
+
+/// The time up to which the events of all followed sessions have been passed, in Unix milliseconds.
+///
+/// Where this process runs all sessions, they are published in the order in which they were recorded, except for less
+/// than a minute: with each event that is taken from the subscription, what was recorded before it has been passed. Where
+/// other nodes run some, nothing tells of these, and only the time of a list of all sessions counts, once each of them was
+/// read.
+#[derive(Debug, Default)]
+struct Passed {
+    until_ms: u64,
+    /// The newest time in the latest list of all sessions, whose reads are among the steps.
+    listed_ms: Option<u64>,
+    /// Sessions with events that may be missing, because they could not be read.
+    unread: BTreeSet<Arc<str>>,
+}
+
+impl Passed {
+    /// Notes that the sessions of this list are about to be read.
+    fn list(&mut self, sessions: &[SessionSummary]) {
+        self.listed_ms = sessions.iter().map(|session| session.updated_at_ms).max();
+    }
+
+    /// Returns the time, when no steps are left; `None` while something may be missing.
+    fn settled(&mut self) -> Option<u64> {
+        if !self.unread.is_empty() {
+            return None;
+        }
+        self.until_ms = self.until_ms.max(self.listed_ms.take().unwrap_or(0));
+        Some(self.until_ms)
+    }
 }
 
 /// Whether a session has the labels.
@@ -143,14 +177,14 @@ impl Follow {
     }
 
     fn new(deps: &Arc<Deps>, scope: Scope, position: Position) -> Self {
-        let elsewhere = deps.store.placement().map(|_| interval_at(Instant::now() + LOOK_EVERY, LOOK_EVERY));
         Self {
-            elsewhere,
+            next_look: deps.store.placement().map(|_| Instant::now() + LOOK_EVERY),
             deps: Arc::clone(deps),
             // Before anything is read, so that nothing is missed in between.
             live: deps.bus.subscribe(scope.filter()),
             scope,
             position,
+            passed: Passed::default(),
             is_exact: false,
             is_started: false,
             has_ended: false,
@@ -212,8 +246,8 @@ impl Follow {
     /// dropped.
     ///
     /// # Errors
-    /// [`Error::Store`](crate::Error::Store) if a log could not be read. Its session is followed again when it has news; the other sessions are
-    /// followed as before.
+    /// [`Error::Store`](crate::Error::Store) if a log could not be read. Its session is followed again when it has news, from
+    /// where it was read; the other sessions are followed as before.
     pub async fn next(&mut self) -> Result<Option<Arc<Event>>> {
         loop {
             match self.next_delivery().await? {
@@ -248,15 +282,16 @@ impl Follow {
             if let Some(known) = self.prepared().await? {
                 return Ok(Some(known));
             }
-            let next = match &mut self.elsewhere {
+            let next = match self.next_look {
                 None => self.live.next().await,
-                Some(look) => tokio::select! {
+                // The look comes first: a slow reader always has news of its own node.
+                Some(at) => tokio::select! {
                     biased;
-                    next = self.live.next() => next,
-                    _ = look.tick() => {
+                    () = sleep_until(at) => {
                         self.look_elsewhere().await?;
                         continue;
                     }
+                    next = self.live.next() => next,
                 },
             };
             match next {
@@ -271,10 +306,23 @@ impl Follow {
 
     /// Prepares reading what sessions on other nodes have recorded: nothing else tells of it here.
     async fn look_elsewhere(&mut self) -> Result<()> {
-        for session in self.sessions().await? {
-            if self.position.is_behind(&session) {
-                self.steps.push_back(Step::Read(Arc::from(session.id)));
+        self.next_look = Some(Instant::now() + LOOK_EVERY);
+        // What these have in progress is on its way already, and would be doubled.
+        let skipped = if self.live.waiting() > 0 { self.live().await } else { BTreeSet::new() };
+        let sessions = self.sessions().await?;
+        let mut is_whole = true;
+        for session in &sessions {
+            if !self.position.is_behind(session) {
+                continue;
             }
+            if skipped.contains(session.id.as_str()) {
+                is_whole = false;
+            } else {
+                self.steps.push_back(Step::Read(Arc::from(session.id.as_str())));
+            }
+        }
+        if is_whole {
+            self.passed.list(&sessions);
         }
         Ok(())
     }
@@ -287,6 +335,10 @@ impl Follow {
         loop {
             if let Some(known) = self.prepared().await? {
                 return Ok(Some(known));
+            }
+            if self.next_look.is_some_and(|at| at <= Instant::now()) {
+                self.look_elsewhere().await?;
+                continue;
             }
             let Some(delivery) = self.live.try_next() else { return Ok(None) };
             self.steps.push_back(Step::Take(delivery));
@@ -329,19 +381,53 @@ impl Follow {
                 if let Delivery::Event(event) = &delivery {
                     self.position.pass(event);
                 }
-                if self.ready.is_empty() && self.steps.is_empty() && !self.is_exact {
-                    self.position.settle();
-                }
+                self.settle();
                 return Ok(Some(delivery));
             }
-            let Some(step) = self.steps.front().cloned() else { return Ok(None) };
-            let done = match step {
-                Step::Read(id) => self.read(&id).await,
-                Step::Take(Delivery::Event(event)) => self.take(event).await,
-                Step::Take(Delivery::Gap { from, to, sessions }) => self.fill(from, to, sessions).await,
+            let Some(step) = self.steps.front().cloned() else {
+                self.settle();
+                return Ok(None);
+            };
+            let done = match &step {
+                Step::Read(id) => self.read(id).await,
+                Step::Take(Delivery::Event(event)) => self.take(Arc::clone(event)).await,
+                Step::Take(Delivery::Gap { from, to, sessions }) => {
+                    self.fill(*from, *to, sessions.clone()).await
+                }
             };
             self.steps.pop_front();
-            done?;
+            if let Err(error) = done {
+                // Nobody knows when a damaged log can be read again: the position does not wait for that.
+                if error.is_retryable() {
+                    self.miss(&step);
+                }
+                return Err(error);
+            }
+        }
+    }
+
+    /// Leaves quiet sessions out of the position, if nothing is left to be read.
+    fn settle(&mut self) {
+        if !self.is_exact
+            && self.ready.is_empty()
+            && self.steps.is_empty()
+            && let Some(passed_ms) = self.passed.settled()
+        {
+            self.position.settle(passed_ms);
+        }
+    }
+
+    /// Notes the sessions of a step that failed: they are read when they have news.
+    fn miss(&mut self, step: &Step) {
+        match step {
+            Step::Read(id) => _ = self.passed.unread.insert(Arc::clone(id)),
+            Step::Take(Delivery::Event(event)) if event.is_durable() => {
+                self.passed.unread.insert(Arc::clone(&event.session));
+            }
+            Step::Take(Delivery::Event(_)) => {}
+            Step::Take(Delivery::Gap { sessions, .. }) => {
+                self.passed.unread.extend(sessions.iter().map(|(id, _)| Arc::clone(id)));
+            }
         }
     }
 
@@ -354,6 +440,7 @@ impl Follow {
     async fn join(&mut self, sessions: Vec<SessionSummary>) -> Result<()> {
         let is_all = self.scope.session.is_none() && self.scope.labels.is_empty();
         self.position.learn(&sessions, is_all);
+        self.passed.list(&sessions);
         if !self.scope.labels.is_empty() {
             // The labels of one that is deleted cannot be read any more.
             let known = sessions.iter().take(MEMBERS_MAX).map(|session| {
@@ -399,15 +486,12 @@ impl Follow {
                 found.flatten().and_then(|shared| shared.in_progress())
             }
         };
-        let Some(head) = self.deps.store.head(id).await? else { return Ok(()) };
+        let Some(head) = self.deps.store.head(id).await? else {
+            self.passed.unread.remove(id);
+            return Ok(());
+        };
         let end = now.as_ref().map_or(head.entries, |now| head.entries.min(now.seq.map_or(0, |seq| seq + 1)));
-        let from = self.position.next(&SessionSummary::new(id.to_string(), head.clone()));
-        let entries = entries(&*self.deps.store, id, from, head.entries).await?;
-        let parent = head.parent_session.map(Arc::from);
-        let events =
-            entry_events::of_entries(id, parent.as_ref(), head.created_at_ms, &entries, head.open_run);
-        let events = events.filter(|event| event.seq < end);
-        self.ready.extend(events.map(|event| Delivery::Event(Arc::new(event))));
+        let from = self.load(id, head, end).await?;
         // What was in progress before the position is over.
         let is_over = matches!(from, From::Event(next) if next > end);
         if let Some(now) = now.filter(|_| !is_over) {
@@ -417,8 +501,24 @@ impl Follow {
         Ok(())
     }
 
+    /// Prepares a session's events after the position and before the one at `end`. Returns where they begin.
+    async fn load(&mut self, id: &Arc<str>, head: Head, end: u64) -> Result<From> {
+        let from = self.position.next(&SessionSummary::new(id.to_string(), head.clone()));
+        let entries = entries(&*self.deps.store, id, from, head.entries).await?;
+        let parent = head.parent_session.map(Arc::from);
+        let events =
+            entry_events::of_entries(id, parent.as_ref(), head.created_at_ms, &entries, head.open_run);
+        let events = events.filter(|event| event.seq < end);
+        self.ready.extend(events.map(|event| Delivery::Event(Arc::new(event))));
+        self.passed.unread.remove(id);
+        Ok(from)
+    }
+
     /// Takes an event of the subscription.
     async fn take(&mut self, event: Arc<Event>) -> Result<()> {
+        if event.is_durable() && self.next_look.is_none() {
+            self.passed.until_ms = self.passed.until_ms.max(event.at_ms);
+        }
         if !self.is_wanted(&event).await? {
             return Ok(());
         }
@@ -433,8 +533,17 @@ impl Follow {
             }
             return Ok(());
         }
+        // What was recorded before it, on another node or where a read failed, may be missing.
+        let may_miss = (self.next_look.is_some() && !self.position.knows_next(&event))
+            || self.passed.unread.contains(&event.session);
         match self.position.seen(&event) {
             Seen::Before => {}
+            Seen::Next | Seen::Later if may_miss => {
+                self.joined.remove(&event.session);
+                if let Some(head) = self.deps.store.head(&event.session).await? {
+                    self.load(&event.session, head, event.seq + 1).await?;
+                }
+            }
             Seen::Next => {
                 self.joined.remove(&event.session);
                 self.ready.push_back(Delivery::Event(event));

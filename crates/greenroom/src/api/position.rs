@@ -4,8 +4,9 @@
 //! next event, and its id with `%` for characters that a header cannot carry. Readers treat it as opaque.
 //!
 //! Invariants: every event of a session that is not named, and that was recorded before the watermark, has been passed;
-//! of a named one, every event before its next one. The watermark rises only when all sessions have been read, and stays a
-//! minute behind the newest event, which is more than the recordings of two sessions overtake each other.
+//! of a named one, every event before its next one. The watermark stays a minute behind the time up to which the reader
+//! has passed the events of all sessions: a minute is more than the recordings of two sessions overtake each other. The
+//! reader knows this time ([`Follow`](crate::Follow)); it does not follow from the passed events.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -148,6 +149,11 @@ impl Position {
         }
     }
 
+    /// Whether it is known which event of an event's session is the next one.
+    pub(crate) fn knows_next(&self, event: &Event) -> bool {
+        self.next_of(event).is_some()
+    }
+
     /// Returns how a durable event stands to the position.
     pub(crate) fn seen(&self, event: &Event) -> Seen {
         match self.next_of(event).map_or(Ordering::Equal, |next| event.seq.cmp(&next)) {
@@ -182,17 +188,13 @@ impl Position {
         self.sessions.insert(Arc::clone(&event.session), named);
     }
 
-    /// Leaves out sessions without new events, if many are named. Only when every session has been read up to the newest
-    /// event: others could have unread events before the new watermark.
-    pub(crate) fn settle(&mut self) {
-        if self.sessions.len() <= NAMED_MAX {
-            return;
-        }
-        // The time of a session that a text names is known when its next event comes.
-        let times = self.sessions.values().map(|named| named.at_ms).filter(|at_ms| *at_ms < u64::MAX);
-        let watermark_ms = times.max().unwrap_or_default().saturating_sub(BEHIND_MS);
-        if watermark_ms > self.watermark_ms {
+    /// Leaves out sessions without new events, if many are named. `passed_ms` is a time: of all sessions, whatever was in
+    /// the log or published at that time has been passed.
+    pub(crate) fn settle(&mut self, passed_ms: u64) {
+        let watermark_ms = passed_ms.saturating_sub(BEHIND_MS);
+        if self.sessions.len() > NAMED_MAX && watermark_ms > self.watermark_ms {
             self.watermark_ms = watermark_ms;
+            // The time of a session that a text names is known when its next event comes.
             self.sessions.retain(|_, named| named.at_ms >= watermark_ms);
         }
     }

@@ -20,7 +20,7 @@ use crate::api::runtime::{Runtime, WeakRuntime};
 use crate::api::sessions::SessionSummary;
 use crate::values::error::{Error, Result};
 
-/// How often abandoned sessions are looked for.
+/// How often abandoned sessions are looked for: each time those that follow the ones of the last time.
 const EVERY: Duration = Duration::from_secs(1);
 /// The maximum number of sessions that are looked at each time.
 const AT_A_TIME: usize = 256;
@@ -81,7 +81,7 @@ impl TakeOver {
 }
 
 async fn keep_taking(weak: WeakRuntime, mut choose: Chooser) {
-    let (mut failed, mut resuming) = (Failed::new(), JoinSet::new());
+    let (mut failed, mut resuming, mut after) = (Failed::new(), JoinSet::new(), None);
     let slots = Arc::new(Semaphore::new(AT_ONCE));
     let mut underway: HashMap<tokio::task::Id, String> = HashMap::new();
     loop {
@@ -94,7 +94,7 @@ async fn keep_taking(weak: WeakRuntime, mut choose: Chooser) {
             note(&mut failed, id, is_resumed);
         }
         let Some(runtime) = weak.upgrade() else { return };
-        match abandoned(&runtime, &failed).await {
+        match abandoned(&runtime, &failed, &mut after).await {
             Ok(summaries) => {
                 for summary in summaries {
                     if underway.values().any(|id| *id == summary.id) {
@@ -116,18 +116,31 @@ async fn keep_taking(weak: WeakRuntime, mut choose: Chooser) {
     }
 }
 
-/// Returns the sessions that this node should resume now.
-async fn abandoned(runtime: &Runtime, failed: &Failed) -> Result<Vec<SessionSummary>> {
+/// Returns those of the next abandoned sessions that this node should resume now. `after` is the last one that was looked
+/// at; after the end, the next look begins at the first one. What is left alone stays abandoned, and may be any number.
+async fn abandoned(
+    runtime: &Runtime,
+    failed: &Failed,
+    after: &mut Option<String>,
+) -> Result<Vec<SessionSummary>> {
     let store = &runtime.deps().store;
     let Some(placement) = store.placement() else { return Ok(Vec::new()) };
     let (mut found, now) = (Vec::new(), Instant::now());
-    for id in placement.abandoned(AT_A_TIME).await? {
+    let page = placement.abandoned(after.as_deref(), AT_A_TIME).await?;
+    *after = page.last().filter(|_| page.len() == AT_A_TIME).cloned();
+    for id in page {
         let is_due = failed.get(&id).is_none_or(|(again, _)| *again <= now);
         if !is_due || placement.place(&id).await?.node != store.node() {
             continue;
         }
         // A sub-agent's work continues with that of its caller.
-        let summary = runtime.summary(&id).await?;
+        let summary = match runtime.summary(&id).await {
+            Ok(summary) => summary,
+            Err(error) => {
+                tracing::warn!(session = %id, %error, "an abandoned session could not be read");
+                continue;
+            }
+        };
         found.extend(summary.filter(|summary| summary.is_unfinished && summary.parent.is_none()));
     }
     Ok(found)

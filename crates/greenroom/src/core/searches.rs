@@ -109,7 +109,12 @@ impl Searches {
         loop {
             let page = store.page(after.as_deref(), SESSIONS_AT_A_TIME).await?;
             for (session, _) in &page {
-                found.extend(self.find(store, session, wanted).await?);
+                match self.find(store, session, wanted).await {
+                    Ok(hits) => found.extend(hits),
+                    // It was deleted in the meantime.
+                    Err(Error::Store(error)) if matches!(*error, StoreError::NotFound { .. }) => {}
+                    Err(error) => return Err(error),
+                }
             }
             found.sort_by(|one: &Recalled, other| other.score.total_cmp(&one.score));
             found.truncate(wanted.limit);

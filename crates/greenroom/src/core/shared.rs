@@ -31,7 +31,7 @@ use crate::events::event::{Event, EventKind};
 use crate::events::redact;
 use crate::limits::accounts::slots::LabelSlot;
 use crate::limits::labels::Tenants;
-use crate::limits::spending::tree::{Account, Ledger, Spends};
+use crate::limits::spending::tree::{Account, Spends};
 use crate::values::error::Error;
 
 mod agent;
@@ -250,22 +250,6 @@ impl SessionShared {
         self.children.lock().take_id(id)
     }
 
-    /// Counts a sub-agent that is about to be called, here and at each session above.
-    ///
-    /// # Errors
-    /// [`Error::TooManySubAgents`] if the run of one of them may call no more. Then nothing is counted.
-    pub(crate) fn count_child(self: &Arc<Self>, ledger: &Ledger<Self>) -> Result<(), Error> {
-        let chain = ledger.chain(self);
-        for session in &chain {
-            let max = session.agent().map_or(u32::MAX, |agent| agent.sub_agents_max);
-            if session.children.lock().count() >= max {
-                return Err(Error::TooManySubAgents { max });
-            }
-        }
-        chain.iter().for_each(|session| session.children.lock().count_one());
-        Ok(())
-    }
-
     /// The pauses while a person is being asked, by its run or by a sub-agent that works for it.
     pub(crate) fn pauses(&self) -> &Pauses {
         &self.pauses
@@ -287,7 +271,9 @@ impl SessionShared {
 
     /// Keeps the slots of this run, unless it has ended.
     pub(crate) fn keep_label_slots(&self, run: RunId, slots: Vec<LabelSlot>) {
-        if self.open_run() == Some(run) {
+        // The run cannot end in between.
+        let open = self.run.lock();
+        if open.open() == Some(run) {
             *self.label_slots.lock() = slots;
         }
     }
@@ -470,7 +456,8 @@ impl SessionShared {
 
     /// Notes that no run is open.
     pub(crate) fn end_run(&self) {
-        self.run.lock().end();
+        let mut run = self.run.lock();
+        run.end();
         self.free_label_slots();
     }
 

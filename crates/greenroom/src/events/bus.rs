@@ -6,7 +6,7 @@
 //! event of it, because the run waits (`run_link`); live events of one session arrive in the order in which
 //! they were published.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -155,9 +155,18 @@ impl OwnRun {
     }
 }
 
-/// The first and the last cursor, and the first lost sequence number of each session that lost durable
-/// events.
-type Gap = (u64, u64, Vec<(Arc<str>, u64)>);
+/// Events that did not fit.
+#[derive(Debug)]
+struct Gap {
+    /// The cursor of the first one.
+    from: u64,
+    /// The cursor after the last one.
+    to: u64,
+    /// The first lost sequence number of each session that lost durable events.
+    sessions: Vec<(Arc<str>, u64)>,
+    /// These sessions: one that is not read may lose events of many.
+    known: HashSet<Arc<str>>,
+}
 
 #[derive(Debug, Default)]
 struct QueueState {
@@ -281,10 +290,16 @@ impl Queue {
             // Once there is a gap, all events until it is read belong to it: this keeps the order.
             if !keeps && (state.gap.is_some() || state.bytes + weight > QUEUE_BYTES) {
                 begins_gap = state.gap.is_none();
-                let (_, to, sessions) = state.gap.get_or_insert_with(|| (cursor, cursor, Vec::new()));
-                *to = cursor + 1;
-                if event.is_durable() && !sessions.iter().any(|(session, _)| *session == event.session) {
-                    sessions.push((Arc::clone(&event.session), event.seq));
+                let gap = state.gap.get_or_insert_with(|| Gap {
+                    from: cursor,
+                    to: cursor,
+                    sessions: Vec::new(),
+                    known: HashSet::new(),
+                });
+                gap.to = cursor + 1;
+                if event.is_durable() && !gap.known.contains(&event.session) {
+                    gap.known.insert(Arc::clone(&event.session));
+                    gap.sessions.push((Arc::clone(&event.session), event.seq));
                 }
             } else {
                 state.bytes += weight;
@@ -396,6 +411,6 @@ impl QueueState {
     }
 
     fn take_gap(&mut self) -> Option<Delivery> {
-        self.gap.take().map(|(from, to, sessions)| Delivery::Gap { from, to, sessions })
+        self.gap.take().map(|Gap { from, to, sessions, known: _ }| Delivery::Gap { from, to, sessions })
     }
 }

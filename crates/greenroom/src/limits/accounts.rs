@@ -24,7 +24,7 @@ use crate::limits::spending::tree::Wanted;
 use crate::limits::spending::window::Window;
 use crate::values::clock::Clock;
 use crate::values::error::{Error, Result};
-use crate::values::rate::Rate;
+use crate::values::rate::{Rate, Reservation};
 
 pub(crate) mod slots;
 pub(crate) mod stored;
@@ -246,9 +246,12 @@ impl Accounts {
         for label in tenants.iter() {
             let account = self.account(&mut inner, &Some(label.clone()));
             let Some(messages) = &mut account.messages else { continue };
-            let Err(retry_after) = messages.take(1, now) else {
-                taken.push(label.clone());
-                continue;
+            let retry_after = match messages.take(1, now) {
+                Ok(message) => {
+                    taken.push((label.clone(), message));
+                    continue;
+                }
+                Err(retry_after) => retry_after,
             };
             drop(inner);
             drop(Message { accounts: self, taken });
@@ -267,7 +270,6 @@ impl Accounts {
         let mut reserved = ReservedTokens {
             accounts: Arc::clone(self),
             of: Vec::new(),
-            tokens,
             delay: Duration::ZERO,
             has_begun: false,
         };
@@ -278,8 +280,9 @@ impl Accounts {
         for label in tenants.iter() {
             let account = self.account(&mut inner, &Some(label.clone()));
             if let Some(rate) = &mut account.tokens {
-                reserved.delay = reserved.delay.max(rate.reserve(tokens, now));
-                reserved.of.push(label.clone());
+                let (reservation, delay) = rate.reserve(tokens, now);
+                reserved.delay = reserved.delay.max(delay);
+                reserved.of.push((label.clone(), reservation));
             }
         }
         reserved
@@ -350,7 +353,7 @@ fn names(tenants: &Tenants) -> impl Iterator<Item = Name> + use<'_> {
 #[must_use]
 pub(crate) struct Message<'a> {
     accounts: &'a Accounts,
-    taken: Vec<Label>,
+    taken: Vec<(Label, Reservation)>,
 }
 
 impl Message<'_> {
@@ -366,9 +369,9 @@ impl Drop for Message<'_> {
             return;
         }
         let mut inner = self.accounts.inner.lock();
-        for label in self.taken.drain(..) {
+        for (label, mut message) in self.taken.drain(..) {
             let account = self.accounts.account(&mut inner, &Some(label));
-            account.messages.iter_mut().for_each(|rate| rate.settle(1, 0, Instant::now()));
+            account.messages.iter_mut().for_each(|rate| rate.settle(&mut message, 0, Instant::now()));
         }
     }
 }
@@ -376,8 +379,7 @@ impl Drop for Message<'_> {
 /// Tokens that are reserved for a call, from the limits per minute. Dropping it before the call has begun returns them.
 pub(crate) struct ReservedTokens {
     accounts: Arc<Accounts>,
-    of: Vec<Label>,
-    tokens: u64,
+    of: Vec<(Label, Reservation)>,
     delay: Duration,
     has_begun: bool,
 }
@@ -395,12 +397,11 @@ impl ReservedTokens {
 
     /// Notes how many tokens the call used.
     pub(crate) fn used(&mut self, tokens: u64) {
-        let reserved = std::mem::replace(&mut self.tokens, tokens);
         if self.of.is_empty() {
             return;
         }
         let mut inner = self.accounts.inner.lock();
-        for label in &self.of {
+        for (label, reserved) in &mut self.of {
             let account = self.accounts.account(&mut inner, &Some(label.clone()));
             account.tokens.iter_mut().for_each(|rate| rate.settle(reserved, tokens, Instant::now()));
         }

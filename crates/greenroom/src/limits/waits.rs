@@ -1,4 +1,4 @@
-//! Deadlock detection: no session waits for itself.
+//! Waits of sessions for each other: no session waits for itself, and one that another session waits for needs no slot.
 //!
 //! A run waits for its tools and hooks. A tool that awaits a reply of the same session, or of a session that
 //! waits for this one, would wait forever; it gets [`Error::Deadlock`] instead. Waits are known in two ways:
@@ -13,6 +13,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use tokio::sync::Notify;
 
 use crate::values::error::{Error, Result};
 
@@ -81,9 +82,19 @@ pub fn within_call<F: Future>(work: F) -> impl Future<Output = F::Output> {
 
 /// The counted waits between the sessions of one runtime.
 #[derive(Debug, Default)]
-pub(crate) struct Waits(Mutex<Counts>);
+pub(crate) struct Waits {
+    counts: Mutex<Counts>,
+    /// Notified when a wait begins.
+    has_begun: Notify,
+}
 
-type Counts = HashMap<Arc<str>, HashMap<Arc<str>, usize>>;
+#[derive(Debug, Default)]
+struct Counts {
+    /// The sessions for which each session waits, with the number of waits.
+    targets: HashMap<Arc<str>, HashMap<Arc<str>, usize>>,
+    /// The number of waits for each session.
+    awaited: HashMap<Arc<str>, usize>,
+}
 
 impl Waits {
     /// Registers that the calling code starts to wait for this session. The wait counts until the returned
@@ -94,16 +105,31 @@ impl Waits {
     pub(crate) fn begin(self: &Arc<Self>, session: &Arc<str>) -> Result<Waiting> {
         let chain = Chain::current();
         if !chain.0.is_empty() {
-            let mut counts = self.0.lock();
+            let mut counts = self.counts.lock();
             if reaches(&counts, session, &chain.0) {
                 return Err(Error::Deadlock { session: session.to_string() });
             }
             for waiting in chain.0.iter() {
-                let targets = counts.entry(Arc::clone(waiting)).or_default();
+                let targets = counts.targets.entry(Arc::clone(waiting)).or_default();
                 *targets.entry(Arc::clone(session)).or_default() += 1;
             }
+            *counts.awaited.entry(Arc::clone(session)).or_default() += 1;
+            drop(counts);
+            self.has_begun.notify_waiters();
         }
         Ok(Waiting { waits: Arc::clone(self), chain, session: Arc::clone(session) })
+    }
+
+    /// Waits until a run of another session waits for this one.
+    pub(crate) async fn awaited(&self, session: &str) {
+        loop {
+            // It notices every wait that begins from now on.
+            let has_begun = self.has_begun.notified();
+            if self.counts.lock().awaited.contains_key(session) {
+                return;
+            }
+            has_begun.await;
+        }
     }
 }
 
@@ -115,7 +141,7 @@ fn reaches(counts: &Counts, session: &Arc<str>, waiting: &[Arc<str>]) -> bool {
             return true;
         }
         open.extend(
-            counts.get(next).into_iter().flat_map(HashMap::keys).filter(|target| seen.insert(target)),
+            counts.targets.get(next).into_iter().flat_map(HashMap::keys).filter(|target| seen.insert(target)),
         );
     }
     false
@@ -133,15 +159,21 @@ impl Drop for Waiting {
         if self.chain.0.is_empty() {
             return;
         }
-        let mut counts = self.waits.0.lock();
+        let mut counts = self.waits.counts.lock();
+        if let Some(count) = counts.awaited.get_mut(&self.session) {
+            *count -= 1;
+            if *count == 0 {
+                counts.awaited.remove(&self.session);
+            }
+        }
         for waiting in self.chain.0.iter() {
-            let Some(targets) = counts.get_mut(waiting) else { continue };
+            let Some(targets) = counts.targets.get_mut(waiting) else { continue };
             if let Some(count) = targets.get_mut(&self.session) {
                 *count -= 1;
                 targets.retain(|_, count| *count > 0);
             }
             if targets.is_empty() {
-                counts.remove(waiting);
+                counts.targets.remove(waiting);
             }
         }
     }

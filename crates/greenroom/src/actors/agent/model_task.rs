@@ -241,10 +241,20 @@ impl ModelTask {
             for slots in self.deps.accounts.run_slots(waits.tenants) {
                 let mut wait = None;
                 let tell = |position| waits.tell(wait.get_or_insert_with(Span::none), queued(position));
-                held.push(slots.enter(tell).await);
+                // A run that begins to wait for this one, such as a tool that steers the session, may have the slot.
+                let slot = tokio::select! {
+                    biased;
+                    () = self.deps.waits.awaited(&self.shared.id) => None,
+                    slot = slots.enter(tell) => Some(slot),
+                };
                 if let Some(mut wait) = wait {
                     waits.tell(&mut wait, queued(0));
                 }
+                let Some(slot) = slot else {
+                    held.clear();
+                    break;
+                };
+                held.push(slot);
             }
             self.shared.keep_label_slots(self.attempt.run, held);
         }

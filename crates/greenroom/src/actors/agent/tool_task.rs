@@ -282,6 +282,9 @@ impl ToolTask {
     }
 
     async fn run_one(&self, call: &ToolCall, questions: Questions) -> ToolResult {
+        let is_sub_agent = self.definition.sub_agents.iter().any(|sub_agent| sub_agent.name == call.name);
+        let _reserved =
+            is_sub_agent.then(|| self.shared.reserve_child(&self.deps.ledger, &call.id)).flatten();
         let session = &*self.shared.id;
         let key = match self.answer {
             Some(answer) => format!("{session}/{answer}/{}", call.id),

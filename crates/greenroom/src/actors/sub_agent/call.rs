@@ -111,7 +111,7 @@ impl SubAgentCall {
                 if caller.ancestors().len() >= depth_max {
                     return Err(Error::TooDeep { depth_max });
                 }
-                caller.count_child(&deps.ledger)?;
+                caller.count_child(&deps.ledger, &context.call_id)?;
                 new_session_id(deps, &caller, &context.call_id).await?
             }
         };

@@ -81,7 +81,7 @@ fn a_position_names_what_is_new_and_misses_nothing() {
                         }
                     }
                     if is_there {
-                        position.settle();
+                        position.settle(now_ms);
                     }
                     continue;
                 }
@@ -105,7 +105,7 @@ fn a_position_names_what_is_new_and_misses_nothing() {
                 let event = event(id, &logs[id], got[id]);
                 assert_eq!(position.seen(&event), Seen::Next, "seed {seed}: {id}");
                 position.pass(&event);
-                position.settle();
+                position.settle(now_ms);
                 assert_eq!(position.seen(&event), Seen::Before, "seed {seed}: {id}");
                 got[id] += 1;
                 checked += 1;

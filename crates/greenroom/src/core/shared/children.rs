@@ -1,6 +1,7 @@
 //! The sub-agents of a session's run, as the tasks of its calls see them.
 //!
-//! Invariants: two sub-agents of a run have different ids; a new run forgets those whose work is over.
+//! Invariants: two sub-agents of a run have different ids; a new run forgets those whose work is over; no run calls more
+//! sub-agents than it may, those below included, however many call at the same time.
 
 use std::sync::Arc;
 
@@ -8,6 +9,9 @@ use greenroom_kernel::EntryId;
 use greenroom_kernel::entry::ChildRecord;
 
 use crate::core::child_work::ChildWork;
+use crate::core::shared::SessionShared;
+use crate::limits::spending::tree::Ledger;
+use crate::values::error::Error;
 
 /// The sub-agents of a run.
 #[derive(Default)]
@@ -20,6 +24,8 @@ pub(super) struct Children {
     left: Vec<(EntryId, ChildRecord)>,
     /// The number of calls, including those below.
     count: u32,
+    /// Calls that are counted, and have not begun.
+    reserved: Vec<String>,
 }
 
 impl Children {
@@ -28,6 +34,7 @@ impl Children {
         self.works.retain(|child| !child.is_over());
         self.ids.clear();
         self.count = 0;
+        self.reserved.clear();
     }
 
     /// Returns the sub-agents in the order of their starts.
@@ -39,12 +46,21 @@ impl Children {
         self.works.push(Arc::clone(child));
     }
 
-    pub(super) fn count(&self) -> u32 {
-        self.count
+    /// Counts a call, if there are fewer than `max`.
+    fn count_one(&mut self, max: u32) -> bool {
+        let has_room = self.count < max;
+        self.count += u32::from(has_room);
+        has_room
     }
 
-    pub(super) fn count_one(&mut self) {
-        self.count += 1;
+    fn uncount_one(&mut self) {
+        self.count = self.count.saturating_sub(1);
+    }
+
+    /// Removes the reservation of a call; returns false if there is none.
+    fn take_reserved(&mut self, call_id: &str) -> bool {
+        let place = self.reserved.iter().position(|reserved| reserved == call_id);
+        place.map(|place| self.reserved.swap_remove(place)).is_some()
     }
 
     /// Reserves an id for a sub-agent's session; returns false if another one of the run has it.
@@ -71,4 +87,65 @@ impl Children {
         let work = self.works.iter().rev().find(|work| *work.shared.id == *child.session).map(Arc::clone);
         Some((started, child, work))
     }
+}
+
+/// A call that is counted before it begins. Dropping this counts it no longer, unless it has begun.
+pub(crate) struct ReservedChild {
+    /// The session, and those above it.
+    chain: Vec<Arc<SessionShared>>,
+    call_id: String,
+}
+
+impl Drop for ReservedChild {
+    fn drop(&mut self) {
+        if self.chain.first().is_some_and(|session| session.children.lock().take_reserved(&self.call_id)) {
+            uncount(&self.chain);
+        }
+    }
+}
+
+impl SessionShared {
+    /// Counts the call of a sub-agent before its task starts, because tasks start in any order: the first calls of an
+    /// answer come first. Returns `None` if that is not possible, or if the call continues one that was counted.
+    pub(crate) fn reserve_child(
+        self: &Arc<Self>,
+        ledger: &Ledger<Self>,
+        call_id: &str,
+    ) -> Option<ReservedChild> {
+        if self.children.lock().left.iter().any(|(_, child)| child.call_id == call_id) {
+            return None;
+        }
+        let chain = ledger.chain(self);
+        count(&chain).ok()?;
+        self.children.lock().reserved.push(call_id.to_owned());
+        Some(ReservedChild { chain, call_id: call_id.to_owned() })
+    }
+
+    /// Counts a sub-agent that is about to be called, here and at each session above, unless the call was reserved.
+    ///
+    /// # Errors
+    /// [`Error::TooManySubAgents`] if the run of one of them may call no more. Then nothing is counted.
+    pub(crate) fn count_child(self: &Arc<Self>, ledger: &Ledger<Self>, call_id: &str) -> Result<(), Error> {
+        if self.children.lock().take_reserved(call_id) {
+            return Ok(());
+        }
+        count(&ledger.chain(self))
+    }
+}
+
+/// Counts a call at each of these sessions, the nearest first. What is counted for a moment and then refused above would
+/// be refused there for the others, too.
+fn count(chain: &[Arc<SessionShared>]) -> Result<(), Error> {
+    for (counted, session) in chain.iter().enumerate() {
+        let max = session.agent().map_or(u32::MAX, |agent| agent.sub_agents_max);
+        if !session.children.lock().count_one(max) {
+            uncount(&chain[..counted]);
+            return Err(Error::TooManySubAgents { max });
+        }
+    }
+    Ok(())
+}
+
+fn uncount(chain: &[Arc<SessionShared>]) {
+    chain.iter().for_each(|session| session.children.lock().uncount_one());
 }

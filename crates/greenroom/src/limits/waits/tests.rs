@@ -44,7 +44,8 @@ async fn check(steps: &str, refused: bool) {
         }
     }
     world.open.clear();
-    assert!(world.waits.0.lock().is_empty(), "{steps:?} left something");
+    let counts = world.waits.counts.lock();
+    assert!(counts.targets.is_empty() && counts.awaited.is_empty(), "{steps:?} left something");
 }
 
 #[tokio::test]
@@ -70,4 +71,31 @@ async fn what_comes_to_an_end_is_not_refused() {
     check("A>B A>B -A>B B>A", true).await;
     check("A>B A>C -A>B B>A", false).await;
     check("A>B A>C -A>B C>A", true).await;
+}
+
+/// Whether a session is awaited now.
+async fn is_awaited(waits: &Waits, session: &str) -> bool {
+    tokio::time::timeout(std::time::Duration::ZERO, waits.awaited(session)).await.is_ok()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_session_is_awaited_while_another_one_waits_for_it() {
+    let mut world = World::default();
+    assert!(!is_awaited(&world.waits, "B").await);
+    // One that waits already notices.
+    let waits = Arc::clone(&world.waits);
+    let noticed = tokio::spawn(async move { waits.awaited("B").await });
+    tokio::task::yield_now().await;
+    world.begin("A>C").await.expect("no circle");
+    world.begin("AD>B").await.expect("no circle");
+    noticed.await.expect("it does not panic");
+    world.begin("E>B").await.expect("no circle");
+    world.open.remove(1);
+    assert!(is_awaited(&world.waits, "B").await, "E waits");
+    world.open.remove(1);
+    assert!(!is_awaited(&world.waits, "B").await);
+    assert!(is_awaited(&world.waits, "C").await && !is_awaited(&world.waits, "A").await);
+    // Code that no session waits for.
+    world.begin(">B").await.expect("no circle");
+    assert!(!is_awaited(&world.waits, "B").await);
 }
