@@ -1249,9 +1249,9 @@ fn guards_end_a_turn_and_answer_its_calls() {
     let mut table = begun(same());
     table.push((tools(&["x"]), stopped));
     check_run(Run::new(limits, true, None), table);
-    // An answer may come at any step.
+    // An answer may come at any step, and in the last one no input joins it.
     let mut table = begun(same());
-    table.push((text(), "record (a) end"));
+    table.push((text(), "end completed (a)"));
     check_run(Run::new(limits, true, None), table);
     // A budget.
     let over = Size { over_budget: Some("1 $".into()), ..Size::default() };
