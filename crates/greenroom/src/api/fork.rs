@@ -50,8 +50,8 @@ impl Runtime {
         self.copied(entries, to, head.leaf, agent.into()).await
     }
 
-    /// Like [`Self::fork`], with the path that ends at an entry, as after [`SessionHandle::branch`]; this also works for
-    /// a session whose log cannot be opened.
+    /// Like [`Self::fork`], with the path that ends at an entry, as after [`SessionHandle::branch`]; this also works
+    /// for a session whose log cannot be opened.
     ///
     /// # Errors
     /// Those of [`Self::fork`]; [`Error::NoEntry`]; [`Error::BranchPoint`] if an entry of that path is missing.

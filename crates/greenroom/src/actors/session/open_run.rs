@@ -217,8 +217,8 @@ impl OpenRun {
         self.waiting.caller.take_if(|reply| reply.is_closed());
     }
 
-    /// Replaces the sender of the prompt, who has gone, by another one who waits for the reply. Returns the sender if it
-    /// still waits for an answer.
+    /// Replaces the sender of the prompt, who has gone, by another one who waits for the reply. Returns the sender if
+    /// it still waits for an answer.
     pub(super) fn pass_on(&mut self, by: Successor) -> Option<ReplyTo<Reply>> {
         self.options.ticket = by.ticket;
         self.successor_aborts = Some(by.cancel);
