@@ -301,3 +301,31 @@ async fn what_compactions_cost_and_saved_is_told_by_run_session_and_label() {
     assert_eq!(all.compaction.saved_tokens, one.saved_tokens + sums[2].saved_tokens);
     assert!(all.cost_microdollars > all.compaction.cost_microdollars, "{all:?}");
 }
+
+/// The run reaches its time limit, or is aborted, while a hook looks at a whole answer that only calls a tool.
+#[tokio::test(start_paused = true)]
+async fn what_an_answer_of_calls_cost_is_billed_although_its_run_was_over() {
+    for is_aborted in [false, true] {
+        let model = model();
+        let runtime = builder(&model).start().await.unwrap();
+        let looks = |_| async { tokio::time::sleep(Duration::from_secs(5)).await };
+        let limit = (!is_aborted).then_some(Duration::from_secs(2));
+        let session = runtime.open("s", &agent().after_model(looks).run_timeout(limit)).await.unwrap();
+        let run = session.prompt("count it").start().await.unwrap();
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        if is_aborted {
+            session.abort();
+        }
+        let ended = run.reply().await;
+        assert!(matches!(ended, Err(Error::Stopped { .. } | Error::Aborted)), "{ended:?}");
+        assert_eq!(model.calls(), 1);
+        let logged = logged(&runtime, "s").await;
+        assert!(logged.0 > 0 && logged.1 > 0, "aborted: {is_aborted}: {logged:?}");
+        assert_eq!(billed(&session).await, logged);
+        // An abort by the program comes after the answer, whose call then does not run.
+        let context = session.context().await.unwrap();
+        let is_recorded = context.iter().any(|message| message.role() == "assistant");
+        assert_eq!(is_recorded, is_aborted);
+        model.assert_clean();
+    }
+}

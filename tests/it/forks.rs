@@ -4,7 +4,8 @@ use std::sync::atomic::Ordering;
 
 use greenroom::prelude::*;
 use greenroom_kernel::{Entry, EntryId, EntryKind};
-use greenroom_simulator::Echo;
+use greenroom_simulator::{Echo, History};
+use serde_json::json;
 
 use crate::support::overtaken::Overtaken;
 use crate::support::{agent, builder, runtime, simulator};
@@ -73,4 +74,72 @@ async fn a_session_without_entries_is_forked_into_an_empty_one() {
     let missing = runtime.fork_at("one", "three", EntryId(0), &agent(50_000)).await;
     assert!(matches!(missing, Err(Error::NoEntry { .. })), "{missing:?}");
     model.assert_clean();
+}
+
+/// An import whose entries do not fit together is refused, and nothing of it is kept.
+#[tokio::test(start_paused = true)]
+async fn an_import_whose_entries_do_not_fit_together_is_refused() {
+    let model = simulator(Echo, 50_000);
+    let runtime = runtime(&model).await;
+    let history = History::new().user("question").tool("t", &json!({}), "result").assistant("answer");
+    let (entries, leaf) = (history.entries(), history.leaf());
+    let moved = |by: u64| -> Vec<Arc<Entry>> {
+        let moved = entries.iter().map(|entry| Entry {
+            id: EntryId(entry.id.0 + by),
+            parent: entry.parent.map(|parent| EntryId(parent.0 + by)),
+            ..Entry::clone(entry)
+        });
+        moved.map(Arc::new).collect()
+    };
+    let reversed: Vec<_> = entries.iter().rev().cloned().collect();
+    let twice: Vec<_> = entries.iter().chain(&entries[..1]).cloned().collect();
+    for (what, entries, leaf) in [
+        ("a leaf that is not among them", entries.clone(), Some(EntryId(99))),
+        ("children before their parents", reversed, leaf),
+        ("the first one is missing", entries[1..].to_vec(), leaf),
+        ("one id twice", twice, leaf),
+        ("ids from 100", moved(100), leaf.map(|leaf| EntryId(leaf.0 + 100))),
+        ("a leaf of other ids", moved(100), leaf),
+    ] {
+        let session = runtime.open(what, &agent(50_000)).await.unwrap();
+        let refused = session.import(entries, leaf).await;
+        assert!(matches!(refused, Err(Error::BranchPoint(_))), "{what}: {refused:?}");
+        assert_eq!(session.state().await.unwrap().entries, 0, "{what}");
+    }
+    let texts = ["question", "", "result", "answer"];
+    for (what, entries, leaf, kept) in [
+        ("as it is", entries.clone(), leaf, 4),
+        ("a leaf in the middle", entries.clone(), Some(EntryId(0)), 1),
+        ("no leaf", entries.clone(), None, 0),
+    ] {
+        let session = runtime.open(what, &agent(50_000)).await.unwrap();
+        session.import(entries, leaf).await.unwrap();
+        let said: Vec<_> = session.context().await.unwrap().iter().map(|message| message.text()).collect();
+        assert_eq!(said, texts[..kept], "{what}");
+        assert!(session.prompt("next").await.is_ok(), "{what}");
+    }
+    model.assert_clean();
+}
+
+/// A fork begins wherever a branch does: also at an entry beside the path, which stands for the one before it.
+#[tokio::test(start_paused = true)]
+async fn a_fork_begins_where_a_branch_may() {
+    let model = simulator(Echo, 50_000);
+    let runtime = runtime(&model).await;
+    let session = runtime.open("one", &agent(50_000)).await.unwrap();
+    for text in ["a", "b", "c"] {
+        session.prompt(text).await.unwrap();
+    }
+    let mut forked = 0;
+    for at in 0..session.state().await.unwrap().entries + 2 {
+        let at = EntryId(at);
+        let fork = runtime.fork_at("one", &format!("at {at}"), at, &agent(50_000)).await;
+        let branched = session.branch(Some(at)).await;
+        if branched.is_ok() {
+            let fork = fork.unwrap_or_else(|error| panic!("{at}: {error}"));
+            assert_eq!(fork.context().await.unwrap(), session.context().await.unwrap(), "{at}");
+            forked += 1;
+        }
+    }
+    assert!(forked >= 6, "{forked}");
 }

@@ -371,3 +371,26 @@ async fn prompts_that_are_submitted_are_recorded_in_order_and_refused_at_once() 
     let first = submitted.swap_remove(0);
     assert!(first.reply().await.is_ok());
 }
+
+/// The runtime is dropped while a handle lives: nothing resumes the session, and nobody is told to try again.
+#[tokio::test(start_paused = true)]
+async fn requests_after_the_runtime_was_dropped_say_so() {
+    for is_live in [true, false] {
+        let model = simulator(Echo, WINDOW);
+        let runtime = builder(&model).start().await.unwrap();
+        let session = runtime.open("s", &agent(WINDOW)).await.unwrap();
+        session.prompt("one").await.unwrap();
+        if !is_live {
+            runtime.close("s").await.unwrap();
+        }
+        drop(runtime);
+        for wait in [0, 0, 1_000] {
+            tokio::time::sleep(Duration::from_millis(wait)).await;
+            let prompted = session.prompt("two").await;
+            assert!(matches!(prompted, Err(Error::Closed)), "live: {is_live}: {prompted:?}");
+            let steered = session.steer("two").await.map(drop);
+            assert!(matches!(steered, Err(Error::Closed)), "live: {is_live}: {steered:?}");
+        }
+        assert_eq!(session.state().await.unwrap().waiting, 0, "its log can be read");
+    }
+}

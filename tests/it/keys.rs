@@ -14,6 +14,7 @@ use serde_json::json;
 
 use crate::support::{agent, answers_after, builder, runtime, simulator, store};
 
+mod callers;
 mod left;
 
 #[derive(Deserialize, JsonSchema)]

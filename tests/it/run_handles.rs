@@ -393,3 +393,32 @@ async fn a_run_that_the_end_of_its_session_cuts_off_is_interrupted_and_an_aborte
     let ends = ends(&runtime, "one").await;
     assert!(ends[0].ends_with("interrupted") && ends[1].ends_with("aborted"), "{ends:?}");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_time_limit_holds_while_nobody_polls() {
+    for is_streamed in [false, true] {
+        let model = slow();
+        let runtime = runtime(&model).await;
+        let session = runtime.open("one", &agent(WINDOW)).await.unwrap();
+        let request = session.prompt("hello").timeout(Duration::from_secs(15));
+        let (mut run, mut stream) = (None, None);
+        if is_streamed {
+            let stream = stream.insert(request.stream());
+            stream.next().await.expect("it begins").unwrap();
+        } else {
+            run = Some(request.start().await.unwrap());
+        }
+        tokio::time::sleep(Duration::from_secs(20)).await;
+        assert_eq!(session.state().await.unwrap().status, Status::Idle, "streamed: {is_streamed}");
+        assert_eq!(ends(&runtime, "one").await, ["0 aborted"], "streamed: {is_streamed}");
+        let said: Vec<_> = session.context().await.unwrap().iter().map(|message| message.text()).collect();
+        assert!(said.len() == 2 && !said[1].is_empty(), "what was said is kept: {said:?}");
+        let ended = match (run, stream) {
+            (Some(run), _) => run.reply().await,
+            (None, Some(stream)) => stream.reply().await,
+            (None, None) => unreachable!("one of them was started"),
+        };
+        assert!(matches!(ended, Err(Error::TimedOut { .. })), "streamed: {is_streamed}: {ended:?}");
+        model.assert_clean();
+    }
+}

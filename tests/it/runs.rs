@@ -187,3 +187,28 @@ async fn an_answer_that_was_cut_by_a_limit_says_so() {
         model.assert_clean();
     }
 }
+
+/// Input for the end of a run whose last permitted step is under way starts a run of its own.
+#[tokio::test(start_paused = true)]
+async fn input_in_the_last_permitted_step_starts_its_own_run() {
+    let model = crate::support::answers_after(60_000, 100_000);
+    let runtime = runtime(&model).await;
+    let limits = RunLimits { steps_max: 1, ..RunLimits::default() };
+    let session = runtime.open("s", &agent(100_000).limits(limits)).await.unwrap();
+    let run = session.prompt("a").start().await.unwrap();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let (followed, steered) = (session.follow_up("b").await.unwrap(), session.steer("c").await.unwrap());
+    let reply = run.reply().await.unwrap();
+    assert_eq!((reply.text.as_str(), reply.steps), ("to a", 1));
+    for (input, text) in [(followed, "to b"), (steered, "to c")] {
+        let reply = input.reply().await.unwrap();
+        assert_eq!((reply.text.as_str(), reply.steps), (text, 1));
+    }
+    assert_eq!(model.calls(), 3);
+    let none = RunLimits { steps_max: 0, ..RunLimits::default() };
+    let session = runtime.open("none", &agent(100_000).limits(none)).await.unwrap();
+    let stopped = session.prompt("a").await;
+    assert!(matches!(&stopped, Err(Error::Stopped { reason }) if reason.contains("0 steps")), "{stopped:?}");
+    assert_eq!(model.calls(), 3);
+    model.assert_clean();
+}

@@ -39,7 +39,7 @@ mod untold;
 use context::SentContext;
 
 pub use amend::{AmendError, Amendment, LABELS_MAX};
-pub use draft::Draft;
+pub use draft::{Draft, Unfit};
 pub use install::Installation;
 pub use untold::UntoldCompactions;
 

@@ -193,13 +193,16 @@ impl AssistantMessage {
         self.content.iter().map(chars).sum()
     }
 
+    /// Whether it has calls, and nothing else that would make it an answer: without them it is [empty](Self::is_empty).
+    pub fn only_calls(&self) -> bool {
+        let is_call = |part: &&Part| part.as_tool_call().is_some();
+        self.content.iter().any(|part| is_call(&part))
+            && self.content.iter().filter(|part| !is_call(part)).all(Part::is_empty)
+    }
+
     /// Whether it has neither text, nor calls, nor opaque content. (Reasoning alone is still empty.)
     pub fn is_empty(&self) -> bool {
-        self.content.iter().all(|part| match part {
-            Part::Text(text) => text.trim().is_empty(),
-            Part::Reasoning(_) | Part::OpaqueReasoning { .. } => true,
-            Part::ToolCall(_) | Part::OpaqueBlock { .. } => false,
-        })
+        self.content.iter().all(Part::is_empty)
     }
 }
 
@@ -232,6 +235,15 @@ pub enum Part {
 }
 
 impl Part {
+    /// Whether it is no answer by itself.
+    fn is_empty(&self) -> bool {
+        match self {
+            Self::Text(text) => text.trim().is_empty(),
+            Self::Reasoning(_) | Self::OpaqueReasoning { .. } => true,
+            Self::ToolCall(_) | Self::OpaqueBlock { .. } => false,
+        }
+    }
+
     /// Returns the tool call, if it is one.
     pub fn as_tool_call(&self) -> Option<&ToolCall> {
         match self {

@@ -359,9 +359,10 @@ pub fn plan(path: &[Arc<Entry>], options: &PlanOptions) -> Result<Plan, NothingT
     if messages == 0 {
         return Err(NothingToCompact::Empty);
     }
-    let is_too_short = options.preserve_messages > 0 && messages < options.preserve_messages + 2;
+    let needed = options.preserve_messages.saturating_add(2);
+    let is_too_short = options.preserve_messages > 0 && messages < needed;
     if is_too_short && fitting_from(&active, options) == active.start {
-        return Err(NothingToCompact::TooShort { messages, needed: options.preserve_messages + 2 });
+        return Err(NothingToCompact::TooShort { messages, needed });
     }
     let cuts = legal_cuts(&active, options.as_read);
     let cut = choose_cut(&active, &cuts, options).ok_or(if cuts.is_empty() {

@@ -64,7 +64,8 @@ impl Retries {
     /// Returns the wait after this failure; `None` if the call is given up. `jitter` is a number in 0..1000
     /// that spreads waits, so that many sessions do not retry at once.
     pub fn next(&mut self, failure: &Failure, jitter: u64) -> Option<Retry> {
-        let asked = failure.retry_after_ms.unwrap_or(0);
+        // The limit comes first: a server may ask for any number.
+        let asked = failure.retry_after_ms.unwrap_or(0).min(BACKOFF_MS_MAX);
         // Up to a quarter more.
         let spread = |wait: u64, max: u64| (wait + wait * jitter.min(1000) / 4000).min(max);
         if failure.class == FailureClass::Loading {

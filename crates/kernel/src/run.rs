@@ -35,8 +35,8 @@ pub(crate) const NOT_BEGUN: &str = "it had not begun when the run was cut off";
 /// The limits of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RunLimits {
-    /// The maximum number of model calls that end in an answer. With 0, each run ends before its first call. The
-    /// default is 250.
+    /// The maximum number of model calls that end in an answer. With 0, each run ends before its first call. Input that
+    /// would join the run after its last one starts a run of its own. The default is 250.
     pub steps_max: u32,
     /// How often the same tool calls may be repeated consecutively. The default is 8.
     pub repeats_max: u32,
@@ -515,6 +515,11 @@ impl Run {
     fn measured(&mut self, size: Size, after: After) -> Vec<Effect> {
         self.size = size;
         if let Some(reason) = self.size.over_budget.take() {
+            return self.end(Vec::new(), RunOutcome::Stopped { reason });
+        }
+        if self.open_step.is_none()
+            && let Some(reason) = self.out_of_steps()
+        {
             return self.end(Vec::new(), RunOutcome::Stopped { reason });
         }
         let must_compact = self.recovery.must_compact && self.may_compact;

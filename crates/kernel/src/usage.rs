@@ -157,12 +157,16 @@ pub fn measure(
     }
 }
 
-/// Returns the index from which reports are about the current context: earlier ones are about another.
+/// Returns the index from which reports are about the current context and by its model: earlier ones are about another
+/// context, or count with another tokeniser.
 fn fresh_from(path: &[Arc<Entry>], active: &ActivePath<'_>) -> usize {
     let is_rewrite = |entry: &Arc<Entry>| {
         matches!(
             entry.kind,
-            EntryKind::Compaction(_) | EntryKind::CompactionUndone { .. } | EntryKind::Prune(_)
+            EntryKind::Compaction(_)
+                | EntryKind::CompactionUndone { .. }
+                | EntryKind::Prune(_)
+                | EntryKind::ModelChange { .. }
         )
     };
     path.iter().rposition(is_rewrite).map_or(active.start, |index| (index + 1).max(active.start))

@@ -249,7 +249,8 @@ fn owner(pid: Option<u32>) -> String {
 fn owner_and_advice(pid: Option<u32>) -> String {
     let advice = match pid {
         Some(pid) if pid == std::process::id() => {
-            "close it there first, or share it; one that was just dropped releases it in a moment"
+            "close it there first, or share it; a runtime that was dropped releases it in a moment, once its session \
+             handles, runs and consumers are dropped, too"
         }
         Some(_) | None => "end it first",
     };

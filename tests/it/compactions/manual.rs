@@ -210,6 +210,23 @@ async fn steers_and_prompts_during_a_compaction_are_neither_lost_nor_doubled() {
     model.assert_clean();
 }
 
+/// A client that lost the answer pins again: the entry is not counted twice.
+#[tokio::test(start_paused = true)]
+async fn a_large_entry_that_is_pinned_again_stays_pinned() {
+    let model = simulator(Echo, 64_000);
+    let runtime = runtime(&model).await;
+    let session = runtime.open("s", &agent(64_000)).await.unwrap();
+    session.prompt(text("much", 2_900)).await.unwrap();
+    session.pin(EntryId(0)).await.unwrap();
+    let entries = session.state().await.unwrap().entries;
+    session.pin(EntryId(0)).await.unwrap();
+    assert_eq!(session.state().await.unwrap().entries, entries, "nothing was recorded");
+    assert_eq!(session.pins().await.unwrap().len(), 1);
+    session.unpin(EntryId(0)).await.unwrap();
+    assert_eq!(session.pins().await.unwrap(), []);
+    model.assert_clean();
+}
+
 /// Pinned messages stay, verbatim, through compactions, and within a budget.
 #[tokio::test(start_paused = true)]
 async fn a_pin_is_kept_verbatim_through_compactions_and_within_a_budget() {

@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use greenroom_kernel::failure::Failure;
 use greenroom_kernel::run::{AbortCause, Effect, Input, Run};
-use greenroom_kernel::{Messages, cost};
+use greenroom_kernel::unreported::billable;
+use greenroom_kernel::{Messages, Usage, cost};
 use greenroom_provider::ModelSettings;
 use greenroom_tools::Pauses;
 use parking_lot::Mutex;
@@ -517,7 +518,14 @@ impl AgentState {
                 if running.aborting.is_some() =>
             {
                 if let ModelOutcome::Answered(answer) = outcome {
+                    // Nothing of an answer that only calls tools is recorded, and its flight has ended.
+                    let unrecorded = answer.usage.filter(|_| answer.only_calls()).map(billable);
+                    let spent =
+                        unrecorded.map(|usage| (answer.provider.clone(), answer.model.clone(), usage));
                     running.partial = Some(answer);
+                    if let Some((provider, model, usage)) = spent {
+                        self.tell_spent(attempt, &provider, &model, usage);
+                    }
                 }
                 self.abort_when_quiet(myself, attempt);
             }
@@ -594,6 +602,15 @@ impl AgentState {
         running.aborting = Some(cause);
         running.begin.cancel.cancel();
         self.abort_when_quiet(myself, attempt);
+    }
+
+    /// Bills a call whose answer is not recorded.
+    fn tell_spent(&self, attempt: RunAttempt, provider: &str, model: &str, usage: Usage) {
+        let cost_microdollars =
+            self.deps.call_cost(self.shared.agent().as_deref()).of(provider, model, &usage);
+        let attempt = Some(attempt);
+        let spent = SessionMessage::Spent { attempt, usage, cost_microdollars, has_summary: false };
+        let _ = self.session.cast(spent.into());
     }
 
     fn abort_when_quiet(&mut self, myself: &ActorRef<Mail<AgentMessage>>, attempt: RunAttempt) {

@@ -11,7 +11,7 @@ use crate::agent::Agent;
 use crate::api::runtime::{Runtime, no_session};
 use crate::api::session::SessionHandle;
 use crate::values::compaction::{CompactOptions, Compacted};
-use crate::values::error::{BranchPointError, Error, Result};
+use crate::values::error::{Error, Result};
 
 /// The longest title made of a goal, in characters.
 const TITLE_CHARS_MAX: usize = 80;
@@ -50,11 +50,11 @@ impl Runtime {
         self.copied(entries, to, head.leaf, agent.into()).await
     }
 
-    /// Like [`Self::fork`], with the path that ends at an entry; this also works for a session whose log
-    /// cannot be opened.
+    /// Like [`Self::fork`], with the path that ends at an entry, as after [`SessionHandle::branch`]; this also works
+    /// for a session whose log cannot be opened.
     ///
     /// # Errors
-    /// Those of [`Self::fork`]; [`Error::BranchPoint`] if no path ends at that entry.
+    /// Those of [`Self::fork`]; [`Error::NoEntry`]; [`Error::BranchPoint`] if an entry of that path is missing.
     pub async fn fork_at(
         &self,
         from: &str,
@@ -85,10 +85,7 @@ impl Runtime {
     ) -> Result<SessionHandle> {
         if let Some(entry) = leaf {
             let at = entries.binary_search_by_key(&entry, |entry| entry.id);
-            let at = at.map_err(|_| Error::NoEntry { entry, entries: entries.len() as u64 })?;
-            if !entries[at].kind.is_on_path() {
-                return Err(Error::BranchPoint(BranchPointError::BesidePath { entry }));
-            }
+            at.map_err(|_| Error::NoEntry { entry, entries: entries.len() as u64 })?;
         }
         let session = self.open(to, agent).await?;
         session.import(entries.into_iter().map(Arc::new).collect(), leaf).await?;

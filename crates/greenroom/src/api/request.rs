@@ -125,6 +125,11 @@ impl<O> RunRequest<O> {
     /// calls that were already made, and with the options of the first where this request sets none. If the
     /// conversation has continued without it, or the reply does not have the form that is required now
     /// ([`Self::output`]), the prompt is sent again.
+    ///
+    /// A prompt that repeats one in progress joins it, and its caller counts from [`Self::start`] on. A caller that is
+    /// dropped or out of time leaves, and the work ends early only with its last caller. [`Run::abort`] ends the work
+    /// for all if this caller holds it: the first one, or the one to whom it passed. A joined caller's abort ends its
+    /// own wait alone.
     pub fn once(mut self, key: impl Into<String>) -> Self {
         self.request.key = Some(key.into());
         self
@@ -157,8 +162,9 @@ impl<O> RunRequest<O> {
         self
     }
 
-    /// Sets how long the reply may take, including the wait in the inbox. After this time, the run is
-    /// aborted, its partial output is kept, and the result is [`Error::TimedOut`].
+    /// Sets how long the reply may take, including the wait in the inbox. After this time, also if nobody polls the
+    /// [`Run`] or the [`RunStream`], the run is aborted, its partial output is kept, and the result is
+    /// [`Error::TimedOut`]. The run continues if other callers wait for it by its key ([`Self::once`]).
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.request.timeout = Some(timeout);
         self
@@ -374,7 +380,7 @@ impl<T: DeserializeOwned + 'static> IntoFuture for RunRequest<AsType<T>> {
 }
 
 /// A submitted prompt and its run. Dropping it cancels the run, or withdraws the prompt
-/// from the inbox; [`Self::detach`] lets it continue.
+/// from the inbox, unless others wait for it by its key; [`Self::detach`] lets it continue.
 ///
 /// ```
 /// # use greenroom::prelude::*;
@@ -474,7 +480,8 @@ impl<R> Run<R> {
     }
 
     /// Aborts this run, or withdraws its prompt if the run has not started; other prompts of the session
-    /// continue. The reply is [`Error::Aborted`].
+    /// continue. The reply is [`Error::Aborted`]. A run that another caller holds by the same key
+    /// ([`RunRequest::once`]) continues, and only this caller's wait ends.
     pub fn abort(&self) {
         self.abort.abort();
     }

@@ -4,6 +4,7 @@
 //! dropping the last clone of it without [`Runtime::shutdown`] loses nothing that was acknowledged.
 
 use std::collections::HashSet;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -52,7 +53,8 @@ const SUPERVISOR_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long a shutdown waits for sessions to end cleanly.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(8);
 
-/// A running runtime. Cloning is cheap.
+/// A running runtime. Cloning is cheap. It ends with its last clone: session handles that outlive it refuse requests
+/// ([`Error::Closed`]), and they, runs and consumers keep the store open until they are dropped.
 #[derive(Clone)]
 pub struct Runtime {
     deps: Arc<Deps>,
@@ -69,6 +71,7 @@ struct StopOnDrop {
 
 impl Drop for StopOnDrop {
     fn drop(&mut self) {
+        self.deps.is_closed.store(true, Ordering::SeqCst);
         self.deps.bus.close();
         self.supervisor.stop(None);
     }

@@ -501,10 +501,13 @@ impl SessionHandle {
         self.door.ask(|reply| SessionMessage::Pin { entry, pinned: false, reply }).await
     }
 
-    /// Adds the entries of an import or a fork to an empty session.
+    /// Adds the entries of an import or a fork to an empty session. Their ids count from 0 in the order of the entries,
+    /// and each entry comes after its parent. The path that ends at `leaf` becomes the context; without a leaf it is
+    /// empty, and the entries are only kept in the log.
     ///
     /// # Errors
-    /// [`Error::NotEmpty`].
+    /// [`Error::NotEmpty`]; [`Error::BranchPoint`] if the ids are others, a parent does not come before its child, or
+    /// the leaf or another entry of its path is missing: then nothing is kept.
     pub async fn import(&self, entries: Vec<Arc<Entry>>, leaf: Option<EntryId>) -> Result<()> {
         self.door.ask(|reply| SessionMessage::Import { entries, leaf, reply }).await
     }

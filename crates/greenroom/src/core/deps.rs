@@ -4,7 +4,7 @@
 //! Invariants: nothing here belongs to one session, and nothing here is global to the process.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use greenroom_kernel::bill::CallCost;
@@ -73,6 +73,8 @@ pub(crate) struct Deps {
     /// Whether a compaction that is due after a run starts at once, or with the next run.
     pub(crate) compacts_between_runs: bool,
     pub(crate) supervisor: OnceLock<ractor::ActorRef<SupervisorMessage>>,
+    /// Whether the runtime was dropped: no request is accepted any more.
+    pub(crate) is_closed: AtomicBool,
     /// Every session that was deleted in this process was created before this time, in Unix milliseconds.
     pub(crate) deleted_before_ms: AtomicU64,
     /// The number of the next request that may be withdrawn.

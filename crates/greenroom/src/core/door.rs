@@ -69,19 +69,22 @@ impl Door {
         }
     }
 
-    /// Withdraws a prompt whose caller has gone.
-    pub(crate) fn withdraw(&self, ticket: u64) {
+    /// Withdraws a prompt whose caller has gone. Returns whether the session is told.
+    pub(crate) fn withdraw(&self, ticket: u64) -> bool {
         let message = SessionMessage::Withdraw { ticket };
         let awake = self.keep_awake();
         if let Some(actor) = self.shared.actor() {
-            let _ = actor.cast(SessionMail::heard(message, awake));
-        } else if self.shared.is_suspended()
+            return actor.cast(SessionMail::heard(message, awake)).is_ok();
+        }
+        if self.shared.is_suspended()
             && let Ok(tokio) = tokio::runtime::Handle::try_current()
         {
             // Its run continues while it sleeps, and must be cancelled.
             let (deps, shared) = (Arc::clone(&self.deps), Arc::clone(&self.shared));
             tokio.spawn(async move { tell(&deps, &shared, message).await });
+            return true;
         }
+        false
     }
 
     pub(crate) async fn ask<T>(&self, message: impl FnOnce(ReplyTo<T>) -> SessionMessage) -> Result<T> {
@@ -171,7 +174,13 @@ impl Door {
     }
 
     /// Reserves a slot in the mailbox, if one is free.
+    ///
+    /// # Errors
+    /// [`Error::Closed`] after the runtime was dropped; [`Error::Busy`]; [`Error::RuntimeBusy`].
     pub(crate) fn place(&self) -> Result<MailPlace> {
+        if self.deps.is_closed.load(Ordering::SeqCst) {
+            return Err(Error::Closed);
+        }
         let awake = self.keep_awake();
         let mailbox = Arc::clone(&self.shared.requests)
             .try_acquire_owned()

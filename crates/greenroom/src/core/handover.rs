@@ -1,19 +1,24 @@
 //! Handing a prompt to a session, and waiting for its reply.
 //!
 //! Invariants: guards judge the input before it is sent; dropping the reply's future cancels the run, or
-//! withdraws the prompt from the inbox.
+//! withdraws the prompt from the inbox, unless other callers wait for it. A time limit holds whether the future is
+//! polled or not.
 
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, Either};
 use greenroom_kernel::EntryId;
+use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::agent::hooks::input::InputKind;
 use crate::core::door::Door;
 use crate::core::message::{PromptOptions, SessionMessage};
+use crate::events::run_link::RunLink;
 use crate::values::error::{Error, Result};
 use crate::values::prompt::{Prompt, Reply};
 
@@ -46,42 +51,81 @@ impl Handover {
             None => None,
         };
         let (link, cancel) = (Arc::clone(&options.link), options.cancel.clone());
-        let mut guard = WithdrawOnDrop { door: Some(door.clone()), ticket: options.ticket };
+        let ticket = options.ticket;
+        let mut guard = WithdrawOnDrop { door: Some(door.clone()), ticket };
         let request = door.request(move |reply| match prompt {
             Some(Words::New(prompt)) => SessionMessage::Prompt { content: prompt.0, options, reply },
             Some(Words::Recorded { first }) => SessionMessage::Repeat { first, options, reply },
             None => SessionMessage::Resume { options, reply },
         });
         let answer = in_time(&mut timer, request).await.inspect_err(|_| guard.disarm())?;
+        let ended = match timer {
+            None => Either::Left({
+                let door = door.clone();
+                async move { door.answered(answer).await }
+            }),
+            Some((timeout, timer)) => {
+                let limited = Limited { door: door.clone(), ticket, link, cancel, timeout };
+                // The limit also holds while nobody polls the reply.
+                let limited = AbortOnDropHandle::new(tokio::spawn(limited.reply(answer, timer)));
+                let gone = door.clone();
+                Either::Right(async move { limited.await.unwrap_or_else(|_| Err(gone.gone())) })
+            }
+        };
         let reply = async move {
             // The task that waits for the reply may be another one.
             let _waiting = door.begin_wait()?;
-            let reply = door.answered(answer);
-            let reply = match timer {
-                None => reply.await,
-                Some((timeout, timer)) => {
-                    tokio::pin!(reply);
-                    tokio::select! {
-                        biased;
-                        reply = &mut reply => reply,
-                        () = timer => {
-                            if link.run().is_none() {
-                                // The prompt still waits, so it is withdrawn.
-                                return Err(Error::TimedOut { timeout });
-                            }
-                            cancel.cancel();
-                            match reply.await {
-                                Err(Error::Aborted) => Err(Error::TimedOut { timeout }),
-                                ended => ended,
-                            }
-                        }
-                    }
-                }
-            };
+            let reply = ended.await;
             guard.disarm();
             reply
         };
         Ok(reply.boxed())
+    }
+}
+
+/// A prompt whose reply has a time limit.
+struct Limited {
+    door: Door,
+    ticket: u64,
+    link: Arc<RunLink>,
+    cancel: CancellationToken,
+    timeout: Duration,
+}
+
+impl Limited {
+    /// How often the session is told that the time is over: an actor that dies may not have read it.
+    const TELL_AGAIN: Duration = Duration::from_secs(1);
+
+    /// Waits for the reply. When the time is over, the caller leaves: the work then ends, unless others wait for it.
+    async fn reply(
+        self,
+        answer: oneshot::Receiver<Result<Reply>>,
+        mut timer: Pin<Box<tokio::time::Sleep>>,
+    ) -> Result<Reply> {
+        let Self { door, ticket, link, cancel, timeout } = self;
+        let reply = door.answered(answer);
+        tokio::pin!(reply);
+        tokio::select! {
+            biased;
+            reply = &mut reply => return reply,
+            () = &mut timer => {}
+        }
+        if link.run().is_none() {
+            // The prompt still waits, or the run is another caller's.
+            door.withdraw(ticket);
+            return Err(Error::TimedOut { timeout });
+        }
+        loop {
+            if !door.withdraw(ticket) {
+                cancel.cancel();
+            }
+            let ended = tokio::time::timeout(Self::TELL_AGAIN, &mut reply).await;
+            match ended {
+                Ok(Err(Error::Aborted)) => return Err(Error::TimedOut { timeout }),
+                Ok(ended) => return ended,
+                Err(_) => {}
+            }
+        }
     }
 }
 

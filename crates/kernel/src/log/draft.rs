@@ -30,6 +30,15 @@ pub struct Draft {
     pub(super) is_import: bool,
 }
 
+/// Why entries cannot be imported.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unfit {
+    /// The path needs this entry, or ends at it, and it is not among them.
+    Missing(EntryId),
+    /// This entry's id is not its index, or it comes before its parent.
+    OutOfOrder(EntryId),
+}
+
 impl Draft {
     /// Creates an empty draft of a log with this head.
     pub(super) fn new(
@@ -130,8 +139,19 @@ impl Draft {
     /// and its inbox are not taken over. Returns the path.
     ///
     /// # Errors
-    /// The entry that is missing from the path.
-    pub fn import(&mut self, entries: &[Arc<Entry>], leaf: Option<EntryId>) -> Result<PinnedPath, EntryId> {
+    /// The entries do not fit together, or the path lacks one.
+    pub fn import(&mut self, entries: &[Arc<Entry>], leaf: Option<EntryId>) -> Result<PinnedPath, Unfit> {
+        let count = entries.len() as u64;
+        for (entry, id) in entries.iter().zip((0..).map(EntryId)) {
+            // A parent that is not among them is missing from the path, or a compaction stands for it.
+            let is_later = entry.parent.is_some_and(|parent| parent >= id && parent.0 < count);
+            if entry.id != id || is_later {
+                return Err(Unfit::OutOfOrder(entry.id));
+            }
+        }
+        if let Some(leaf) = leaf.filter(|leaf| leaf.0 >= count) {
+            return Err(Unfit::Missing(leaf));
+        }
         entries.iter().for_each(|entry| self.import_one(entry));
         let path = PinnedPath::within(&self.entries, leaf);
         self.withdraw_questions();
@@ -142,7 +162,7 @@ impl Draft {
         let head = self.head_mut();
         (head.interrupted, head.leaf) = (None, leaf);
         match missing_before(&path.path) {
-            Some(missing) => Err(missing),
+            Some(missing) => Err(Unfit::Missing(missing)),
             None => Ok(path),
         }
     }

@@ -736,7 +736,7 @@ fn another_log_is_imported_as_it_is_and_nothing_of_it_is_under_way() {
         let mut draft = into.log.draft(9);
         let imported = draft.import(&from.stored, Some(EntryId(leaf)));
         match (imported, path) {
-            (Err(missing), Err(expected)) => assert_eq!(missing.0, expected),
+            (Err(missing), Err(expected)) => assert_eq!(missing, Unfit::Missing(EntryId(expected))),
             (Ok(imported), Ok(path)) => {
                 let ids: Vec<String> = imported.path.iter().map(|entry| entry.id.to_string()).collect();
                 assert_eq!(ids.join(","), path, "of {drawing}");
@@ -762,7 +762,7 @@ fn another_log_is_imported_as_it_is_and_nothing_of_it_is_under_way() {
     let mut lost = Life::of("u a u");
     lost.stored[0] = Arc::new(Entry { parent: Some(EntryId(7)), ..Entry::clone(&lost.stored[0]) });
     let mut draft = Log::new(cost).draft(9);
-    assert_eq!(draft.import(&lost.stored, Some(EntryId(2))).err(), Some(EntryId(7)));
+    assert_eq!(draft.import(&lost.stored, Some(EntryId(2))).err(), Some(Unfit::Missing(EntryId(7))));
 }
 
 #[test]

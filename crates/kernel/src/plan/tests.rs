@@ -233,6 +233,7 @@ fn a_number_of_messages_is_preserved() {
     let needs = |messages, needed| NothingToCompact::TooShort { messages, needed };
     check_nothing("u:9 a:9 u:9 a:9 u:9", &preserve(4), &needs(5, 6));
     check_nothing("u:9 l a:9", &preserve(1), &needs(2, 3));
+    check_nothing("u:9 a:9", &preserve(u64::MAX), &needs(2, u64::MAX));
     // A minimum on top of the tokens, not instead of them.
     check("u:9 a:9 | u:9 a:9 u:9 a:9", &PlanOptions { keep_recent: 30, ..preserve(1) });
     let mut planned = 0;

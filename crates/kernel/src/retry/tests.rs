@@ -46,3 +46,14 @@ fn loading_takes_no_retries_and_an_answer_gives_all_back() {
     retries.renew();
     assert!(retries.next(&loading, 0).is_some() && retries.next(&broken, 0).is_some());
 }
+
+/// A server that loads its model and asks for an absurd wait is asked again after the longest one.
+#[test]
+fn an_absurd_wait_of_a_server_that_loads_is_limited() {
+    for asked in [u64::MAX / 2, u64::MAX] {
+        for jitter in [0, 999] {
+            let waited = waits(&mut Retries::new(5, 90_000), FailureClass::Loading, Some(asked), jitter);
+            assert_eq!(waited.first(), Some(&60_000), "{asked}, {jitter}");
+        }
+    }
+}

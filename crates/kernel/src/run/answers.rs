@@ -138,8 +138,11 @@ impl Run {
         effects
     }
 
-    /// Records the run's last answer.
+    /// Records the run's last answer. Input that could join then starts a run of its own if no step is left for it.
     pub(super) fn conclude(&mut self, answer: Message) -> Vec<Effect> {
+        if self.out_of_steps().is_some() {
+            return self.end(vec![answer], RunOutcome::Completed);
+        }
         self.phase = Phase::Ending;
         self.records_pending += 1;
         vec![Effect::Record { messages: vec![answer], boundary: Boundary::End }]

@@ -1249,9 +1249,9 @@ fn guards_end_a_turn_and_answer_its_calls() {
     let mut table = begun(same());
     table.push((tools(&["x"]), stopped));
     check_run(Run::new(limits, true, None), table);
-    // An answer may come at any step.
+    // An answer may come at any step, and in the last one no input joins it.
     let mut table = begun(same());
-    table.push((text(), "record (a) end"));
+    table.push((text(), "end completed (a)"));
     check_run(Run::new(limits, true, None), table);
     // A budget.
     let over = Size { over_budget: Some("1 $".into()), ..Size::default() };
@@ -2060,4 +2060,32 @@ fn an_abort_of_a_run_that_was_taken_up_leaves_no_call_open() {
     let ended = run.on(Input::Abort { partial: None, not_begun: Vec::new(), cause: AbortCause::Requested });
     let closes = |effect: &Effect| matches!(effect, Effect::End { messages, .. } if messages.len() == 1);
     assert!(ended.iter().any(closes) && run.is_over(), "{ended:?}");
+}
+
+/// Input that could join at the end of the run gets no answer beyond the limit: it starts a run of its own.
+#[test]
+fn the_limit_of_steps_holds_where_input_joins() {
+    for steps_max in [1, 2] {
+        let mut run = Run::new(RunLimits { steps_max, ..RunLimits::default() }, true, None);
+        run.on(Input::Begin);
+        let (mut asked, mut ended) = (0, Vec::new());
+        for _ in 0..6 {
+            let effects = run.on(size(10));
+            asked += effects.iter().filter(|effect| matches!(effect, Effect::Ask { .. })).count();
+            ended.extend(run.on(text()).into_iter().filter(|effect| matches!(effect, Effect::End { .. })));
+            run.on(recorded(1));
+        }
+        assert_eq!(asked, usize::try_from(steps_max).unwrap());
+        assert_eq!(words(&ended), "end completed (a)");
+        assert!(run.is_over());
+    }
+}
+
+#[test]
+fn a_run_without_steps_ends_before_its_first_call() {
+    let mut run = Run::new(RunLimits { steps_max: 0, ..RunLimits::default() }, true, None);
+    run.on(Input::Begin);
+    let reason = "the run reached its limit of 0 steps".to_owned();
+    let end = Effect::End { messages: vec![], outcome: RunOutcome::Stopped { reason } };
+    assert_eq!(run.on(due(true)), [end]);
 }

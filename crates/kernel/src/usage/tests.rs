@@ -486,3 +486,32 @@ fn a_count_is_used_like_a_report_and_asked_for_again_only_after_an_addition() {
     tracker.switch_model(Ratio::default());
     assert!(tracker.is_uncertain(1_400));
 }
+
+/// A session whose run fell back to another model, which counts twice as much, and that is home again.
+#[test]
+fn after_a_change_of_the_model_an_opened_tracker_is_where_a_living_one_is() {
+    let change = |provider: &str, model: &str| EntryKind::ModelChange {
+        provider: provider.into(),
+        model: model.into(),
+    };
+    let mut sketch = Sketch::default();
+    sketch.add_all("u:4000");
+    sketch.push(change("b", "fallback"), 0);
+    sketch.add_all("a:100");
+    let id = sketch.path.last().unwrap().id.0;
+    change_answer(&mut sketch.path, id, |answer| answer.usage = usage(8_000, 200));
+    let mut living = Tracker::open(&sketch.path[..1], frame(0), Ratio::default());
+    living.switch_model(Ratio::new(2.0));
+    living.appended(&sketch.path[1]);
+    assert_eq!(living.appended(&sketch.path[2]), Trust::Used);
+    let opened = Tracker::open(&sketch.path, frame(0), Ratio::new(2.0));
+    assert_eq!(opened.measured(), living.measured(), "its answers are behind the change");
+    // The run is over, and the session's own model is in use.
+    living.switch_model(Ratio::new(1.0));
+    sketch.push(change("a", "own"), 0);
+    sketch.add_all("u:100");
+    sketch.path[3..].iter().for_each(|entry| _ = living.appended(entry));
+    let opened = Tracker::open(&sketch.path, frame(0), Ratio::new(1.0));
+    assert_eq!(opened.measured(), living.measured());
+    assert_eq!(opened.measured().usage_tokens, 0);
+}

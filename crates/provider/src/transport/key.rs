@@ -1,7 +1,8 @@
 //! Keys that change, such as access tokens that expire.
 //!
-//! Invariants: the source is asked when the first key is needed, when a key has become too old, and once for each key
-//! that a server refused; one call asks it, and the others wait for that answer; no key appears in an error.
+//! Invariants: the source is asked when the first key is needed, when a key has become too old, and until it has
+//! answered once for each key that a server refused; one call asks it, and the others wait for that answer; no key
+//! appears in an error.
 
 use std::fmt;
 use std::future::Future;
@@ -121,8 +122,9 @@ impl Keys {
         if was_refused {
             return Ok(None);
         }
-        self.held.lock().refused = Some(refused.clone());
+        // Not before: a refresh that fails or is cancelled is no answer, and the next call asks again.
         let fresh = self.ask(source).await?;
+        self.held.lock().refused = Some(refused.clone());
         Ok((fresh != *refused).then_some(fresh))
     }
 

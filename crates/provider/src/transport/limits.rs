@@ -54,7 +54,11 @@ fn unix_ms(text: &str) -> Option<u64> {
         ("Z" | "z", "") => 0,
         (sign, zone) => {
             let (hours, minutes) = zone.split_once(':')?;
-            let minutes = hours.parse::<i64>().ok()? * 60 + minutes.parse::<i64>().ok()?;
+            let (hours, minutes) = (hours.parse::<i64>().ok()?, minutes.parse::<i64>().ok()?);
+            if !(0..=23).contains(&hours) || !(0..=59).contains(&minutes) {
+                return None;
+            }
+            let minutes = hours * 60 + minutes;
             if sign == "-" { -minutes } else { minutes }
         }
     };

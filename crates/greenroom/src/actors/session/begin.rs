@@ -19,7 +19,7 @@ use super::open_run::{NewRun, RunInstructions, Waiting};
 use crate::actors::sub_agent;
 use crate::agent::instructions::InstructionsContext;
 use crate::agent::validate::Validators;
-use crate::core::message::{AgentMessage, PendingCall, PromptOptions, ReplyTo, tell_all};
+use crate::core::message::{AgentMessage, PendingCall, PromptOptions, ReplyTo, SessionMessage, tell_all};
 use crate::core::trace;
 use crate::events::entry_events::RUN_RESUMED;
 use crate::values::error::{ConfigError, Result};
@@ -153,13 +153,14 @@ impl SessionState {
         self.limit_cost(&options);
         options.link.begin(run);
         self.shared.begin_run(run, options.cancel.clone(), options.early_aborts);
-        let is_gone = waiting.is_gone();
+        let (is_gone, ticket) = (waiting.is_gone(), options.ticket);
         let (provider, model) = (self.definition.provider(), self.definition.model());
         let span = trace::run(&self.span, &mut options.from, &self.shared.id, run, provider, model);
         let agent = Arc::clone(&self.definition.agent);
         self.runs.begin(run, span, NewRun { options, settings, judges, agent, waiting, instructions });
-        if is_gone && !self.pass_run_on() {
-            self.shared.cancel_run();
+        if is_gone {
+            // Requests that are in the mailbox already may repeat the prompt, and come first.
+            let _ = self.myself.cast(SessionMessage::Withdraw { ticket }.into());
         }
         for doubt in self.definition.take_warnings() {
             self.warn(doubt);

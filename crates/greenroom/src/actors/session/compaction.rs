@@ -125,8 +125,14 @@ impl SessionState {
         // The run that asked may be over, and a model switch may be to a window that is large enough.
         let is_wanted = request.run.is_none_or(|attempt| self.current(attempt).is_some());
         let is_due = due::is_due(request.trigger, &measured.size, self.compaction.has_message_since());
-        if is_wanted && is_due && !self.life.is_stopping() {
+        // A run whose next request cannot be sent may have waited for a compaction that was not enough for it.
+        let cannot_go_on = request.run.is_some() && request.at_window && measured.size.at_window;
+        if is_wanted && (is_due || cannot_go_on) && !self.life.is_stopping() {
             self.start_compaction(request, measured).await;
+        } else if let Some(attempt) = request.run.filter(|_| is_wanted) {
+            // The run waits for an end.
+            let (installed, floor, why) = (false, None, None);
+            self.agent.tell(AgentMessage::Compacted { attempt, installed, floor, why });
         }
     }
 

@@ -2,9 +2,9 @@
 //!
 //! Invariants: the fate of the first prompt is read from the log alone, so a restart does not change it. If
 //! it has a reply, the repetition gets the same one; while it waits or runs, the repetition waits with it, and the
-//! work continues as long as one of their callers waits; without a reply, it is continued, or, if the conversation has
-//! continued without it, sent again with the recorded text. So a key has at most one reply of the required form, and a
-//! run's end without a reply does not use it up.
+//! work continues as long as one of their callers waits; without a reply, or once its run was aborted, it is continued,
+//! or, if the conversation has continued without it, sent again with the recorded text. So a key has at most one reply
+//! of the required form, and a run's end without a reply does not use it up.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 use super::SessionState;
 use super::inbox::Caller;
 use super::open_run::Told;
-use crate::core::message::{AgentMessage, Answer, PromptOptions, ReplyTo, RunCompletion};
+use crate::core::message::{AgentMessage, Answer, PromptOptions, ReplyTo, RunCompletion, tell_all};
 use crate::events::entry_events::RUN_RESUMED;
 use crate::values::compaction::{Compacted, told_compactions};
 use crate::values::error::{Error, Result};
@@ -48,6 +48,8 @@ struct Repeat {
     /// The run that was in progress when it was repeated.
     run: Option<RunId>,
     by: Successor,
+    /// Its options, if the run was aborted before: then it continues the prompt after the run's end.
+    resumes: Option<Box<PromptOptions>>,
 }
 
 /// A caller to whom the work of a prompt can pass, because it repeated the prompt.
@@ -88,6 +90,12 @@ impl Repeats {
         let found =
             self.callers.iter().position(|caller| is_wanted(caller) && !caller.by.reply.is_closed())?;
         Some(self.callers.remove(found))
+    }
+
+    /// Removes the caller with this ticket, who no longer waits. Returns its reply.
+    pub(super) fn take_ticket(&mut self, ticket: u64) -> Option<ReplyTo<Reply>> {
+        let found = self.callers.iter().position(|caller| caller.by.ticket == ticket)?;
+        Some(self.callers.remove(found).by.reply)
     }
 
     /// The callers that wait for any prompt.
@@ -148,7 +156,9 @@ impl SessionState {
         if self.is_to_come(&told) {
             let _ = options.recorded.set(prompt);
             let by = Successor { ticket: options.ticket, cancel: options.cancel.clone(), reply };
-            return self.repeats.wait(Repeat { first, prompt, run: told.run, by });
+            let is_aborted = self.runs.id() == told.run && self.shared.is_run_cancelled();
+            let resumes = (told.run.is_some() && is_aborted).then_some(options);
+            return self.repeats.wait(Repeat { first, prompt, run: told.run, by, resumes });
         }
         if self.runs.is_left_waiting() && self.log.head().open_run == told.run {
             return self.take_up(options, reply).await;
@@ -195,7 +205,7 @@ impl SessionState {
         let (id, prompt) = (run.attempt().run, run.options().recorded.get().copied());
         let is_of_run = |repeat: &Repeat| repeat.run == Some(id) || Some(repeat.prompt) == prompt;
         let Some(Repeat { by, .. }) = self.repeats.take_present(is_of_run) else { return false };
-        run.pass_on(by);
+        tell_all(run.pass_on(by).into_iter().collect(), || Err(Error::Aborted));
         true
     }
 
@@ -207,7 +217,7 @@ impl SessionState {
         let Some(Repeat { by, .. }) = self.repeats.take_present(|repeat| repeat.prompt == item) else {
             return false;
         };
-        self.inbox.pass_on(item, by);
+        tell_all(self.inbox.pass_on(item, by).into_iter().collect(), || Err(Error::Aborted));
         true
     }
 
@@ -222,6 +232,13 @@ impl SessionState {
             let reply = match self.first_run(repeat.first).await {
                 Ok(told) if self.is_to_come(&told) => {
                     self.repeats.wait(repeat);
+                    continue;
+                }
+                Ok(_) if repeat.resumes.is_some() && !self.life.is_stopping() => {
+                    let Repeat { first, by, resumes, .. } = repeat;
+                    if let Some(options) = resumes {
+                        Box::pin(self.repeat(first, options, by.reply)).await;
+                    }
                     continue;
                 }
                 Ok(told) => told.reply(self.shared.gone()),

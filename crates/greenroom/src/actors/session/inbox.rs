@@ -169,11 +169,12 @@ impl Inbox {
         Some(*item)
     }
 
-    /// Replaces the caller of an item, who has gone, by another one who waits for the answer.
-    pub(super) fn pass_on(&mut self, item: EntryId, by: Successor) {
-        if let Some(Caller { options, reply }) = self.callers.get_mut(&item) {
-            (options.ticket, options.cancel, *reply) = (by.ticket, by.cancel, by.reply);
-        }
+    /// Replaces the caller of an item, who has gone, by another one who waits for the answer. Returns the one who has
+    /// gone.
+    pub(super) fn pass_on(&mut self, item: EntryId, by: Successor) -> Option<ReplyTo<Reply>> {
+        let Caller { options, reply } = self.callers.get_mut(&item)?;
+        (options.ticket, options.cancel) = (by.ticket, by.cancel);
+        Some(std::mem::replace(reply, by.reply))
     }
 
     /// Whether the caller of an item has aborted its prompt.

@@ -13,7 +13,7 @@ use greenroom_kernel::due::Size;
 use greenroom_kernel::entry::{
     CompactionEnded, CompactionOutcome, CompactionStarted, Entry, EntryKind, Trigger,
 };
-use greenroom_kernel::log::Draft;
+use greenroom_kernel::log::{Draft, Unfit};
 use greenroom_kernel::message::Message;
 use greenroom_kernel::path::{ActivePath, PinnedPath, newest_rewrite};
 use greenroom_kernel::plan::{NothingToCompact, Plan, plan};
@@ -352,6 +352,10 @@ impl SessionState {
             if !stands_alone {
                 return Err(Error::Pin(PinError::NotAlone { entry }));
             }
+            if self.log.head().pins.contains(&entry) {
+                // A client repeats a request of which it lost the answer.
+                return Ok(());
+            }
             let tokens_max = self.definition.window.tokens.unwrap_or(u64::MAX) / PIN_SHARE;
             let tokens = self.log.pins_tokens() + found.tokens;
             if tokens > tokens_max {
@@ -372,7 +376,12 @@ impl SessionState {
         }
         let mut draft = self.log.draft(self.deps.now_ms());
         let path = draft.import(entries, leaf);
-        let path = path.map_err(|entry| Error::BranchPoint(BranchPointError::MissingParent { entry }))?;
+        let path = path.map_err(|unfit| {
+            Error::BranchPoint(match unfit {
+                Unfit::Missing(entry) => BranchPointError::MissingParent { entry },
+                Unfit::OutOfOrder(entry) => BranchPointError::OutOfOrder { entry },
+            })
+        })?;
         self.follow_branch(draft, path).await
     }
 }

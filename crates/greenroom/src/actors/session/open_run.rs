@@ -217,11 +217,12 @@ impl OpenRun {
         self.waiting.caller.take_if(|reply| reply.is_closed());
     }
 
-    /// Replaces the sender of the prompt, who has gone, by another one who waits for the reply.
-    pub(super) fn pass_on(&mut self, by: Successor) {
+    /// Replaces the sender of the prompt, who has gone, by another one who waits for the reply. Returns the sender if
+    /// it still waits for an answer.
+    pub(super) fn pass_on(&mut self, by: Successor) -> Option<ReplyTo<Reply>> {
         self.options.ticket = by.ticket;
-        self.waiting.caller = Some(by.reply);
         self.successor_aborts = Some(by.cancel);
+        self.waiting.caller.replace(by.reply)
     }
 
     /// Whether the caller that it belongs to has aborted it.

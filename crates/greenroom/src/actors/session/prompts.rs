@@ -198,9 +198,14 @@ impl SessionState {
         Ok(id)
     }
 
-    /// Handles a caller that has gone or withdraws its prompt. If it has gone, the work passes to another caller that
-    /// repeated the prompt with its key and still waits.
+    /// Handles a caller that has gone, is out of time, or aborts its prompt. Unless the caller that holds the work
+    /// aborts it, the work passes to another caller that repeated the prompt with its key and still waits.
     pub(super) async fn withdraw(&mut self, ticket: u64) {
+        if let Some(joined) = self.repeats.take_ticket(ticket) {
+            // The work is another caller's.
+            let _ = joined.send(Err(Error::Aborted));
+            return;
+        }
         if let Some(run) = self.runs.open_mut().filter(|run| run.options().ticket == ticket) {
             run.forget_gone_caller();
             if !self.pass_run_on() {

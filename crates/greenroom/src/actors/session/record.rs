@@ -109,6 +109,10 @@ impl SessionState {
         for message in messages {
             draft.message_of_run(message, self.definition.window.tokens);
         }
+        if outcome == RunOutcome::Completed && !draft.is_empty() {
+            // One write for the answer in the last permitted step and the end of the run.
+            return self.start_closing(outcome, draft.entries().to_vec());
+        }
         if !draft.is_empty() && !self.append_for_run(draft).await {
             return;
         }

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, HashMap};
 #[cfg(feature = "disk")]
 use std::path::PathBuf;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -455,6 +455,7 @@ impl RuntimeBuilder {
             compacts_between_runs: !self.leaves_compactions_to_runs,
             taking_over: Arc::default(),
             supervisor: OnceLock::new(),
+            is_closed: AtomicBool::new(false),
             deleted_before_ms: AtomicU64::new(0),
             tickets: AtomicU64::new(1),
             opens: tokio::sync::Semaphore::new(REQUESTS_MAX),

@@ -20,6 +20,14 @@ pub enum BranchPointError {
         /// The id of the missing entry.
         entry: EntryId,
     },
+    /// The entries of an import do not fit together.
+    #[error(
+        "entry {entry} is out of order; number the entries of an import from 0 in their order, each after its parent"
+    )]
+    OutOfOrder {
+        /// The entry's id.
+        entry: EntryId,
+    },
     /// A tool call would lose its result.
     #[error("a branch cannot start between a tool call and its result; choose the entry before or after")]
     InsideCall,

@@ -184,3 +184,31 @@ async fn a_source_that_fails_says_so() {
     assert!(!format!("{error:?}").contains("two-lines"), "{error:?}");
     assert!(door.take_seen().is_empty(), "nothing was sent");
 }
+
+/// A source that gives `one`, then what `second` says, then `two`.
+fn interrupted(second: fn() -> BoxFuture<'static, Result<ApiKey, String>>) -> Keys {
+    let asked = AtomicUsize::new(0);
+    Keys::new(Some(KeySource::new(move || match asked.fetch_add(1, Ordering::SeqCst) {
+        0 => std::future::ready(Ok(ApiKey::from("one"))).boxed(),
+        1 => second(),
+        _ => std::future::ready(Ok(ApiKey::from("two"))).boxed(),
+    })))
+}
+
+#[tokio::test]
+async fn a_refresh_that_failed_is_repeated_by_the_next_call() {
+    let keys = interrupted(|| std::future::ready(Err("the token service is away".to_owned())).boxed());
+    let one = keys.current().await.expect("a key").expect("a source");
+    assert_eq!(keys.in_place_of(&one).await, Err("the token service is away".to_owned()));
+    assert_eq!(keys.current().await, Ok(Some(one.clone())));
+    assert_eq!(keys.in_place_of(&one).await, Ok(Some(ApiKey::from("two"))));
+    assert_eq!(keys.current().await, Ok(Some(ApiKey::from("two"))));
+}
+
+#[tokio::test]
+async fn a_refresh_that_was_cancelled_is_repeated_by_the_next_call() {
+    let keys = interrupted(|| std::future::pending().boxed());
+    let one = keys.current().await.expect("a key").expect("a source");
+    assert!(keys.in_place_of(&one).now_or_never().is_none(), "it waits and is dropped");
+    assert_eq!(keys.in_place_of(&one).await, Ok(Some(ApiKey::from("two"))));
+}

@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::OnceLock;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -85,6 +85,7 @@ fn deps() -> Deps {
         idle_after_ms: 0,
         compacts_between_runs: true,
         supervisor: OnceLock::new(),
+        is_closed: AtomicBool::new(false),
         deleted_before_ms: AtomicU64::new(0),
         tickets: AtomicU64::new(0),
         opens: tokio::sync::Semaphore::new(1),

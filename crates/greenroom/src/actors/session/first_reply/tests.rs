@@ -306,6 +306,7 @@ fn the_callers_that_repeated_a_prompt_are_told_once() {
                 prompt: EntryId(prompt),
                 run: None,
                 by: Successor { ticket: 0, cancel: CancellationToken::new(), reply },
+                resumes: None,
             });
             told
         })
