@@ -13,6 +13,9 @@ use crate::core::shared::SessionShared;
 use crate::limits::spending::tree::Ledger;
 use crate::values::error::Error;
 
+#[cfg(test)]
+mod tests;
+
 /// The sub-agents of a run.
 #[derive(Default)]
 pub(super) struct Children {
