@@ -33,16 +33,6 @@ fn only_a_limit_that_is_used_up_makes_wait() {
     check(&[(REQUESTS, "0"), (REQUESTS_RESET, "2026-01-01T22:04:06-05:00")], Some(1_000));
     check(&[(REQUESTS, "0"), (REQUESTS_RESET, "2026-01-02T03:04:00Z")], Some(0));
     check(&[(REQUESTS, "0"), (REQUESTS_RESET, "soon")], None);
-    // Numbers that no time has.
-    for absurd in [
-        "2026-01-02T03:04:25+999999999999999999:00",
-        "2026-01-02T03:04:25-9223372036854775807:-9223372036854775808",
-        "9223372036854775807-01-02T03:04:25Z",
-        "-9223372036854775808-01-02T03:04:25Z",
-        "2026-01-02T-9223372036854775808:04:25Z",
-    ] {
-        check(&[(REQUESTS, "0"), (REQUESTS_RESET, absurd)], None);
-    }
     check(&[(REQUESTS, "0")], None);
     check(&[(REQUESTS, "none"), (REQUESTS_RESET, "2026-01-02T03:04:25Z")], None);
     // The longest of several.
@@ -76,6 +66,8 @@ fn only_a_limit_that_is_used_up_makes_wait() {
 fn times_are_read_in_every_year() {
     for (text, expect) in [
         ("1970-01-01T00:00:00Z", Some(0)),
+        ("2026-01-02T03:04:25+999999999999999999:00", None),
+        ("2026-01-02T03:04:25-9223372036854775807:-9223372036854775808", None),
         ("2000-02-29T12:00:00Z", Some(951_825_600_000)),
         ("2024-12-31T23:59:60Z", Some(1_735_689_600_000)),
         ("2100-03-01T00:00:00.001Z", Some(4_107_542_400_001)),
