@@ -1,5 +1,6 @@
 //! Copies of sessions that work meanwhile: a fork is one moment of its original.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use greenroom::prelude::*;

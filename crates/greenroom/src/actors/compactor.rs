@@ -86,7 +86,7 @@ struct Running {
     /// The cost of the calls so far, in micro-dollars; `None` if a price is unknown.
     cost_microdollars: Option<u64>,
     /// The calls whose cost that is.
-    billed: Vec<Box<Flight>>,
+    billed: Vec<Flight>,
     /// When the first failure happened since the last answer, or since the last change of the summariser.
     failing_since: Option<tokio::time::Instant>,
 }
@@ -251,7 +251,7 @@ impl CompactorState {
         let answer = answer.map(|Summarised { answer, flight }| {
             // What nobody awaits any more is billed when it is dropped.
             if let Some(running) = self.current(work) {
-                running.billed.extend(flight);
+                running.billed.extend(flight.map(|flight| *flight));
             }
             answer
         });
@@ -476,7 +476,7 @@ impl Running {
 
     /// Returns what it took. Whoever receives that bills it.
     fn effort(&mut self) -> Effort {
-        self.billed.drain(..).for_each(|flight| flight.is_billed());
+        self.billed.drain(..).for_each(Flight::settle);
         Effort { cost_microdollars: self.cost_microdollars, prepared_ms: self.prepared_ms }
     }
 

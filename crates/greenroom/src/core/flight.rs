@@ -119,7 +119,7 @@ impl Flight {
     }
 
     /// Adds usage that the report of a summary omits to the report, by which it is billed. Returns the cost in
-    /// micro-dollars, without the passes that were billed. Until [`Self::is_billed`], dropping the flight bills it.
+    /// micro-dollars, without the passes that were billed. Until [`Self::settle`], dropping the flight bills it.
     pub(crate) fn completed(&mut self, answer: &mut AssistantMessage) -> u64 {
         let missing = self.missing_in(answer);
         if missing.total_tokens() > 0 {
@@ -131,7 +131,7 @@ impl Flight {
     }
 
     /// Ends the flight of a summary that is billed with its compaction.
-    pub(crate) fn is_billed(mut self) {
+    pub(crate) fn settle(mut self) {
         self.is_over = true;
     }
 
@@ -172,7 +172,7 @@ impl Drop for Flight {
     }
 }
 
-/// A summary, and its call, which bills it when it is dropped: see [`Flight::is_billed`].
+/// A summary, and its call, which bills it when it is dropped: see [`Flight::settle`].
 pub(crate) struct Summarised {
     pub(crate) answer: Box<AssistantMessage>,
     /// `None` if a hook gave the answer.
