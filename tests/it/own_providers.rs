@@ -19,7 +19,9 @@ use greenroom_provider::ModelPrice;
 type Pieces = BoxStream<'static, ReplyEvent>;
 
 /// A provider that answers by a function of the request and the number of requests before it.
-struct Own(Arc<dyn Fn(&Request, usize) -> Pieces + Send + Sync>, Mutex<usize>);
+struct Own(Arc<Answers>, Mutex<usize>);
+
+type Answers = dyn Fn(&Request, usize) -> Pieces + Send + Sync;
 
 impl Provider for Own {
     fn name(&self) -> &'static str {
@@ -71,19 +73,18 @@ fn text(text: &str) -> Part {
 /// What has no end fails, and is asked for once.
 #[tokio::test(start_paused = true)]
 async fn an_answer_without_end_is_given_up() {
-    let piece = || "x".repeat(64 * 1024);
-    let call = move || ReplyEvent::ToolCall { index: 0, name: None, arguments: piece() };
-    let rows: [(&str, fn(String) -> ReplyEvent); 2] =
-        [("text", ReplyEvent::Text), ("reasoning", ReplyEvent::Reasoning)];
-    let endless = rows.map(|(what, of)| (what, stream::repeat_with(move || of(piece()))));
-    let mut cases: Vec<(&str, Arc<Mutex<Option<Pieces>>>)> = Vec::new();
-    for (what, pieces) in endless {
-        cases.push((what, Arc::new(Mutex::new(Some(pieces.boxed())))));
+    fn piece() -> String {
+        "x".repeat(64 * 1024)
     }
-    cases.push(("arguments", Arc::new(Mutex::new(Some(stream::repeat_with(call).boxed())))));
-    let huge = done(answer(vec![Part::Text("x".repeat(5 << 20))]));
-    cases.push(("whole", Arc::new(Mutex::new(Some(huge)))));
+    let endless = |piece: fn() -> ReplyEvent| stream::repeat_with(piece).boxed();
+    let cases = [
+        ("text", endless(|| ReplyEvent::Text(piece()))),
+        ("reasoning", endless(|| ReplyEvent::Reasoning(piece()))),
+        ("arguments", endless(|| ReplyEvent::ToolCall { index: 0, name: None, arguments: piece() })),
+        ("whole", done(answer(vec![Part::Text("x".repeat(5 << 20))]))),
+    ];
     for (what, pieces) in cases {
+        let pieces = Mutex::new(Some(pieces));
         let (_runtime, session) = opened(move |_, call| match call {
             0 => pieces.lock().unwrap().take().unwrap(),
             _ => done(answer(vec![text("fine")])),

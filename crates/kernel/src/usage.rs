@@ -124,7 +124,7 @@ pub fn measure(
 ) -> Measured {
     let path = &*as_sent(path);
     let active = ActivePath::of(path);
-    let fresh = fresh_from(path, &active);
+    let fresh = fresh_from(path, &active, reports);
     let mut counted = active.compaction.map_or(0, |index| stored_tokens(&path[index], estimator));
     let mut reasoning = 0u64;
     // The tokens of the last report, and the count with its answer.
@@ -159,17 +159,18 @@ pub fn measure(
 
 /// Returns the index from which reports are about the current context and by its model: earlier ones are about another
 /// context, or count with another tokeniser.
-fn fresh_from(path: &[Arc<Entry>], active: &ActivePath<'_>) -> usize {
-    let is_rewrite = |entry: &Arc<Entry>| {
-        matches!(
+///
+/// Other systems use the reports of every model.
+fn fresh_from(path: &[Arc<Entry>], active: &ActivePath<'_>, reports: Reports) -> usize {
+    let is_before = |entry: &Arc<Entry>| {
+        let is_rewrite = matches!(
             entry.kind,
-            EntryKind::Compaction(_)
-                | EntryKind::CompactionUndone { .. }
-                | EntryKind::Prune(_)
-                | EntryKind::ModelChange { .. }
-        )
+            EntryKind::Compaction(_) | EntryKind::CompactionUndone { .. } | EntryKind::Prune(_)
+        );
+        let is_change = matches!(entry.kind, EntryKind::ModelChange { .. });
+        is_rewrite || (is_change && reports == Reports::Believed)
     };
-    path.iter().rposition(is_rewrite).map_or(active.start, |index| (index + 1).max(active.start))
+    path.iter().rposition(is_before).map_or(active.start, |index| (index + 1).max(active.start))
 }
 
 #[expect(clippy::cast_precision_loss, reason = "token counts are far below 2^52")]

@@ -2075,7 +2075,7 @@ fn the_limit_of_steps_holds_where_input_joins() {
             ended.extend(run.on(text()).into_iter().filter(|effect| matches!(effect, Effect::End { .. })));
             run.on(recorded(1));
         }
-        assert_eq!(asked, usize::try_from(steps_max).unwrap());
+        assert_eq!(asked, usize::try_from(steps_max).expect("it is small"));
         assert_eq!(words(&ended), "end completed (a)");
         assert!(run.is_over());
     }

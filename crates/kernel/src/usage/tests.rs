@@ -498,7 +498,7 @@ fn after_a_change_of_the_model_an_opened_tracker_is_where_a_living_one_is() {
     sketch.add_all("u:4000");
     sketch.push(change("b", "fallback"), 0);
     sketch.add_all("a:100");
-    let id = sketch.path.last().unwrap().id.0;
+    let id = sketch.path.last().expect("it has entries").id.0;
     change_answer(&mut sketch.path, id, |answer| answer.usage = usage(8_000, 200));
     let mut living = Tracker::open(&sketch.path[..1], frame(0), Ratio::default());
     living.switch_model(Ratio::new(2.0));

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use super::weigh::{Answered, Counts, Server, Verdict};
-use super::{ContextUsage, Measured, Ratio, Window, fresh_from, usable_usage};
+use super::{ContextUsage, Measured, Ratio, Reports, Window, fresh_from, usable_usage};
 use crate::entry::Entry;
 use crate::message::{Message, Usage};
 use crate::path::{ActivePath, as_sent, entry_message, is_message};
@@ -113,7 +113,7 @@ impl Tracker {
         let active = ActivePath::of(path);
         let counts = summary_counts(&frame, path, &active);
         let mut tracker = Self { frame, counts, report: None, ratio, server, asked_at: None };
-        let fresh = fresh_from(path, &active);
+        let fresh = fresh_from(path, &active, Reports::Believed);
         for (index, entry) in path.iter().enumerate().skip(active.start) {
             if index >= fresh {
                 tracker.appended(entry);
