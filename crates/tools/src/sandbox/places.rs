@@ -42,8 +42,13 @@ impl Ready {
     /// Whether the command did not start, by what bubblewrap said: a socket that was to be covered has vanished
     /// meanwhile.
     pub(crate) fn was_outrun(&self, output: &str) -> bool {
-        // The second one: its folder has vanished with it.
-        let words = ["bwrap: Can't create file at ", "bwrap: Can't mkdir parents for "];
+        let words = [
+            "bwrap: Can't create file at ",
+            // Its folder has vanished with it.
+            "bwrap: Can't mkdir parents for ",
+            // It vanished between the mount and its change to what may only be read.
+            "bwrap: Can't bind mount /oldroot/dev/null on /newroot",
+        ];
         let rest = words.into_iter().find_map(|words| output.strip_prefix(words));
         rest.and_then(|rest| rest.split(": ").next())
             .map(Path::new)
