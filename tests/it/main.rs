@@ -57,7 +57,7 @@ mod metrics;
 mod native;
 /// Several nodes that share one storage.
 mod nodes;
-/// Providers of programs, and what they may answer.
+/// A program's own providers, and what they may answer.
 mod own_providers;
 /// Events that begin, and their ends.
 mod pairs;

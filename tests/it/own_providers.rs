@@ -1,5 +1,5 @@
-//! Providers of programs, whose answers are not those of a well-kept API: too large, without end, with names, counts and
-//! ids that cannot be used as they are.
+//! A program's own providers, with answers that no well-kept API gives: too large, without end, or with names, counts and
+//! ids that cannot be used unchanged.
 //!
 //! Invariants: whatever such a provider answers, the session stays usable and its bill is plausible.
 

@@ -40,7 +40,7 @@ use crate::updates::{Abilities, Updates};
 const MODELS_MAX: Duration = Duration::from_secs(2);
 /// How long the last events of a run are awaited after its outcome.
 const EVENTS_MAX: Duration = Duration::from_secs(5);
-/// How many hosts are asked to begin work.
+/// How often work is sent in all, if hosts end before they have accepted it.
 const ATTEMPTS: u32 = 3;
 /// The width of texts for the user, in columns.
 const WIDTH: usize = 80;
@@ -314,8 +314,8 @@ impl Session {
         ModelSettings { reasoning_effort: self.shared.choices.lock().effort, ..ModelSettings::default() }
     }
 
-    /// Begins work. If the host ends before it has accepted the work, another one is asked: the key of a prompt keeps it
-    /// from being accepted twice. Returns also how many questions had needed words before.
+    /// Begins work. If the host ends before it has accepted the work, the work is sent to the next host; the key of a
+    /// prompt keeps it from being accepted twice. Also returns how many questions had needed words before.
     async fn begin<O>(&self, live: &mut Live, work: O) -> Result<(Working<O>, u64), Error>
     where
         O: Operation + Clone,

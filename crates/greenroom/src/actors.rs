@@ -10,7 +10,8 @@
 //! ```
 //!
 //! - Actors: `supervisor`, `session`, `agent`, `usage_tracker`, `compactor`.
-//! - Model calls: `call_path` (their waits and answers), `answer_checks` (what holds for every answer), `summary_call` (those for summaries).
+//! - Model calls: `call_path` (their waits and answers), `answer_checks` (checks of every answer), `summary_call` (calls for
+//!   summaries).
 //! - Hooks of the program: `model_hooks`, `tool_hooks`, `compaction_hooks`.
 //! - Tools: `tools_of` (all of an agent's), `sub_agent`, `compact_tool`, `recall`; `compaction_requests` (of hooks and tools).
 //!

@@ -1,4 +1,5 @@
-//! What holds for every answer, whichever provider it comes from: providers of programs are not checked otherwise.
+//! Checks of every answer of a model, whichever provider it comes from. The answers of a program's own provider are
+//! checked nowhere else.
 //!
 //! Invariants: an answer has at most [`ANSWER_BYTES_MAX`] of text; it names the provider and the model that were asked, by
 //! which it is billed; its usage counts cached tokens as input; and each of its calls has an id that no other call in the
@@ -14,7 +15,7 @@ use crate::lane::Lane;
 pub(crate) struct AnswerChecks<'a> {
     lane: &'a Lane,
     model: String,
-    /// The conversation, if the provider does not compare the ids of calls with it.
+    /// The conversation, unless the provider itself makes the ids of calls unique in it.
     messages: Option<Messages>,
     /// The text so far, in bytes.
     bytes: usize,

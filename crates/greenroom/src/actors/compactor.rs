@@ -85,7 +85,8 @@ struct Running {
     doubts_window: bool,
     /// The cost of the calls so far, in micro-dollars; `None` if a price is unknown.
     cost_microdollars: Option<u64>,
-    /// The calls whose cost that is.
+    /// The answered calls whose cost `cost_microdollars` sums up. Each bills itself if it is dropped before
+    /// [`Self::take_effort`].
     billed: Vec<Flight>,
     /// When the first failure happened since the last answer, or since the last change of the summariser.
     failing_since: Option<tokio::time::Instant>,
@@ -249,7 +250,7 @@ impl CompactorState {
         let (WorkId::Compaction(EntryId(number)) | WorkId::Preparation(number)) = work;
         let jitter = jitter(&self.shared.id, number, id.into());
         let answer = answer.map(|Summarised { answer, flight }| {
-            // What nobody awaits any more is billed when it is dropped.
+            // If the work is over, dropping the call bills it.
             if let Some(running) = self.current(work) {
                 running.billed.extend(flight.map(|flight| *flight));
             }
@@ -344,12 +345,12 @@ impl CompactorState {
                 Effect::Prepared => running.ready_after_ms = Some(running.elapsed_ms()),
                 Effect::Install(segment) => {
                     let WorkId::Compaction(compaction) = running.id else { continue };
-                    let effort = running.effort();
+                    let effort = running.take_effort();
                     let message = SessionMessage::ReplacePathSegment { compaction, segment, effort };
                     let _ = self.session.cast(message.into());
                 }
                 Effect::Summarised(record) => {
-                    let cost_microdollars = running.effort().cost_microdollars;
+                    let cost_microdollars = running.take_effort().cost_microdollars;
                     let WorkId::Compaction(compaction) = running.id else { continue };
                     self.running = None;
                     let message = SessionMessage::BranchSummarised { compaction, record, cost_microdollars };
@@ -358,12 +359,12 @@ impl CompactorState {
                 }
                 Effect::InstallPrune(segment) => {
                     let WorkId::Compaction(compaction) = running.id else { continue };
-                    let effort = running.effort();
+                    let effort = running.take_effort();
                     let message = SessionMessage::PruneResults { compaction, segment, effort };
                     let _ = self.session.cast(message.into());
                 }
                 Effect::End(end) => {
-                    let (id, effort) = (running.id, running.effort());
+                    let (id, effort) = (running.id, running.take_effort());
                     for child in running.children.values() {
                         // Nobody waits for this compaction any more. Dropping it drops its model calls.
                         child.actor.kill();
@@ -474,8 +475,8 @@ impl Running {
         u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// Returns what it took. Whoever receives that bills it.
-    fn effort(&mut self) -> Effort {
+    /// Returns the cost and the time of the work so far. From now on the receiver bills the cost.
+    fn take_effort(&mut self) -> Effort {
         self.billed.drain(..).for_each(Flight::settle);
         Effort { cost_microdollars: self.cost_microdollars, prepared_ms: self.prepared_ms }
     }

@@ -162,9 +162,9 @@ impl Permissions {
         (before.unwrap_or(of_agent) != now).then_some(now)
     }
 
-    /// Takes over what a session has of its own under its agent before: where both agents have the same mode, the
-    /// session's mode; where they also have the same workspace, its rules. Returns the session's mode if it is another
-    /// one now.
+    /// Copies the mode and the rules that a session has of its own from the permissions of its previous agent: the mode if
+    /// both agents begin in the same mode, and the rules if they also have the same workspace. Returns the session's mode
+    /// if it has changed.
     pub(crate) fn take_over(&self, before: &Self, session: &str) -> Option<Mode> {
         if Arc::ptr_eq(&self.0, &before.0) {
             return None;

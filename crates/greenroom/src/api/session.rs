@@ -274,9 +274,10 @@ impl SessionHandle {
         self.door.shared.agent()?.permissions.clone()
     }
 
-    /// Sets the mode of the session's permissions for its next calls, as long as its agent is in memory, or another one
-    /// that begins in the same mode as it; `None`: that of the agent. Followers of the session receive [`EventKind::ModeChanged`](crate::EventKind::ModeChanged) if it is
-    /// another mode than before. Does nothing where [`Self::permissions`] returns `None`.
+    /// Sets the mode of the session's permissions for its next calls; `None`: that of the agent. It applies as long as the
+    /// session's agent is in memory, and after that to an agent that takes the session over and begins in the same mode.
+    /// Followers of the session receive [`EventKind::ModeChanged`](crate::EventKind::ModeChanged) if it is another mode
+    /// than before. Does nothing where [`Self::permissions`] returns `None`.
     #[cfg(feature = "permissions")]
     pub fn set_mode(&self, mode: Option<greenroom_policy::Mode>) {
         self.door.shared.set_mode(&self.door.deps.bus, mode);

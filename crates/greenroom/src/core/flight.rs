@@ -4,7 +4,8 @@
 //! Invariants: a call that was sent and not refused is billed once: by its report, and by our own count for
 //! what the report omits ([`greenroom_kernel::unreported`]). A call that is cut off, for whatever reason, has
 //! no report; dropping its flight reports the cost to the session. An answer that its provider did not finish is
-//! billed by the report that it has. The tokens are the same whether or not the price is known.
+//! billed by the report that it has. A summary is billed with its compaction, or, if that does not take its cost over,
+//! when its flight is dropped. The tokens are the same whether or not the price is known.
 
 use std::sync::Arc;
 
@@ -41,7 +42,7 @@ pub(crate) struct Flight {
     passes: Usage,
     /// The usage of an answer that its provider did not finish, or of a summary, by its report and our own count.
     known: Option<Usage>,
-    /// Whether it has brought a summary, whose cost the budgets count.
+    /// Whether its answer is a summary, whose cost the budgets count already.
     has_summary: bool,
     is_over: bool,
 }

@@ -311,8 +311,8 @@ pub(crate) enum SessionMessage {
     },
     /// From the agent: the context has passed the soft threshold.
     Nears { attempt: RunAttempt, measured: Box<Measurement> },
-    /// From a finished model call: costs that the log does not record with its answer. `has_summary`: the call brought
-    /// a summary, whose cost the budgets count already.
+    /// From a finished model call: costs that the log does not record with its answer. `has_summary`: its answer
+    /// is a summary, whose cost the budgets count already.
     Spent { attempt: Option<RunAttempt>, usage: Usage, cost_microdollars: Option<u64>, has_summary: bool },
     /// From the agent: all events were published, and each answered prompt has its reply.
     EventsFlushed,

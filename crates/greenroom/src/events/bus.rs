@@ -164,7 +164,7 @@ struct Gap {
     to: u64,
     /// The first lost sequence number of each session that lost durable events.
     sessions: Vec<(Arc<str>, u64)>,
-    /// These sessions: one that is not read may lose events of many.
+    /// The ids in `sessions`, for lookups: a queue that is not read may lose events of many sessions.
     known: HashSet<Arc<str>>,
 }
 

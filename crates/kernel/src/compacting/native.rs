@@ -191,8 +191,8 @@ impl Compacting {
         Some(self.native_failed(reason, pending.is_readable))
     }
 
-    /// Gives up the provider's own compaction, which has failed for too long; `None` if it is not awaited. Summaries of
-    /// ours that are awaited too have as long again.
+    /// Gives up the provider's own compaction, which has failed for too long; `None` if it is not pending. Pending
+    /// summaries of our own get the full time again.
     pub(super) fn native_late(&mut self, reason: &str) -> Option<Vec<Effect>> {
         let is_readable = self.native.pending.as_ref()?.is_readable;
         let mut effects = self.native.withdraw();

@@ -17,8 +17,8 @@ use crate::events::bus::Bus;
 use crate::events::event::EventKind;
 
 impl SessionShared {
-    /// Sets the session's agent. The mode and the rules that the session had of its own stay, as
-    /// [`Permissions::take_over`](crate::permissions::Permissions::take_over) says; followers hear of another mode.
+    /// Sets the session's agent. The session's own mode and rules stay under the conditions of
+    /// [`Permissions::take_over`](crate::permissions::Permissions::take_over); followers hear of another mode.
     pub(crate) fn set_agent(&self, bus: &Bus, agent: Option<Arc<Agent>>) {
         #[cfg(not(feature = "permissions"))]
         let _ = (bus, std::mem::replace(&mut *self.agent.lock(), agent));
