@@ -30,10 +30,13 @@ enum When {
 #[tokio::test(start_paused = true)]
 async fn what_is_said_to_a_session_that_falls_asleep_is_taken_on() {
     let points = ["session/idle_check", "session/sleep", "agent/flush_events", "session/events_flushed"];
-    let requests: [(&str, Begin); 4] = [
+    let requests: [(&str, Begin); 5] = [
         ("prompt", |session| async move { Ok(session.prompt("more").await?.text) }.boxed()),
         ("steer", |session| async move { Ok(session.steer("more").await?.reply().await?.text) }.boxed()),
         ("once", |session| async move { Ok(session.prompt("more").once("key").await?.text) }.boxed()),
+        ("wait", |session| {
+            async move { session.wait_until_idle().await.map(|()| "more".to_owned()) }.boxed()
+        }),
         ("state", |session| async move { session.state().await.map(|_| "more".to_owned()) }.boxed()),
     ];
     let moments: Vec<When> = std::iter::once(When::AtOnce).chain((0..8).map(When::After)).collect();
@@ -48,7 +51,7 @@ async fn what_is_said_to_a_session_that_falls_asleep_is_taken_on() {
             }
         }
     }
-    assert_eq!(tried, 144);
+    assert_eq!(tried, 180);
     assert!(lost.is_empty(), "{} of {tried} were lost:\n{}", lost.len(), lost.join("\n"));
 }
 

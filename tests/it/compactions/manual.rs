@@ -200,6 +200,8 @@ async fn steers_and_prompts_during_a_compaction_are_neither_lost_nor_doubled() {
     let (one, two) = tokio::join!(session.prompt("p1. prompt"), session.prompt("p2. prompt"));
     one.unwrap();
     two.unwrap();
+    session.wait_until_idle().await.unwrap();
+    assert!(compacting.is_finished());
     assert_eq!(compacting.await.unwrap().unwrap().outcome.as_str(), "completed");
     let said: Vec<String> =
         session.context().await.unwrap().iter().filter(|m| m.role() == "user").map(|m| m.text()).collect();

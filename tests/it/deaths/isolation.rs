@@ -298,6 +298,7 @@ async fn victim(runtime: Runtime, definitions: [Arc<Agent>; 2], strike: Strike, 
     let _ = ask("finish", finish).await;
     let _ = ask("clear", session.clear_inbox()).await;
     let _ = ask("state", session.state()).await;
+    let _ = ask("wait", session.wait_until_idle()).await;
     tokio::time::sleep(Duration::from_secs(1_800)).await;
 
     // After all of that, it works.

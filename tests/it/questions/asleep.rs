@@ -443,3 +443,35 @@ async fn an_answer_wakes_a_session_that_died_as_it_was_closed() {
     assert_eq!((state.status, state.is_unanswered), (Status::Idle, false));
     model.assert_clean();
 }
+
+/// A session at work is not idle, whatever its work waits for; it stays awake for callers that wait, until they go.
+#[tokio::test(start_paused = true)]
+async fn a_session_is_not_idle_while_its_run_waits() {
+    let (model, ended, runs) = (cashier(), Effects::default(), Arc::default());
+    let runtime = sleepy(&model).await;
+    let session = runtime.open("s", &long(5, &runs, &ended)).await.unwrap();
+    session.wait_until_idle().await.unwrap();
+    let reply = started(&session, "work");
+    asleep(&session).await;
+    assert!(tokio::time::timeout(HOUR, session.wait_until_idle()).await.is_err(), "its tool runs");
+    asleep(&session).await;
+    session.wait_until_idle().await.unwrap();
+    assert_eq!(reply.await.unwrap().unwrap().text, "It says: took long");
+    assert_eq!((session.state().await.unwrap().status, ended.seen().len()), (Status::Idle, 1));
+
+    let (model, effects) = (cashier(), Effects::default());
+    let runtime = sleepy(&model).await;
+    let session = runtime.open("s", &agent(100_000).add_tool(refunds(&effects))).await.unwrap();
+    let reply = started(&session, "refund it");
+    asked(&session).await;
+    assert!(tokio::time::timeout(24 * HOUR, session.wait_until_idle()).await.is_err(), "a person is asked");
+    let waiting = tokio::spawn({
+        let session = session.clone();
+        async move { session.wait_until_idle().await }
+    });
+    session.abort();
+    waiting.await.unwrap().unwrap();
+    assert!(reply.await.unwrap().is_err());
+    runtime.shutdown().await;
+    assert!(matches!(session.wait_until_idle().await, Err(Error::Closed)));
+}

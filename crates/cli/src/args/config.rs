@@ -86,14 +86,23 @@ pub(crate) enum McpCommand {
         /// A name for the server: letters, digits, hyphens and single underscores
         name: String,
         /// The address of a service, instead of a program
-        #[arg(long, conflicts_with_all = ["command", "env"])]
+        #[arg(long, conflicts_with_all = ["command", "env", "folder"])]
         url: Option<String>,
         /// The environment variable with the token that the service gets
         #[arg(long, value_name = "VARIABLE", requires = "url")]
         token_env: Option<String>,
+        /// A header of requests to the service, e.g. X-Team=docs or X-Key=env:MCP_KEY (repeatable)
+        #[arg(long, value_name = "NAME=VALUE", requires = "url")]
+        header: Vec<String>,
         /// A variable for the program, e.g. LOG_LEVEL=debug or GITHUB_TOKEN=env:GITHUB_TOKEN (repeatable)
         #[arg(long, value_name = "NAME=VALUE")]
         env: Vec<String>,
+        /// The program's working folder: absolute, ~/… or {workspace}; your home folder unless set
+        #[arg(long, value_name = "DIR")]
+        folder: Option<String>,
+        /// Only these of its tools, e.g. query,list_* (repeatable)
+        #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+        tools: Vec<String>,
         /// The program and its arguments, behind `--`
         #[arg(last = true, required_unless_present = "url", value_name = "COMMAND")]
         command: Vec<String>,

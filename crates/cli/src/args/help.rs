@@ -398,6 +398,7 @@ Examples:
   greenroom mcp add time -- uvx mcp-server-time
   greenroom mcp add git -- uvx mcp-server-git --repository '{workspace}'
   greenroom mcp add db --env DB_URL=env:DB_URL -- uvx some-mcp-server
+  greenroom mcp add docs --tools 'get_*' -- npx -y some-docs-server
   greenroom mcp add x --url https://mcp.example.com --token-env X_TOKEN
 
 {workspace} stands for the folder of the agent's tools. A secret is never written to the file: name its variable. \

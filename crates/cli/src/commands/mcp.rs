@@ -28,7 +28,7 @@ const DESCRIPTION_CHARS: usize = 100;
 pub(crate) async fn run(global: &Global, args: &McpArgs) -> Result<u8> {
     match &args.command {
         None => list(global, args).await,
-        Some(McpCommand::Add { name, url, token_env, env, command }) => {
+        Some(McpCommand::Add { name, url, token_env, header, env, folder, tools, command }) => {
             let mut settings = Map::new();
             if let Some((program, arguments)) = command.split_first() {
                 settings.insert("command".to_owned(), json!(program));
@@ -36,9 +36,15 @@ pub(crate) async fn run(global: &Global, args: &McpArgs) -> Result<u8> {
                     settings.insert("args".to_owned(), json!(arguments));
                 }
             }
-            if !env.is_empty() {
-                settings.insert("env".to_owned(), pairs(env)?.into());
+            for (key, flag, texts) in [("env", "--env", env), ("headers", "--header", header)] {
+                if !texts.is_empty() {
+                    settings.insert(key.to_owned(), pairs(flag, texts)?.into());
+                }
             }
+            if !tools.is_empty() {
+                settings.insert("tools".to_owned(), json!(tools));
+            }
+            settings.extend(folder.iter().map(|folder| ("folder".to_owned(), json!(folder))));
             settings.extend(url.iter().map(|url| ("url".to_owned(), json!(url))));
             settings.extend(token_env.iter().map(|name| ("token_env".to_owned(), json!(name))));
             add(global, name, &settings.into()).await
@@ -178,11 +184,11 @@ fn place(server: &McpConfig) -> String {
     }
 }
 
-fn pairs(texts: &[String]) -> Result<Map<String, Value>> {
+fn pairs(flag: &str, texts: &[String]) -> Result<Map<String, Value>> {
     let pair = |text: &String| {
         let (name, value) = text.split_once('=').ok_or_else(|| {
             usage(format!(
-                "--env {text:?}: write NAME=VALUE, or NAME=env:VARIABLE for the value of a variable of yours"
+                "{flag} {text:?}: write NAME=VALUE, or NAME=env:VARIABLE for the value of a variable of yours"
             ))
         })?;
         Ok((name.to_owned(), json!(value)))

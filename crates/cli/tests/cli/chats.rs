@@ -706,7 +706,9 @@ async fn a_new_session_begins_and_the_one_before_is_found_again() {
     terminal.press("Enter");
     terminal.shows("Resumed ");
     terminal.says("!echo left-at-the-end");
-    terminal.shows("    left-at-the-end");
+    terminal.until("it has ended", |screen| {
+        screen.contains("    left-at-the-end") && !screen.contains("Esc interrupts")
+    });
     terminal.press("C-d");
     terminal.shows("The output of `echo left-at-the-end` was not sent");
     terminal.shows("ended with 0");

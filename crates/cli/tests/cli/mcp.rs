@@ -330,6 +330,10 @@ fn servers_are_added_listed_and_removed() {
         (&["add", "a b", "--", "x"], "must be a name of 1 to 32 letters"),
         (&["add", "x", "--env", "GH_TOKEN=ghp_0123456789", "--", "x"], "looks like a secret"),
         (&["add", "x", "--env", "LEVEL", "--", "x"], "write NAME=VALUE"),
+        (
+            &["add", "x", "--url", "http://h", "--header", "X-Key: 1"],
+            "--header \"X-Key: 1\": write NAME=VALUE",
+        ),
         (&["add", "x", "--url", "nothing"], "the base URL \"nothing\" is invalid"),
         (&["remove", "x"], "there is no MCP server x; there are test"),
         (&["x"], "there is no MCP server x; there are test"),
@@ -341,6 +345,17 @@ fn servers_are_added_listed_and_removed() {
     let ran = run(&["add", "here", "--", &python, &script, "."]);
     assert!(ran.code == Some(0) && ran.stdout.contains("`.` is there; {workspace} stands for"), "{ran:?}");
     assert_eq!(run(&["remove", "here"]).code, Some(0));
+    let ran = run(&["add", "some", "--folder", "{workspace}", "--tools", "echo,no*", "--", &python, &script]);
+    assert!(ran.code == Some(0) && ran.stdout.contains("✓ some: 2 tools ("), "{ran:?}");
+    let written = std::fs::read_to_string(place.own_file_path()).unwrap();
+    assert!(written.contains("    folder: '{workspace}'\n"), "{written}");
+    assert!(written.contains("    tools: [\"echo\",\"no*\"]\n"), "{written}");
+    assert_eq!(run(&["remove", "some"]).code, Some(0));
+    let ran = run(&["add", "far", "--url", "http://127.0.0.1:1/mcp", "--header", "X-Team=docs"]);
+    assert!(ran.code == Some(2) && ran.stdout.contains("✗ the MCP server `far`"), "{ran:?}");
+    let written = std::fs::read_to_string(place.own_file_path()).unwrap();
+    assert!(written.contains("    headers:\n      X-Team: docs\n"), "{written}");
+    assert_eq!(run(&["remove", "far"]).code, Some(0));
     // One that cannot start is added all the same: it may be installed later.
     let ran = run(&["add", "later", "--", "no-such-program"]);
     assert!(

@@ -31,7 +31,7 @@ use tracing::Span;
 use crate::core::deps::Deps;
 use crate::core::mail::Outbox;
 use crate::core::message::{
-    AgentMessage, CompactorMessage, MeasureFor, PromptOptions, SessionMail, SessionMessage,
+    AgentMessage, CompactorMessage, MeasureFor, PromptOptions, ReplyTo, SessionMail, SessionMessage,
     SupervisorMessage, TrackerMessage,
 };
 use crate::core::ownership;
@@ -125,6 +125,8 @@ pub(crate) struct SessionState {
     askers: Askers,
     /// Callers that repeated an idempotency key.
     repeats: Repeats,
+    /// Callers that wait until the session is idle; it stays awake for them.
+    idle_waiters: Vec<ReplyTo<()>>,
     /// The events that the agent has yet to publish.
     outgoing: Outgoing,
     #[cfg(feature = "command-tools")]
@@ -316,6 +318,7 @@ impl SessionState {
             SessionMessage::Import { entries, leaf, reply } => {
                 let _ = reply.send(Box::pin(self.import(&entries, leaf)).await);
             }
+            SessionMessage::WhenIdle(reply) => self.idle_waiters.push(reply),
             SessionMessage::State(reply) => {
                 let _ = reply.send(self.state());
             }

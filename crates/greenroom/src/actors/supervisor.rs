@@ -106,7 +106,9 @@ impl Actor for Supervisor {
             SupervisionEvent::ActorFailed(child, reason) => {
                 state.actor_died(&myself, child.get_id(), &reason.to_string());
             }
-            SupervisionEvent::ActorTerminated(child, _, reason) => {
+            SupervisionEvent::ActorTerminated(child, last, reason) => {
+                // Its span ends with its state, and callers that wait for the end expect both.
+                drop(last);
                 let reason = reason.as_deref().unwrap_or("it stopped by itself");
                 state.actor_died(&myself, child.get_id(), reason);
             }

@@ -375,6 +375,26 @@ impl SessionHandle {
         Ok(SentInput::new(self.clone(), taken))
     }
 
+    /// Waits until the session is idle: no run or compaction is in progress, and no input waits. A compaction
+    /// may begin by itself right after a reply; this waits for its end, too. A run that waits for a person is
+    /// in progress. Input that is held back is not waited for.
+    ///
+    /// ```
+    /// # use greenroom::prelude::*;
+    /// # async fn example(session: SessionHandle) -> Result<()> {
+    /// println!("{}", session.prompt("Collect the figures.").await?);
+    /// session.wait_until_idle().await?;
+    /// session.compact(CompactOptions::default()).await?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Interrupted`] if the session is closed meanwhile, or restarted after a failure, and
+    /// [`Error::Deleted`].
+    pub async fn wait_until_idle(&self) -> Result<()> {
+        self.door.ask(SessionMessage::WhenIdle).await
+    }
+
     /// Replaces the older part of the conversation, in the model's view, by a summary. Only while idle.
     ///
     /// # Errors

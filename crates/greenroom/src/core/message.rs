@@ -261,6 +261,8 @@ pub(crate) enum SessionMessage {
     Pin { entry: EntryId, pinned: bool, reply: ReplyTo<()> },
     /// From outside: append the records of an import or a fork, to an empty session.
     Import { entries: Vec<Arc<Entry>>, leaf: Option<EntryId>, reply: ReplyTo<()> },
+    /// From outside: reply when nothing is in progress and no input waits.
+    WhenIdle(ReplyTo<()>),
     /// From outside: return the state.
     State(oneshot::Sender<State>),
     /// From outside: return the context as the model would get it.
@@ -364,6 +366,7 @@ impl SessionMessage {
             Self::BranchWithSummary { .. } => "session/branch_with_summary",
             Self::Pin { .. } => "session/pin",
             Self::Import { .. } => "session/import",
+            Self::WhenIdle(..) => "session/when_idle",
             Self::State(..) => "session/state",
             Self::Context(..) => "session/context",
             Self::Configure { .. } => "session/configure",

@@ -139,6 +139,7 @@ impl SessionState {
             log,
             inbox,
             repeats: Repeats::default(),
+            idle_waiters: Vec::new(),
             runs: Runs::default(),
             askers: Askers::default(),
             compaction: OpenCompaction::new(only_at_window),

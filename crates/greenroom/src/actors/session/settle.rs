@@ -25,6 +25,11 @@ impl SessionState {
         self.settle_work().await;
         self.publish_state();
         let rests = self.has_nothing_to_do();
+        if rests && !self.runs.is_left_waiting() && !self.life.is_stopping() {
+            for waiter in self.idle_waiters.drain(..) {
+                let _ = waiter.send(Ok(()));
+            }
+        }
         if self.life.rests(rests) && self.deps.live_sessions_max.is_some() {
             // More sessions may be live than permitted, since each stays while it works.
             let _ = self.supervisor.cast(SupervisorMessage::Rests { id: Arc::clone(&self.shared.id) });

@@ -70,9 +70,17 @@ impl SessionState {
         self.is_at_rest() && self.inbox.is_empty(&self.log) && !self.inbox.has_refused()
     }
 
+    /// Whether a caller waits until the session is idle.
+    fn is_idle_awaited(&self) -> bool {
+        self.idle_waiters.iter().any(|waiter| !waiter.is_closed())
+    }
+
     /// Returns the run that may sleep, as far as the session knows.
     fn attempt_that_waits(&self) -> Option<RunAttempt> {
-        let may_sleep = !self.life.is_stopping() && self.compaction.is_idle() && !self.runs.is_closing();
+        let may_sleep = !self.life.is_stopping()
+            && self.compaction.is_idle()
+            && !self.runs.is_closing()
+            && !self.is_idle_awaited();
         self.runs.attempt().filter(|_| may_sleep && self.runs.handed_over().is_none())
     }
 
@@ -102,7 +110,10 @@ impl SessionState {
         let may_sleep = match &line {
             Some(_) => {
                 let is_preparing = self.compaction.preparation().is_open();
-                self.compaction.is_idle() && !is_preparing && !self.runs.is_closing()
+                self.compaction.is_idle()
+                    && !is_preparing
+                    && !self.runs.is_closing()
+                    && !self.is_idle_awaited()
             }
             None => self.has_nothing_to_do(),
         };
