@@ -35,6 +35,8 @@ pub mod guide {
     pub mod events {}
     #[doc = include_str!("../docs/guide/first-agent.md")]
     pub mod first_agent {}
+    #[doc = include_str!("../docs/guide/limits.md")]
+    pub mod limits {}
     #[doc = include_str!("../docs/guide/mcp.md")]
     pub mod mcp {}
     #[doc = include_str!("../docs/guide/models.md")]
