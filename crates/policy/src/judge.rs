@@ -175,7 +175,9 @@ impl Policy {
         }
         let name = if is_read { "read" } else { "write" };
         let shown = self.folders().shown(path);
-        let is_plain = !shown.is_empty() && !shown.contains(['*', '?', '[', '{', '\\', '(', ')']);
+        let is_plain = !shown.is_empty()
+            && !shown.starts_with('~')
+            && !shown.contains(['*', '?', '[', '{', '\\', '(', ')']);
         let offer = is_plain.then(|| format!("{name}({})", offer::of_path(&shown)));
         Part::Asks { why: None, offer }
     }

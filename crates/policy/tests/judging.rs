@@ -90,7 +90,12 @@ fn rules_decide_before_the_mode() {
         (Ask, &["allow write(src/*)"], "edit", "src/deep/lib.rs", "ask"),
         (Ask, &["allow edit(*.md)"], "write", "docs/a.md", "allow"),
         (Ask, &["allow bash(cat)", "allow read(~/notes/**)"], "bash", "cat < /home/ada/notes/a", "allow"),
-        (Ask, &["deny read(~/notes/**)"], "read", "~/notes/a", "deny"),
+        (Ask, &["deny read(~/notes/**)"], "read", "/home/ada/notes/a", "deny"),
+        // In the path of a call, `~` is a name, as it is for the tools.
+        (Ask, &[], "write", "~/../src/lib.rs", "ask"),
+        (Ask, &[], "edit", "~/a", "ask"),
+        (Ask, &["deny read(secrets/**)"], "read", "~/../secrets/a", "deny"),
+        (Everything, &["deny write(secrets/**)"], "bash", "echo > '~/../secrets/a'", "deny"),
         (Ask, &["allow bash(cat)", "allow read(/etc/hosts)"], "bash", "cat < /etc/hosts", "allow"),
         (Ask, &["allow bash(cat)", "allow read(/etc/hosts)"], "bash", "cat < /etc/passwd", "ask"),
         (ReadOnly, &["allow write"], "write", "a", "deny"),
