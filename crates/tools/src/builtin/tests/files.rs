@@ -506,3 +506,13 @@ async fn of_a_huge_file_only_the_beginning_is_counted() {
         .check_error("edit", json!({"path": "huge", "old": "x", "new": "y"}), "is the limit for edits")
         .await;
 }
+
+/// A text that occurs very often costs one pass over the file, and so does one that occurs nowhere.
+#[tokio::test]
+async fn edits_of_large_files() {
+    let fixture = Fixture::new(&[("often", &"ab\n".repeat(1_500_000)), ("lines", &"line\n".repeat(300_000))]);
+    let often = json!({"path": "often", "old": "a", "new": "c"});
+    fixture.check_error("edit", often, "`old` occurs 1500000 times, at lines 1, 2, 3").await;
+    let absent = json!({"path": "lines", "old": "abcdefghij".repeat(10_000), "new": "c"});
+    fixture.check_error("edit", absent, "`old` does not occur in it").await;
+}
