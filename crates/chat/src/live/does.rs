@@ -18,7 +18,7 @@ use greenroom_server::{ClientError, ProblemKind};
 use greenroom_terminal::row::{Look, Row};
 use greenroom_terminal::{compactions as texts, format, screen, time};
 
-use super::{Done, TerminalChat, copies, going_back, open};
+use super::{Done, Results, TerminalChat, copies, going_back, open};
 use crate::attached;
 use crate::backend::{Backend, HowToCompact};
 use crate::commands::{self, BranchStart, Branching, Command, Permitting};
@@ -220,30 +220,32 @@ impl TerminalChat {
     }
 
     pub(super) fn spawn(&self, work: impl Future<Output = Outcome> + Send + 'static) {
-        let done = self.done.clone();
+        let done = self.results();
         tokio::spawn(async move {
             let results = work.await.unwrap_or_else(|Problem(text)| vec![Done::Note(Look::BAD, text)]);
-            for result in results {
-                // A chat that is over shows nothing more.
-                let _ = done.send(result);
-            }
+            results.into_iter().for_each(|result| done.send(result));
         });
+    }
+
+    /// Returns where a task of the open session reports its results.
+    pub(super) fn results(&self) -> Results {
+        Results::new(self.backend.id(), self.done.clone())
     }
 
     /// Requests the session's state, of which events report only parts.
     pub(super) fn ask_for_state(&self) {
-        let (backend, done) = (self.backend.clone(), self.done.clone());
+        let (backend, done) = (self.backend.clone(), self.results());
         tokio::spawn(async move {
             // A lost connection is detected elsewhere.
             if let Ok(state) = backend.state().await {
-                let _ = done.send(Done::State(Box::new(state)));
+                done.send(Done::State(Box::new(state)));
             }
         });
     }
 
     /// Reads the summaries of these compactions, for the viewer.
     pub(super) fn read_summaries(&self, entries: Vec<greenroom::EntryId>) {
-        let (backend, done) = (self.backend.clone(), self.done.clone());
+        let (backend, done) = (self.backend.clone(), self.results());
         tokio::spawn(async move {
             let known = backend.compactions().await.unwrap_or_default();
             for entry in entries {
@@ -262,7 +264,7 @@ impl TerminalChat {
                         Err(error) => error.to_string(),
                     },
                 };
-                let _ = done.send(Done::Summary(entry, text));
+                done.send(Done::Summary(entry, text));
             }
         });
     }
