@@ -530,8 +530,12 @@ impl TerminalChat {
                 self.model.works(None);
             }
             Done::Missed(events) => {
-                for event in self.follow.missed(events) {
+                let (events, next) = self.follow.missed(events);
+                for event in events {
                     self.model.event(&event);
+                }
+                if let Some(from_seq) = next {
+                    self.read_missed(from_seq);
                 }
             }
             Done::Changed(opened, model) => {
