@@ -219,7 +219,7 @@ pub(crate) const COMMANDS: [Spec; 33] = [
     drawn(
         "export",
         "[file]",
-        "write the session as a file: Markdown if its name ends in .md, otherwise JSON Lines",
+        "write the session as a file: Markdown if its name ends in .md, JSON Lines if it ends in .jsonl",
     ),
     drawn("copy", "", "copy the last answer to the clipboard"),
     drawn("tools", "", "list the tools of the model"),

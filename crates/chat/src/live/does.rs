@@ -460,18 +460,24 @@ async fn show_tree(backend: &Backend, width: usize) -> Outcome {
 /// Lists the files that the session could be written to. The working folder comes last: a file there becomes a part of
 /// the project.
 fn export_places(backend: &Backend, folder: &Path, data_dir: &Path) -> Picker {
-    let id = backend.id();
+    let name = file_name(backend.id());
     let mut items = Vec::new();
     let home = screen::variable("HOME").map(PathBuf::from);
     let exports = Some(data_dir.join(EXPORTS));
     for (place, what) in [(exports, ""), (home, ""), (Some(folder.to_owned()), "in the working folder; ")] {
         let Some(place) = place else { continue };
         for (ending, kind) in [("md", "Markdown"), ("jsonl", "JSON Lines, for import")] {
-            let path = place.join(format!("{id}.{ending}")).display().to_string();
+            let path = place.join(format!("{name}.{ending}")).display().to_string();
             items.push(Item { value: path.clone(), label: path, detail: format!("{what}{kind}") });
         }
     }
     Picker::new(Purpose::Export, "Export to (or /export FILE)", items)
+}
+
+/// Returns a session's id as the name of a file: an id may have slashes, and begin with a dot.
+fn file_name(id: &str) -> String {
+    let name = id.replace('/', "-");
+    if name.starts_with('.') { name.replacen('.', "-", 1) } else { name }
 }
 
 async fn export(backend: &Backend, folder: PathBuf, path: String) -> Outcome {
@@ -583,3 +589,6 @@ fn permission_rows(permissions: &SessionPermissions, width: usize) -> Vec<Row> {
     }
     out
 }
+
+#[cfg(test)]
+mod tests;
