@@ -3,19 +3,22 @@
 //! Invariants: `split` takes apart what [`write()`] and `ran` have put together; the user's text comes first,
 //! unchanged, then come files, then outputs.
 
+use greenroom_kernel::words::{COMMAND_MARKS, FILE_MARK, before_outputs};
+
 #[cfg(test)]
 mod tests;
 
 /// The text before a file's path. A compaction quotes the user's text before it.
-const BEGIN: &str = greenroom_kernel::words::FILE_MARK;
+const BEGIN: &str = FILE_MARK;
 const NAMED: &str = "\">\n";
 /// The text after a file's content.
 const END: &str = "\n</file>";
 
-/// The texts around a command and its output.
-const RAN: &str = "I ran `";
-const PRINTED: &str = "`. It printed:\n```\n";
-const RAN_END: &str = "\n```";
+/// The text before a command, with the blank line above it. A compaction quotes the user's text before it.
+const RAN: &str = COMMAND_MARKS[0];
+/// The texts before and after its output.
+const PRINTED: &str = COMMAND_MARKS[1];
+const RAN_END: &str = COMMAND_MARKS[2];
 
 /// Formats a file for appending to a prompt. Its content cannot end the file's part, and so cannot pass for the user's words.
 pub fn write(path: &str, content: &str) -> String {
@@ -23,14 +26,16 @@ pub fn write(path: &str, content: &str) -> String {
     format!("{BEGIN}{path}{NAMED}{content}{END}")
 }
 
-/// Formats the output of a command that the user ran, for appending to a prompt.
+/// Formats the output of a command that the user ran, for appending to a prompt behind a blank line. Like the content of a
+/// file, the output cannot end its part.
 pub(crate) fn ran(command: &str, output: &str) -> String {
-    format!("{RAN}{command}{PRINTED}{output}{RAN_END}")
+    let output = format!("\n{output}").replace(RAN_END, "\n\\```");
+    format!("{}{command}{PRINTED}{}{RAN_END}", RAN.trim_start(), &output[1..])
 }
 
 /// Returns the command whose output [`ran`] has formatted.
 pub(crate) fn command(told: &str) -> &str {
-    let rest = told.strip_prefix(RAN).unwrap_or(told);
+    let rest = told.strip_prefix(RAN.trim_start()).unwrap_or(told);
     rest.split_once(PRINTED).map_or(rest, |(command, _)| command)
 }
 
@@ -62,22 +67,11 @@ pub(crate) fn split(text: &str) -> (&str, Vec<String>) {
 
 /// Splits off the outputs of commands at the end.
 fn split_commands(text: &str) -> (&str, Vec<String>) {
-    if !text.ends_with(RAN_END) {
-        return (text, Vec::new());
-    }
-    let lead = format!("\n\n{RAN}");
-    for (place, _) in text.match_indices(&lead) {
-        let (words, rest) = text.split_at(place);
-        let parts: Vec<&str> = rest.split(&lead).skip(1).collect();
-        let command = |part: &str| part.split_once(PRINTED).map(|(command, _)| command.to_owned());
-        // What a command printed may look like a further command.
-        let whole = parts.iter().filter_map(|part| command(part)).filter(|command| !command.contains('\n'));
-        let commands: Vec<String> = whole.map(|command| format!("ran {command}")).collect();
-        if parts.first().is_some_and(|part| command(part).is_some()) {
-            return (words, commands);
-        }
-    }
-    (text, Vec::new())
+    let (words, outputs) = text.split_at(before_outputs(text).len());
+    // What a command printed may look like a further command.
+    let commands = outputs.split(RAN).filter_map(|part| Some(part.split_once(PRINTED)?.0));
+    let commands = commands.filter(|command| !command.contains('\n'));
+    (words, commands.map(|command| format!("ran {command}")).collect())
 }
 
 /// Describes how much of a file was attached.

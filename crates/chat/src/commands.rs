@@ -219,7 +219,7 @@ pub(crate) const COMMANDS: [Spec; 33] = [
     drawn(
         "export",
         "[file]",
-        "write the session as a file: Markdown if its name ends in .md, otherwise JSON Lines",
+        "write the session as a file: Markdown if its name ends in .md, JSON Lines if it ends in .jsonl",
     ),
     drawn("copy", "", "copy the last answer to the clipboard"),
     drawn("tools", "", "list the tools of the model"),
@@ -291,7 +291,12 @@ pub fn of_editors() -> impl Iterator<Item = (&'static str, &'static str, &'stati
 pub fn parse(line: &str, custom: &[Custom]) -> Result<Command, String> {
     let line = line.trim().strip_prefix('/').unwrap_or(line).trim_end();
     let (name, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
-    let (name, rest) = (usual(name), rest.trim());
+    let rest = rest.trim();
+    // It has no built-in command's name, but may have one that other agents have for it.
+    if let Some(custom) = custom.iter().find(|custom| custom.name == name) {
+        return Ok(Command::Prompt(custom.expand(rest)));
+    }
+    let name = usual(name);
     let optional = || (!rest.is_empty()).then(|| rest.to_owned());
     let command = match name {
         "compact" => return compact(rest),
@@ -334,12 +339,7 @@ pub fn parse(line: &str, custom: &[Custom]) -> Result<Command, String> {
         "keys" => Command::Keys,
         "help" | "?" => Command::Help,
         "quit" | "exit" | "q" => Command::Quit,
-        other => {
-            return match custom.iter().find(|custom| custom.name == other) {
-                Some(custom) => Ok(Command::Prompt(custom.expand(rest))),
-                None => Err(unknown(other, custom)),
-            };
-        }
+        other => return Err(unknown(other, custom)),
     };
     if rest.is_empty() { Ok(command) } else { Err(format!("/{name} takes no arguments")) }
 }
@@ -594,7 +594,8 @@ fn read(path: &Path, follows: bool) -> Option<Custom> {
     }
     let (file, _) = files::open(path, follows).ok()?;
     let body = String::from_utf8(files::read_all(file, CUSTOM_BYTES_MAX).ok()?).ok()?;
-    let (description, body) = described(&body);
+    // As other systems' editors write it.
+    let (description, body) = described(&body.trim_start_matches('\u{feff}').replace("\r\n", "\n"));
     Some(Custom { name: name.to_owned(), description, body })
 }
 

@@ -4,29 +4,29 @@
 //! the chat ends.
 //!
 //! Reading order: `welcome` (a session is opened), `orders` (inputs), `does` (the slash commands, with `models`,
-//! `copies` and `going_back`), `modes` (the session's mode), `reconnect`, `local` (the user's files), `outside`
-//! (external programs).
+//! `copies` and `going_back`), `done` (what tasks report), `modes` (the session's mode), `reconnect`, `local` (the
+//! user's files), `outside` (external programs).
 
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use greenroom::permissions::Mode;
 use greenroom::{Event, InProgress, ModelSettings, SessionSummary};
 use greenroom::{EventKind, Record};
-use greenroom_server::operations::{ListQuestions, RewindScope, Sent, SessionPermissions, WaitingInput};
+use greenroom_server::operations::{ListQuestions, RewindScope, SessionPermissions, WaitingInput};
 use greenroom_server::{Client, ClientError, Events, Received};
 use greenroom_terminal::draw::Painter;
 use greenroom_terminal::input::{self, Input, Raw};
 use greenroom_terminal::interrupt::Interrupts;
-use greenroom_terminal::row::{Look, Row};
+use greenroom_terminal::row::Look;
 use greenroom_terminal::screen::{Screen, variable};
 use greenroom_terminal::theme::Theme;
 use greenroom_terminal::time;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
+use self::done::{Done, Results};
 use self::local::Local;
 use self::orders::{Order, Said, obey};
 use super::backend::Backend;
@@ -41,6 +41,7 @@ use super::{Typed, figures};
 
 mod copies;
 mod does;
+mod done;
 mod going_back;
 mod local;
 mod models;
@@ -59,59 +60,6 @@ const PAST_ENTRIES: u64 = 400;
 const LEAVE_MAX: Duration = Duration::from_secs(1);
 /// How long the work may take to stop when the user leaves.
 const STOP_MAX: Duration = Duration::from_secs(5);
-
-/// The result of a background task.
-enum Done {
-    /// Input was accepted or refused.
-    Sent(u64, Result<Sent, String>),
-    /// Inputs that had not been sent when the user interrupted.
-    TakenBack(Vec<u64>),
-    /// Rows to show.
-    Rows(Vec<Row>),
-    /// A line to show.
-    Note(Look, String),
-    /// Text for the user to edit and send.
-    Write(String),
-    /// Text that is inserted at the cursor.
-    Insert(String),
-    /// Other sessions that work in the folder.
-    AtWork(Vec<SessionSummary>),
-    /// A list to choose from.
-    Pick(super::picker::Picker),
-    /// The chat switches to another session.
-    Opened(Box<Opened>),
-    /// The session stays; its agent has this model now.
-    Changed(Box<Opened>, String),
-    /// The context's size after a change that no event reports.
-    Context(greenroom_kernel::usage::ContextUsage),
-    /// The session's state, as it is now.
-    State(Box<greenroom::State>),
-    /// An answer was refused.
-    Refused(greenroom::EntryId, String),
-    Files(String, Vec<String>),
-    /// A line that the running user command has just printed.
-    Prints(String),
-    /// The summary of the compaction with this entry.
-    Summary(greenroom::EntryId, String),
-    /// The output of a user command, for the next prompt of this session.
-    Told(String, String),
-    /// The user command has ended.
-    Rest,
-    /// Events that had been missed.
-    Missed(Vec<Event>),
-    /// A hint until the next key.
-    Hint(String),
-    /// The conversation or its files went back, from this entry.
-    WentBack(greenroom::EntryId, RewindScope),
-    /// An `/undo` was taken back.
-    CameBack,
-    /// The command that was to move the conversation did not.
-    StaysThere,
-    /// The request with this ticket has set the mode, which is this one now.
-    ModeSet(u64, Option<Mode>),
-    /// The request to set the mode was refused.
-    ModeRefused(u64),
-}
 
 /// An open session.
 #[derive(Debug)]
@@ -533,20 +481,26 @@ impl TerminalChat {
             Received::Warning(warning) => self.model.note(Look::WARN, &warning),
             Received::Gap { .. } => {
                 self.modes.missed();
-                let Some(from_seq) = self.follow.gap() else { return };
-                let (backend, done) = (self.backend.clone(), self.done.clone());
-                tokio::spawn(async move {
-                    // A lost connection is detected elsewhere.
-                    let events = backend.since(from_seq).await.unwrap_or_default();
-                    let _ = done.send(Done::Missed(events));
-                });
+                if let Some(from_seq) = self.follow.gap() {
+                    self.read_missed(from_seq);
+                }
             }
         }
     }
 
+    fn read_missed(&self, from_seq: u64) {
+        let (backend, done) = (self.backend.clone(), self.results());
+        tokio::spawn(async move {
+            // A lost connection is detected elsewhere.
+            done.send(Done::Missed(backend.since(from_seq).await.unwrap_or_default()));
+        });
+    }
+
     fn done(&mut self, done: Done) {
         self.model.set_now(time::now_ms());
+        let Some(done) = done.within(self.backend.id()) else { return };
         match done {
+            Done::Of(..) => {}
             Done::Sent(ticket, result) => {
                 if result.is_ok() && self.noted.as_deref() != Some(self.backend.id()) {
                     // So that chats in the same folder know of its work.
@@ -576,8 +530,12 @@ impl TerminalChat {
                 self.model.works(None);
             }
             Done::Missed(events) => {
-                for event in self.follow.missed(events) {
+                let (events, next) = self.follow.missed(events);
+                for event in events {
                     self.model.event(&event);
+                }
+                if let Some(from_seq) = next {
+                    self.read_missed(from_seq);
                 }
             }
             Done::Changed(opened, model) => {
@@ -643,20 +601,20 @@ impl TerminalChat {
                 let _ = self.orders.send(Order::Interrupt(self.backend.clone()));
             }
             Effect::Answer { id, value } => {
-                let (backend, done) = (self.backend.clone(), self.done.clone());
+                let (backend, done) = (self.backend.clone(), self.results());
                 tokio::spawn(async move {
                     if let Err(error) = backend.answer(id, value, variable("USER")).await {
-                        let _ = done.send(Done::Refused(id, error.to_string()));
+                        done.send(Done::Refused(id, error.to_string()));
                     }
                 });
             }
             Effect::Refuse { id, value } => {
-                let (backend, done, orders) = (self.backend.clone(), self.done.clone(), self.orders.clone());
+                let (backend, done, orders) = (self.backend.clone(), self.results(), self.orders.clone());
                 tokio::spawn(async move {
                     match backend.answer(id, value, variable("USER")).await {
                         // The call is denied before the run ends.
                         Ok(()) => drop(orders.send(Order::Interrupt(backend))),
-                        Err(error) => drop(done.send(Done::Refused(id, error.to_string()))),
+                        Err(error) => done.send(Done::Refused(id, error.to_string())),
                     }
                 });
             }

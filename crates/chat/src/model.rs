@@ -421,7 +421,13 @@ impl Model {
 
     /// Handles the result of sending an input.
     pub(crate) fn sent(&mut self, ticket: u64, result: Result<Sent, String>) {
-        let Some(place) = self.pending.iter().position(|pending| pending.ticket == ticket) else { return };
+        let Some(place) = self.pending.iter().position(|pending| pending.ticket == ticket) else {
+            // Its session was left before it was accepted.
+            if let Err(problem) = result {
+                self.note(Look::BAD, &format!("Not sent ({problem}); ↑ brings it back"));
+            }
+            return;
+        };
         match result {
             Ok(Sent { entry_id, waits }) => {
                 if let Some(pending) = self.pending.get_mut(place) {

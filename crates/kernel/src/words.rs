@@ -1,7 +1,7 @@
 //! The user's own words in the part of a conversation that a compaction replaces: which are quoted, and how.
 //!
-//! Invariants: only what the user typed is quoted, verbatim: no file that went along, no text of the program, no result
-//! of a tool; each message once; constraints and corrections before the rest, and otherwise the newest first, within the
+//! Invariants: only what the user typed is quoted, verbatim: no file and no output of a command that went along, no text
+//! of the program, no result of a tool; each message once; constraints and corrections before the rest, and otherwise the newest first, within the
 //! budget; the list of messages that are not quoted as a whole is bounded. The selection is deterministic, and costs a
 //! pass over the user's messages.
 
@@ -22,6 +22,8 @@ mod tests;
 
 /// The text before a file that went along with a prompt. The file's path follows.
 pub const FILE_MARK: &str = "\n\n<file path=\"";
+/// The texts before a command of the user's own whose output went along with a prompt, before the output, and after it.
+pub const COMMAND_MARKS: [&str; 3] = ["\n\nI ran `", "`. It printed:\n```\n", "\n```"];
 /// The maximum share of the budget for one message: one part in this many.
 const MESSAGE_SHARE: u64 = 3;
 /// The text before the quotes in a summary.
@@ -193,13 +195,27 @@ pub fn own_words(kind: &EntryKind) -> Option<String> {
     let own = |block: &Block| match block {
         Block::Text(text) if text.starts_with(FILE_MARK.trim_start()) => None,
         Block::Text(text) => {
-            let own = text.split_once(FILE_MARK).map_or(text.as_str(), |(own, _)| own).trim();
+            let own = before_outputs(text);
+            let own = own.split_once(FILE_MARK).map_or(own, |(own, _)| own).trim();
             (!own.is_empty()).then(|| own.to_owned())
         }
         Block::Image(_) | Block::Native(_) => None,
     };
     let texts: Vec<String> = blocks.iter().filter_map(own).collect();
     (!texts.is_empty()).then(|| texts.join("\n"))
+}
+
+/// Returns the part of a prompt before the outputs of the user's own commands, which are at its end.
+pub fn before_outputs(text: &str) -> &str {
+    let [ran, printed, end] = COMMAND_MARKS;
+    if !text.ends_with(end) {
+        return text;
+    }
+    let is_command = |(place, _): &(usize, &str)| {
+        let rest = &text[place + ran.len()..];
+        rest.split(ran).next().is_some_and(|command| command.contains(printed))
+    };
+    text.match_indices(ran).find(is_command).map_or(text, |(place, _)| &text[..place])
 }
 
 /// Returns the newest of these messages, oldest first, each once.

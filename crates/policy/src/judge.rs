@@ -164,7 +164,8 @@ impl Policy {
         if let Some(rule) = objects(Effect::Ask) {
             return Part::Asks { why: Some(asked_by(rule)), offer: None };
         }
-        let is_inside = self.folders().holds(path) && self.folders().holds(resolved);
+        // The workspace may have two names, of which the tools know both: one of them leads through a link.
+        let is_inside = self.folders().holds(path) || self.folders().holds(resolved);
         // The file tools refuse what is outside, so nobody need be asked.
         let is_refused = !is_inside && !is_redirection;
         let is_free = is_refused || is_inside && (is_read || self.mode() >= Mode::AcceptEdits);
@@ -175,7 +176,9 @@ impl Policy {
         }
         let name = if is_read { "read" } else { "write" };
         let shown = self.folders().shown(path);
-        let is_plain = !shown.is_empty() && !shown.contains(['*', '?', '[', '{', '\\', '(', ')']);
+        let is_plain = !shown.is_empty()
+            && !shown.starts_with('~')
+            && !shown.contains(['*', '?', '[', '{', '\\', '(', ')']);
         let offer = is_plain.then(|| format!("{name}({})", offer::of_path(&shown)));
         Part::Asks { why: None, offer }
     }

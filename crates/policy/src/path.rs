@@ -65,12 +65,10 @@ fn escaped(path: &Path) -> String {
 }
 
 impl Folders {
-    /// Returns the absolute path that a call means, without `.` and `..`.
+    /// Returns the absolute path that a call means, without `.` and `..`. As for the tools and for a quoted word of bash,
+    /// `~` in it is a name like any other.
     pub(crate) fn absolute(&self, path: &str) -> PathBuf {
-        let joined = match (path.trim().strip_prefix("~/"), &self.home) {
-            (Some(rest), Some(home)) => home.join(rest),
-            _ => self.root.join(path.trim()),
-        };
+        let joined = self.root.join(path.trim());
         let mut plain = PathBuf::from("/");
         for component in joined.components() {
             match component {

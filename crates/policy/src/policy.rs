@@ -41,7 +41,7 @@ impl Policy {
         Self { mode, rules: Vec::new(), folders, trusted: Vec::new(), broken: None }
     }
 
-    /// Sets the folder that `~/` in rules and paths stands for.
+    /// Sets the folder that `~/` in rules stands for.
     pub fn home(mut self, home: Option<PathBuf>) -> Self {
         self.folders.home = home;
         self

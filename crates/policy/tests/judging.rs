@@ -90,7 +90,12 @@ fn rules_decide_before_the_mode() {
         (Ask, &["allow write(src/*)"], "edit", "src/deep/lib.rs", "ask"),
         (Ask, &["allow edit(*.md)"], "write", "docs/a.md", "allow"),
         (Ask, &["allow bash(cat)", "allow read(~/notes/**)"], "bash", "cat < /home/ada/notes/a", "allow"),
-        (Ask, &["deny read(~/notes/**)"], "read", "~/notes/a", "deny"),
+        (Ask, &["deny read(~/notes/**)"], "read", "/home/ada/notes/a", "deny"),
+        // In the path of a call, `~` is a name, as it is for the tools.
+        (Ask, &[], "write", "~/../src/lib.rs", "ask"),
+        (Ask, &[], "edit", "~/a", "ask"),
+        (Ask, &["deny read(secrets/**)"], "read", "~/../secrets/a", "deny"),
+        (Everything, &["deny write(secrets/**)"], "bash", "echo > '~/../secrets/a'", "deny"),
         (Ask, &["allow bash(cat)", "allow read(/etc/hosts)"], "bash", "cat < /etc/hosts", "allow"),
         (Ask, &["allow bash(cat)", "allow read(/etc/hosts)"], "bash", "cat < /etc/passwd", "ask"),
         (ReadOnly, &["allow write"], "write", "a", "deny"),
@@ -153,19 +158,25 @@ fn rules_decide_before_the_mode() {
 
 #[test]
 fn rules_hold_for_where_a_link_leads() {
-    let policy = policy(Mode::AcceptEdits, &["deny read(secrets/**)"]);
+    use Mode::{AcceptEdits, Ask};
     let rows = [
-        ("read", "a", "/srv/secrets/key", "deny"),
-        ("read", "/data/x", "/srv/secrets/key", "deny"),
-        ("read", "a", "/srv/open", "allow"),
+        (AcceptEdits, "read", "a", "/srv/secrets/key", "deny"),
+        (AcceptEdits, "read", "/data/x", "/srv/secrets/key", "deny"),
+        (AcceptEdits, "read", "a", "/srv/open", "allow"),
         // The tool refuses it.
-        ("write", "a", "/elsewhere/a", "allow"),
-        ("write", "a", "/srv/b", "allow"),
+        (AcceptEdits, "write", "a", "/elsewhere/a", "allow"),
+        (AcceptEdits, "write", "a", "/srv/b", "allow"),
+        // A link to the workspace, and a workspace that is named by a link: the tool accepts both.
+        (Ask, "write", "/data/link/a", "/srv/a", "ask"),
+        (Ask, "write", "a", "/data/real/a", "ask"),
+        (Ask, "read", "/data/link/a", "/srv/a", "allow"),
+        (Ask, "write", "/data/a", "/data/b", "allow"),
     ];
-    for (tool, path, resolved, expected) in rows {
+    for (mode, tool, path, resolved, expected) in rows {
+        let policy = policy(mode, &["deny read(secrets/**)"]);
         let arguments = json!({ "path": path });
         let verdict = policy.judge(&Call::new(tool, &arguments).resolved(Some(Path::new(resolved))));
-        assert_eq!(word(&verdict), expected, "{tool} {path} -> {resolved}: {verdict:?}");
+        assert_eq!(word(&verdict), expected, "{mode} {tool} {path} -> {resolved}: {verdict:?}");
     }
 }
 

@@ -195,7 +195,7 @@ impl FileHistory {
                 continue;
             };
             for (folder, hashes) in folders {
-                let Ok(folder) = workspace.locate(&folder) else { continue };
+                let Ok(folder) = workspace.place(&folder) else { continue };
                 let is_kept = |hash: &str| ContentsHash::parse(hash).is_some_and(|hash| contents.has(&hash));
                 let removed =
                     workspace.remove_leftovers(&folder, |hash| hashes.contains(hash) || is_kept(hash));

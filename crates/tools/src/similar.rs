@@ -5,13 +5,28 @@
 
 use std::collections::HashMap;
 
-/// Returns the similarity of two texts: the Dice coefficient of their letter pairs, in thousandths.
-pub(crate) fn similarity(left: &str, right: &str) -> usize {
-    let (left, right) = (pairs(left), pairs(right));
-    let (left_count, right_count) = (left.values().sum::<usize>(), right.values().sum::<usize>());
-    let common: usize =
-        left.iter().map(|(pair, count)| (*count).min(right.get(pair).copied().unwrap_or(0))).sum();
-    (2_000 * common).checked_div(left_count + right_count).unwrap_or(0)
+/// The similarity of other texts to one text.
+pub(crate) struct Likeness {
+    pairs: HashMap<(char, char), usize>,
+    count: usize,
+}
+
+impl Likeness {
+    /// Takes the text apart, once for all others.
+    pub(crate) fn to(text: &str) -> Self {
+        let pairs = pairs(text);
+        Self { count: pairs.values().sum(), pairs }
+    }
+
+    /// Returns the similarity of another text: the Dice coefficient of their letter pairs, in thousandths. It takes the
+    /// time of a pass over the other text.
+    pub(crate) fn of(&self, other: &str) -> usize {
+        let other = pairs(other);
+        let count = self.count + other.values().sum::<usize>();
+        let common: usize =
+            other.iter().map(|(pair, count)| (*count).min(self.pairs.get(pair).copied().unwrap_or(0))).sum();
+        (2_000 * common).checked_div(count).unwrap_or(0)
+    }
 }
 
 /// Returns the `count` candidates most similar to `wanted`, best first, without those that have little in
@@ -22,8 +37,9 @@ pub(crate) fn nearest<'a>(
     count: usize,
 ) -> Vec<&'a str> {
     const ALIKE_MIN: usize = 400;
+    let likeness = Likeness::to(wanted);
     let mut scored: Vec<(usize, &str)> =
-        candidates.into_iter().map(|candidate| (similarity(wanted, candidate), candidate)).collect();
+        candidates.into_iter().map(|candidate| (likeness.of(candidate), candidate)).collect();
     scored.retain(|(score, _)| *score >= ALIKE_MIN);
     scored.sort_by(|left, right| right.0.cmp(&left.0).then_with(|| left.1.cmp(right.1)));
     scored.into_iter().take(count).map(|(_, candidate)| candidate).collect()

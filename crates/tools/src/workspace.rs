@@ -212,13 +212,23 @@ impl Workspace {
     }
 
     /// Converts a path written by a model, absolute or relative to the workspace, to a path inside it. Only
-    /// the text is checked: the kernel checks links when the path is opened.
+    /// the text is checked: the kernel checks links when the path is opened. `~` is meant as in a shell, and leads
+    /// outside; a folder with this name is `./~`.
     pub(crate) fn locate(&self, path: &str) -> Result<WorkspacePath, ToolsError> {
+        let given = path.trim();
+        if Path::new(given).starts_with("~") {
+            return Err(ToolsError::Outside { path: path.to_owned() });
+        }
+        self.place(given)
+    }
+
+    /// As [`Self::locate`], for the path of a file that was found: blanks and `~` are a part of its name.
+    pub(crate) fn place(&self, path: &str) -> Result<WorkspacePath, ToolsError> {
         let outside = || ToolsError::Outside { path: path.to_owned() };
         if path.contains('\0') {
             return Err(ToolsError::Refused("a path has no NUL bytes".to_owned()));
         }
-        let given = Path::new(path.trim());
+        let given = Path::new(path);
         let relative = if given.is_absolute() {
             let stripped =
                 given.strip_prefix(&self.inner.root).or_else(|_| given.strip_prefix(&self.inner.given));

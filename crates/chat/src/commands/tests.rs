@@ -170,6 +170,7 @@ fn custom_commands_come_from_files_and_cannot_take_a_name_that_is_there() {
         (own.join("notes.txt"), "x"),
         (project.join("review.md"), "Theirs"),
         (project.join("ship.md"), "---\ndescription: \"Ships it\"\n---\nShip $1"),
+        (project.join("usage.md"), "\u{feff}---\r\ndescription: Shows use\r\n---\r\nShow it\r\nnow"),
     ] {
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(path, text).unwrap();
@@ -191,7 +192,7 @@ fn custom_commands_come_from_files_and_cannot_take_a_name_that_is_there() {
     assert!(load(&[of(&other.join(".greenroom/commands"), Some("other"))], &[]).is_empty());
     // If the project itself is reached through a link, the user chose that.
     let whole = load(&[of(&folder.path().join("whole/.greenroom/commands"), Some("whole"))], &[]);
-    assert_eq!(whole.len(), 2, "{whole:?}");
+    assert_eq!(whole.len(), 3, "{whole:?}");
     let skill = |name: &str| Skill { name: name.to_owned(), description: "for work".to_owned() };
     let found = load(
         &[of(&own, None), of(&folder.path().join("absent"), None), of(&project, Some("project"))],
@@ -209,9 +210,13 @@ fn custom_commands_come_from_files_and_cannot_take_a_name_that_is_there() {
             ("linked", "the user's own"),
             ("review", "Looks for bugs"),
             ("ship", "Ships it"),
+            ("usage", "Shows use"),
             ("deploy", "skill: for work")
         ]
     );
+    // It is done as it is offered, although the name is also one that other agents have for another command.
+    assert_eq!(parse("/usage", &found), Ok(Command::Prompt("Show it\nnow".to_owned())));
+    assert_eq!(parse("/usage", &[]), Ok(Command::Told(Told::Cost)));
     assert_eq!(parse("/ship now", &found), Ok(Command::Prompt("Ship now".to_owned())));
     let offered = completions("s", &found);
     let names: Vec<&str> = offered.iter().map(|(name, _)| name.as_str()).collect();

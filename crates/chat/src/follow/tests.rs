@@ -25,15 +25,41 @@ fn missed_events_come_before_what_came_meanwhile_and_nothing_comes_twice() {
     assert!(follow.event(Arc::new(event(3, None))).is_none(), "it was seen before");
     assert!(follow.event(Arc::new(event(4, None))).is_some());
     assert_eq!(follow.gap(), Some(5));
-    assert_eq!(follow.gap(), None, "it is being read already");
     for (seq, n) in [(7, None), (7, Some(1)), (8, None)] {
         assert!(follow.event(Arc::new(event(seq, n))).is_none(), "it waits");
     }
     let read = vec![event(5, None), event(6, None), event(7, None)];
-    let given = follow.missed(read);
+    let (given, next) = follow.missed(read);
     assert_eq!(seqs(&given), [(5, None), (6, None), (7, None), (7, Some(1)), (8, None)]);
+    assert_eq!(next, None);
     assert!(follow.event(Arc::new(event(8, None))).is_none());
     assert!(follow.event(Arc::new(event(9, None))).is_some());
+}
+
+/// A run that has ended does not begin again: its beginning is transient, and its end was read.
+#[test]
+fn transient_events_that_are_older_than_what_was_read_are_dropped() {
+    let mut follow = Follow::after(Some(3));
+    assert_eq!(follow.gap(), Some(4));
+    for (seq, n) in [(4, None), (4, Some(1)), (5, None), (5, Some(1)), (6, None), (6, Some(1))] {
+        assert!(follow.event(Arc::new(event(seq, n))).is_none(), "it waits");
+    }
+    let (given, _) = follow.missed(vec![event(4, None), event(5, None), event(6, None)]);
+    assert_eq!(seqs(&given), [(4, None), (5, None), (6, None), (6, Some(1))]);
+}
+
+#[test]
+fn what_is_missing_again_meanwhile_is_read_too() {
+    let mut follow = Follow::after(Some(3));
+    assert_eq!(follow.gap(), Some(4));
+    assert!(follow.event(Arc::new(event(5, None))).is_none());
+    assert_eq!(follow.gap(), None, "it is being read already");
+    assert!(follow.event(Arc::new(event(9, None))).is_none());
+    let (given, next) = follow.missed(vec![event(4, None), event(5, None)]);
+    assert_eq!((seqs(&given), next), (vec![(4, None), (5, None)], Some(6)));
+    let (given, next) = follow.missed(vec![event(6, None), event(7, None), event(8, None)]);
+    assert_eq!(seqs(&given), [(6, None), (7, None), (8, None), (9, None)]);
+    assert_eq!(next, None);
 }
 
 #[test]

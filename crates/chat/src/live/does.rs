@@ -18,7 +18,7 @@ use greenroom_server::{ClientError, ProblemKind};
 use greenroom_terminal::row::{Look, Row};
 use greenroom_terminal::{compactions as texts, format, screen, time};
 
-use super::{Done, TerminalChat, copies, going_back, open};
+use super::{Done, Results, TerminalChat, copies, going_back, open};
 use crate::attached;
 use crate::backend::{Backend, HowToCompact};
 use crate::commands::{self, BranchStart, Branching, Command, Permitting};
@@ -220,30 +220,32 @@ impl TerminalChat {
     }
 
     pub(super) fn spawn(&self, work: impl Future<Output = Outcome> + Send + 'static) {
-        let done = self.done.clone();
+        let done = self.results();
         tokio::spawn(async move {
             let results = work.await.unwrap_or_else(|Problem(text)| vec![Done::Note(Look::BAD, text)]);
-            for result in results {
-                // A chat that is over shows nothing more.
-                let _ = done.send(result);
-            }
+            results.into_iter().for_each(|result| done.send(result));
         });
+    }
+
+    /// Returns where a task of the open session reports its results.
+    pub(super) fn results(&self) -> Results {
+        Results::new(self.backend.id(), self.done.clone())
     }
 
     /// Requests the session's state, of which events report only parts.
     pub(super) fn ask_for_state(&self) {
-        let (backend, done) = (self.backend.clone(), self.done.clone());
+        let (backend, done) = (self.backend.clone(), self.results());
         tokio::spawn(async move {
             // A lost connection is detected elsewhere.
             if let Ok(state) = backend.state().await {
-                let _ = done.send(Done::State(Box::new(state)));
+                done.send(Done::State(Box::new(state)));
             }
         });
     }
 
     /// Reads the summaries of these compactions, for the viewer.
     pub(super) fn read_summaries(&self, entries: Vec<greenroom::EntryId>) {
-        let (backend, done) = (self.backend.clone(), self.done.clone());
+        let (backend, done) = (self.backend.clone(), self.results());
         tokio::spawn(async move {
             let known = backend.compactions().await.unwrap_or_default();
             for entry in entries {
@@ -262,7 +264,7 @@ impl TerminalChat {
                         Err(error) => error.to_string(),
                     },
                 };
-                let _ = done.send(Done::Summary(entry, text));
+                done.send(Done::Summary(entry, text));
             }
         });
     }
@@ -458,18 +460,24 @@ async fn show_tree(backend: &Backend, width: usize) -> Outcome {
 /// Lists the files that the session could be written to. The working folder comes last: a file there becomes a part of
 /// the project.
 fn export_places(backend: &Backend, folder: &Path, data_dir: &Path) -> Picker {
-    let id = backend.id();
+    let name = file_name(backend.id());
     let mut items = Vec::new();
     let home = screen::variable("HOME").map(PathBuf::from);
     let exports = Some(data_dir.join(EXPORTS));
     for (place, what) in [(exports, ""), (home, ""), (Some(folder.to_owned()), "in the working folder; ")] {
         let Some(place) = place else { continue };
         for (ending, kind) in [("md", "Markdown"), ("jsonl", "JSON Lines, for import")] {
-            let path = place.join(format!("{id}.{ending}")).display().to_string();
+            let path = place.join(format!("{name}.{ending}")).display().to_string();
             items.push(Item { value: path.clone(), label: path, detail: format!("{what}{kind}") });
         }
     }
     Picker::new(Purpose::Export, "Export to (or /export FILE)", items)
+}
+
+/// Returns a session's id as the name of a file: an id may have slashes, and begin with a dot.
+fn file_name(id: &str) -> String {
+    let name = id.replace('/', "-");
+    if name.starts_with('.') { name.replacen('.', "-", 1) } else { name }
 }
 
 async fn export(backend: &Backend, folder: PathBuf, path: String) -> Outcome {
@@ -581,3 +589,6 @@ fn permission_rows(permissions: &SessionPermissions, width: usize) -> Vec<Row> {
     }
     out
 }
+
+#[cfg(test)]
+mod tests;

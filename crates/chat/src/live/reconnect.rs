@@ -55,12 +55,8 @@ impl TerminalChat {
         }
         self.program.keep_settings();
         // Events that were seen already are not shown again.
-        opened.past = self
-            .follow
-            .missed(std::mem::take(&mut opened.past))
-            .iter()
-            .map(|event| (**event).clone())
-            .collect();
+        let (past, _) = self.follow.missed(std::mem::take(&mut opened.past));
+        opened.past = past.iter().map(|event| (**event).clone()).collect();
         self.welcome(opened, true);
         for input in aside {
             if !self.input(input)? {

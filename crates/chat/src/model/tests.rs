@@ -197,6 +197,19 @@ fn what_was_not_taken_on_comes_back_with_the_reason() {
 }
 
 #[test]
+fn a_message_that_a_left_session_refuses_is_not_lost_silently() {
+    let mut chat = Chat::new();
+    let effects = chat.says("hello");
+    let Some(Effect::Send { ticket, .. }) = effects.last() else { panic!("{effects:?}") };
+    chat.model.begin_session();
+    chat.above();
+    chat.model.sent(*ticket, Err("too much waits already".to_owned()));
+    assert_eq!(chat.above(), ["  Not sent (too much waits already); ↑ brings it back"]);
+    chat.press(KeyCode::Up);
+    assert!(chat.region().contains(&"› hello".to_owned()));
+}
+
+#[test]
 fn the_context_is_announced_once_at_75_and_at_90_percent() {
     let mut chat = Chat::new();
     chat.model.status.trigger = 95_000;

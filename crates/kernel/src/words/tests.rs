@@ -34,6 +34,11 @@ fn only_what_the_user_typed_is_quoted() {
     // Files that went along, whether in the same text or in one of their own, and images.
     let file = "<file path=\"a.rs\">\nmust never be quoted\n</file>";
     check(&said(&format!("Look at @a.rs\n\n{file}")), Some("Look at @a.rs"));
+    // The outputs of the user's own commands, behind them or alone.
+    let output = "I ran `cat a.rs`. It printed:\n```\nmust never be quoted\n```";
+    check(&said(&format!("Fix it\n\n{output}")), Some("Fix it"));
+    check(&said(&format!("Fix it\n\n{file}\n\n{output}\n\n{output}")), Some("Fix it"));
+    check(&said("It fails.\n\nI ran `x` twice\n```"), Some("It fails.\n\nI ran `x` twice\n```"));
     let image = Image { media_type: "image/png".into(), data: "AA==".into() };
     let blocks = vec![Block::Image(image), Block::Text(file.into()), Block::Text("this".into())];
     check(&EntryKind::message(Message::User(blocks)), Some("this"));

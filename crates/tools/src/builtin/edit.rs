@@ -15,8 +15,9 @@ use tokio_util::sync::CancellationToken;
 use super::encoding::{self, has_windows_line_ends};
 use super::write::{COMPARED_BYTES_MAX, changes, other_names, preview, tell_changes, text_of};
 use crate::output::cap_line;
+use crate::similar::Likeness;
 use crate::workspace::{Expected, Replacement};
-use crate::{FunctionTool, ToolContext, ToolOutput, ToolsError, Workspace, similar};
+use crate::{FunctionTool, ToolContext, ToolOutput, ToolsError, Workspace};
 
 /// The largest file that is edited, in bytes.
 const FILE_BYTES_MAX: u64 = 10 * 1024 * 1024;
@@ -120,9 +121,8 @@ fn replace(text: &str, edit: &Edit, redactor: &Redactor) -> Result<(String, Vec<
     if windows || !text.contains(&old) {
         (old, new) = (ending(&old), ending(&new));
     }
-    let places: Vec<usize> = text.match_indices(&old).map(|(place, _)| place).collect();
-    let lines: Vec<usize> = places.iter().map(|place| text[..*place].matches('\n').count() + 1).collect();
-    match places.len() {
+    let lines = lines_of(text, &old);
+    match lines.len() {
         0 => Err(format!("`old` does not occur in it{}", hint(text, &old, redactor))),
         1 => Ok((text.replacen(&old, &new, 1), lines)),
         _ if edit.all => Ok((text.replace(&old, &new), lines)),
@@ -133,14 +133,25 @@ fn replace(text: &str, edit: &Edit, redactor: &Redactor) -> Result<(String, Vec<
     }
 }
 
+/// Returns the lines at which the occurrences begin, in one pass: a large file may have millions of them.
+fn lines_of(text: &str, old: &str) -> Vec<usize> {
+    let (mut line, mut counted) = (1, 0);
+    let begin = |(place, _): (usize, &str)| {
+        line += text[counted..place].matches('\n').count();
+        counted = place;
+        line
+    };
+    text.match_indices(old).map(begin).collect()
+}
+
 /// Returns the line that `old` was probably meant to begin with.
 fn hint(text: &str, old: &str, redactor: &Redactor) -> String {
     const ALIKE_MIN: usize = 600;
     let Some((before, wanted)) = old.lines().enumerate().find(|(_, line)| !line.trim().is_empty()) else {
         return " (it is blank)".to_owned();
     };
-    let scored =
-        text.lines().enumerate().map(|(index, line)| (similar::similarity(wanted, line), index, line));
+    let likeness = Likeness::to(wanted);
+    let scored = text.lines().enumerate().map(|(index, line)| (likeness.of(line), index, line));
     // Ties are resolved in favour of the first line.
     match scored.max_by(|left, right| left.0.cmp(&right.0).then(right.1.cmp(&left.1))) {
         Some((score, index, line)) if score >= ALIKE_MIN => {

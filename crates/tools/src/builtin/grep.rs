@@ -1,7 +1,7 @@
 //! `grep`: finds lines that match a regular expression.
 //!
-//! Invariants: matching takes linear time for any pattern; binary and very large files are skipped, and
-//! omissions are reported.
+//! Invariants: matching takes linear time for any pattern; a file is searched as `read` shows it, whatever its encoding;
+//! binary and very large files are skipped, and large ones are reported.
 
 use std::fs::File;
 use std::io::Read;
@@ -15,6 +15,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use tokio_util::sync::CancellationToken;
 
+use super::encoding::{self, Encoding};
 use crate::output::{BODY_BYTES_MAX, BODY_LINES_MAX, cap_line};
 use crate::{FunctionTool, ToolContext, ToolOutput, ToolsError, Workspace};
 
@@ -105,6 +106,19 @@ fn matcher(glob: &str) -> Result<GlobMatcher, ToolsError> {
     built.map(|glob| glob.compile_matcher()).map_err(|error| ToolsError::Refused(format!("`glob`: {error}")))
 }
 
+/// Returns the content of a text file in UTF-8; `None` if it is binary.
+fn text(bytes: Vec<u8>) -> Option<Vec<u8>> {
+    const HEAD_BYTES: usize = 8 * 1024;
+    let is_declared = Encoding::declared(&bytes).is_some();
+    if !is_declared && bytes.iter().take(HEAD_BYTES).any(|byte| *byte == 0) {
+        return None;
+    }
+    if is_declared || (!bytes.contains(&0) && std::str::from_utf8(&bytes).is_err()) {
+        return encoding::decode(bytes).map(|(_, text)| text.into_bytes());
+    }
+    Some(bytes)
+}
+
 struct Search {
     regex: Regex,
     redactor: Redactor,
@@ -126,9 +140,8 @@ impl Search {
             self.too_large += 1;
             return Ok(());
         }
-        if bytes.iter().take(8 * 1024).any(|byte| *byte == 0) {
-            return Ok(());
-        }
+        let Some(bytes) = text(bytes) else { return Ok(()) };
+        let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&bytes);
         let mut lines: Vec<&[u8]> = bytes.split(|byte| *byte == b'\n').collect();
         if lines.last().is_some_and(|line| line.is_empty()) {
             lines.pop();

@@ -73,8 +73,14 @@ pub(super) fn preview<A: DeserializeOwned + Send + 'static>(
 
 fn would_change(workspace: &Workspace, arguments: &Write) -> Option<String> {
     let path = workspace.locate(&arguments.path).ok()?;
-    let before = text_of(workspace, &path).unwrap_or_default();
-    Some(changes(&before, &arguments.content).join("\n"))
+    let before = text_of(workspace, &path);
+    // Whoever approves it must not take it for a new file.
+    let size = || workspace.open_file(&path).ok()?.0.metadata().ok();
+    let replaced = if before.is_none() { size() } else { None };
+    let replaced =
+        replaced.map(|file| format!("replaces a file of {} bytes, which is not compared:", file.len()));
+    let changes = changes(&before.unwrap_or_default(), &arguments.content);
+    Some(replaced.into_iter().chain(changes).collect::<Vec<_>>().join("\n"))
 }
 
 fn write(

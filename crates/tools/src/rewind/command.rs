@@ -105,7 +105,7 @@ impl CommandFiles {
         let (mut not_kept, mut found) = (Vec::new(), 0);
         let others = Others::of(workspace);
         for (path, before) in self.others.changes(&others) {
-            let Ok(path) = workspace.locate(&path) else { continue };
+            let Ok(path) = workspace.place(&path) else { continue };
             // Known files were compared; a file that became known meanwhile was touched by a tool.
             if workspace.is_known(&path) {
                 continue;

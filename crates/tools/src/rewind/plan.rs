@@ -204,7 +204,7 @@ impl FileHistory {
     ) -> Option<(FileAction, bool)> {
         let failed = |error: ToolsError| Some((FileAction::Failed { reason: error.to_string() }, false));
         let target = line.target.as_ref()?;
-        let path = match workspace.locate(path) {
+        let path = match workspace.place(path) {
             Ok(path) => path,
             Err(error) => return failed(error),
         };

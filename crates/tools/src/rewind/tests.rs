@@ -166,6 +166,20 @@ fn what_a_command_changed_unseen_is_said() {
 }
 
 /// Within a tick of the file system's clock, a file can change without a new time.
+/// A name with blanks around it, or in a folder `~`, is recorded as it is, and is not taken for another file's.
+#[test]
+fn odd_names_of_a_commands_files_are_theirs_alone() {
+    for name in ["a ", " a", "~", " ~"] {
+        let fixture = Fixture::new(Limits::default());
+        std::fs::write(fixture.at("a"), "the user's").expect("written");
+        fixture.command(2, || std::fs::write(fixture.at(name), "by a command").expect("written"));
+        assert_eq!(fixture.rewind(Moment::Before(2), 3, false), [(name.to_owned(), FileAction::Remove)]);
+        assert_eq!((fixture.content("a").as_deref(), fixture.content(name)), (Some("the user's"), None));
+        assert_eq!(fixture.rewind(Moment::After(2), 4, false), [restored(name)]);
+        assert_eq!(fixture.content(name).as_deref(), Some("by a command"));
+    }
+}
+
 #[test]
 fn a_change_that_does_not_show_in_the_version_is_found() {
     let fixture = Fixture::new(Limits::default());

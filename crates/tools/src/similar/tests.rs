@@ -1,6 +1,10 @@
 //! Similar texts are found, dissimilar ones are left out.
 
-use super::{nearest, similarity};
+use super::{Likeness, nearest};
+
+fn similarity(left: &str, right: &str) -> usize {
+    Likeness::to(left).of(right)
+}
 
 #[test]
 fn similarity_is_symmetric_and_bounded() {

@@ -160,9 +160,11 @@ pub(super) fn edited(text: &str, parts: &[String], value: Option<&Value>) -> Opt
     }
     let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
     put(&mut lines, parts, value)?;
-    let mut after = lines.join("\n");
+    // As the file has it.
+    let end = if text.contains("\r\n") { "\r\n" } else { "\n" };
+    let mut after = lines.join(end);
     if !after.is_empty() {
-        after.push('\n');
+        after.push_str(end);
     }
     let read: Value = serde_norway::from_str(&after).ok()?;
     (without_empty(&read) == without_empty(&wanted)).then_some(after)

@@ -164,6 +164,7 @@ fn an_edit_changes_one_setting_and_leaves_the_text() {
         Some("http://l/v1"),
         Some("providers:\n  l:\n    base_url: http://l/v1\n"),
     );
+    check("model: a\r\n# b\r\n", "model", Some("c"), Some("model: c\r\n# b\r\n"));
     check("model: a\n", "model", None, Some(""));
     check("# mine\nmodel: a\n", "model", None, Some("# mine\n"));
     check("models:\n  m:\n    temperature: 1\n", "models.m.temperature", None, Some("models:\n  m:\n"));

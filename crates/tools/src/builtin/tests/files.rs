@@ -506,3 +506,31 @@ async fn of_a_huge_file_only_the_beginning_is_counted() {
         .check_error("edit", json!({"path": "huge", "old": "x", "new": "y"}), "is the limit for edits")
         .await;
 }
+
+/// Whoever approves a call sees whether a file is replaced, also where its content is not compared.
+#[tokio::test]
+async fn previews() {
+    let large = "x\n".repeat(200_000);
+    let fixture = Fixture::new(&[("small", "a\nb\n"), ("large", &large)]);
+    std::fs::write(fixture.path().join("binary"), b"\0\xff").expect("written");
+    for (path, expect) in [
+        ("small", "-a\n-b\n+new"),
+        ("missing", "+new"),
+        ("large", "replaces a file of 400000 bytes, which is not compared:\n+new"),
+        ("binary", "replaces a file of 2 bytes, which is not compared:\n+new"),
+    ] {
+        let write = fixture.registry.get("write").expect("built in");
+        let preview = write.preview(&json!({"path": path, "content": "new\n"})).await;
+        assert_eq!(preview.as_deref(), Some(expect), "{path}");
+    }
+}
+
+/// A text that occurs very often costs one pass over the file, and so does one that occurs nowhere.
+#[tokio::test]
+async fn edits_of_large_files() {
+    let fixture = Fixture::new(&[("often", &"ab\n".repeat(1_500_000)), ("lines", &"line\n".repeat(300_000))]);
+    let often = json!({"path": "often", "old": "a", "new": "c"});
+    fixture.check_error("edit", often, "`old` occurs 1500000 times, at lines 1, 2, 3").await;
+    let absent = json!({"path": "lines", "old": "abcdefghij".repeat(10_000), "new": "c"});
+    fixture.check_error("edit", absent, "`old` does not occur in it").await;
+}

@@ -111,6 +111,18 @@ async fn grep() {
     }
 }
 
+/// A search finds what `read` shows.
+#[tokio::test]
+async fn grep_finds_text_in_other_encodings() {
+    let fixture = Fixture::new(&[("bom.cs", "\u{feff}using café;\r\n")]);
+    let wide: Vec<u8> = "\u{feff}using café;\r\n".encode_utf16().flat_map(u16::to_le_bytes).collect();
+    std::fs::write(fixture.path().join("wide.cs"), wide).expect("written");
+    std::fs::write(fixture.path().join("latin.cs"), b"using caf\xe9;\n").expect("written");
+    std::fs::write(fixture.path().join("odd.cs"), b"\xff\xfeabc").expect("written");
+    let expect = "bom.cs:1: using café;\nlatin.cs:1: using café;\nwide.cs:1: using café;\n";
+    fixture.check("grep", json!({"pattern": "^using café;$"}), expect).await;
+}
+
 #[tokio::test]
 async fn grep_passes_over_what_is_not_text_and_cuts_long_results() {
     let fixture = Fixture::new(&[
