@@ -14,11 +14,11 @@ use std::ops::Deref;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes};
-use futures_util::stream::{self, BoxStream, Stream, StreamExt};
+use futures_util::stream::{self, BoxStream, StreamExt};
 use sse_core::{PayloadTooLargeError, SseDecoder, SseEvent};
 use tokio::task::coop::poll_proceed;
 
-use super::send::root_cause;
+use super::send::{Unsent, root_cause};
 
 /// How much of an answer's beginning is kept, in bytes, for the error message if there is no event in it.
 const SAMPLE_BYTES_MAX: usize = 2 * 1024;
@@ -61,7 +61,7 @@ impl Deref for Data {
 
 /// The body of an answer.
 pub(super) struct Body {
-    chunks: BoxStream<'static, reqwest::Result<Bytes>>,
+    chunks: BoxStream<'static, Result<Bytes, Unsent>>,
     /// The rest of the newest chunk, which was not parsed yet.
     unparsed: Bytes,
     decoder: SseDecoder,
@@ -89,17 +89,14 @@ pub(super) struct Body {
 
 impl Body {
     /// The body of an event stream, of which at most `limit_bytes` are read.
-    pub(super) fn events(
-        chunks: impl Stream<Item = reqwest::Result<Bytes>> + Send + 'static,
-        limit_bytes: usize,
-    ) -> Self {
+    pub(super) fn events(chunks: BoxStream<'static, Result<Bytes, Unsent>>, limit_bytes: usize) -> Self {
         // What an event holds is limited by the body's limit; the decoder's own limit is never reached before it.
         let event_bytes_max = NonZeroUsize::new(limit_bytes).unwrap_or(NonZeroUsize::MIN);
         let mut decoder = SseDecoder::with_limit(event_bytes_max);
         // Marks of byte order are skipped before, so the decoder is to look for none: it is past the beginning.
         let _no_event = decoder.next(&mut &b"\n"[..]);
         Self {
-            chunks: chunks.boxed(),
+            chunks,
             unparsed: Bytes::new(),
             decoder,
             is_between_events: true,
@@ -120,7 +117,7 @@ impl Body {
 
     /// A whole answer in plain JSON, as one event; one without any text is no event.
     pub(super) fn whole(json: &[u8]) -> Self {
-        let mut body = Self::events(stream::empty(), 0);
+        let mut body = Self::events(stream::empty().boxed(), 0);
         body.utf8.add(json);
         let text = String::from_utf8_lossy(json);
         let text = text.trim_start_matches('\u{feff}').trim();
