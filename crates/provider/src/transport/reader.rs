@@ -204,7 +204,9 @@ impl Reader {
     /// Adds the data of an event to the answer. Returns the answer's end if this is it.
     fn take_data(&mut self, data: &str) -> Option<Result<AssistantMessage, ProviderError>> {
         let was_open = self.decoder.progress() == Progress::Open;
-        let has_surrogate = data.contains("\\ud") || data.contains("\\uD");
+        // Few pieces have an escape at all.
+        let has_escape = memchr::memchr(b'\\', data.as_bytes()).is_some();
+        let has_surrogate = has_escape && (data.contains("\\ud") || data.contains("\\uD"));
         let repaired = has_surrogate.then(|| without_unpaired_surrogates(data)).flatten();
         let data = repaired.as_deref().unwrap_or(data);
         let taken = self.decoder.take(data, &mut self.events);
