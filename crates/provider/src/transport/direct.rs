@@ -11,8 +11,8 @@
 use std::fmt;
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
@@ -171,25 +171,36 @@ impl Free {
             && let Ok(runtime) = tokio::runtime::Handle::try_current()
             && !self.is_watched.swap(true, Ordering::Relaxed)
         {
-            let free = Arc::downgrade(self);
-            runtime.spawn(async move {
-                loop {
-                    tokio::time::sleep(FREE_FOR).await;
-                    let Some(free) = free.upgrade() else { return };
-                    let mut connections = free.connections.lock();
-                    let needed = connections.partition_point(|(since, _)| since.elapsed() >= FREE_FOR);
-                    let unneeded: Vec<_> = connections.drain(..needed).collect();
-                    let is_over = connections.is_empty();
-                    if is_over {
-                        free.is_watched.store(false, Ordering::Relaxed);
-                    }
-                    drop(connections);
-                    drop(unneeded);
-                    if is_over {
-                        return;
-                    }
-                }
-            });
+            let watch = Watch(Arc::downgrade(self));
+            runtime.spawn(async move { while watch.look_after_a_while().await {} });
+        }
+    }
+}
+
+/// Closes the connections that nobody needs, as long as there are any, or until its runtime ends.
+struct Watch(Weak<Free>);
+
+impl Watch {
+    /// Returns whether it goes on.
+    async fn look_after_a_while(&self) -> bool {
+        tokio::time::sleep(FREE_FOR).await;
+        let Some(free) = self.0.upgrade() else { return false };
+        let mut connections = free.connections.lock();
+        let needed = connections.partition_point(|(since, _)| since.elapsed() >= FREE_FOR);
+        let unneeded: Vec<_> = connections.drain(..needed).collect();
+        let goes_on = !connections.is_empty();
+        // With the lock: whoever adds the next one starts another watch.
+        free.is_watched.store(goes_on, Ordering::Relaxed);
+        drop(connections);
+        drop(unneeded);
+        goes_on
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        if let Some(free) = self.0.upgrade() {
+            free.is_watched.store(false, Ordering::Relaxed);
         }
     }
 }
@@ -237,3 +248,6 @@ impl Drop for Chunks {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -145,7 +145,7 @@ impl Template {
 
     /// Returns the request of one call. The pieces of its body are shared, not copied.
     pub(super) fn with(&self, body: &[Bytes], headers: &HeaderMap) -> http::Request<Pieces> {
-        let mut request = http::Request::new(Pieces(body.to_vec().into()));
+        let mut request = http::Request::new(Pieces::from(body.to_vec()));
         *request.method_mut() = Method::POST;
         *request.uri_mut() = self.path.clone();
         *request.headers_mut() = with_own(&self.headers, headers);
@@ -159,7 +159,7 @@ impl Template {
         *request.headers_mut() = with_own(self.request.headers(), headers);
         *request.body_mut() = Some(match body {
             [whole] => whole.clone().into(),
-            pieces => reqwest::Body::wrap(Pieces(pieces.to_vec().into())),
+            pieces => reqwest::Body::wrap(Pieces::from(pieces.to_vec())),
         });
         request
     }
@@ -176,6 +176,12 @@ fn with_own(headers: &HeaderMap, own: &HeaderMap) -> HeaderMap {
 
 /// A body in pieces, whose length is known.
 pub(super) struct Pieces(VecDeque<Bytes>);
+
+impl From<Vec<Bytes>> for Pieces {
+    fn from(pieces: Vec<Bytes>) -> Self {
+        Self(pieces.into())
+    }
+}
 
 impl hyper::body::Body for Pieces {
     type Data = Bytes;
