@@ -104,6 +104,7 @@ const OWNED: &[(&str, &str)] = &[
     ("tokio-rustls", "greenroom-postgres"),
     ("async-openai", "greenroom-provider"),
     ("reqwest", "greenroom-provider"),
+    ("hyper-rustls", "greenroom-provider"),
     ("ractor", "greenroom"),
     ("rmcp", "greenroom-mcp"),
     ("agent-client-protocol", "greenroom-acp"),

@@ -1,16 +1,17 @@
 //! The provider for servers that are reached by HTTP: connections, deadlines, limits and errors, for every dialect.
 //!
-//! `options` says how a server is reached. A call goes through `key`, `send` and `connection`, and its answer through `body` and
-//! `reader`; `histories` keeps what was written, `limits` what the server states. Other requests: `count`, `listing`, `post`.
+//! `options` says how a server is reached. A call goes through `key`, `send`, `connection` and `direct`, and its answer through
+//! `body` and `reader`; `histories` keeps what was written, `limits` what the server states. Other requests: `count`, `listing`, `post`.
 //!
 //! Invariants: a call sends one HTTP request, and the same once more only where a reused connection turned out to be
-//! closed before an answer began (`connection`); it follows no redirect, so that the key reaches no other host; every
+//! closed before an answer began (`connection`, `direct`); it follows no redirect, so that the key reaches no other host; every
 //! stream ends with one `Done` or one error; dropping the future or the stream closes the connection; and no key
 //! appears in an error or in `Debug` output.
 
 mod body;
 mod connection;
 mod count;
+mod direct;
 mod histories;
 mod key;
 mod limits;
@@ -32,6 +33,7 @@ use http::header::{ACCEPT, HeaderMap, HeaderName, HeaderValue};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
+use self::direct::Direct;
 use self::histories::Histories;
 pub use self::key::KeySource;
 use self::key::Keys;
@@ -61,6 +63,8 @@ struct Server {
     options: ServerOptions,
     dialect: Box<dyn Dialect>,
     client: reqwest::Client,
+    /// The connections for model calls; `None` if they go through a proxy, by the client.
+    direct: Option<Direct>,
     /// A client that reuses no connection, made when it is first needed; `None` if it cannot be made.
     without_pool: OnceLock<Option<reqwest::Client>>,
     endpoint: Arc<Endpoint>,
@@ -103,6 +107,7 @@ impl HttpProvider {
     pub fn new(options: ServerOptions) -> Result<Self, OptionsError> {
         let dialect = options.api.dialect(&options);
         let server = Server {
+            direct: Direct::new(&options, connection::tls_for(&options)?),
             client: connection::client(&options, true)?,
             without_pool: OnceLock::new(),
             endpoint: Arc::new(endpoint(&options, &*dialect)?),

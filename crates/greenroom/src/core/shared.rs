@@ -40,7 +40,7 @@ mod children;
 mod published;
 mod run_slot;
 
-use broadcast::{Broadcast, Placed, Unrecorded};
+use broadcast::{Broadcast, Place, Placed, Unrecorded};
 use children::Children;
 pub(crate) use published::Published;
 use run_slot::RunSlot;
@@ -564,8 +564,8 @@ impl SessionShared {
     pub(crate) fn in_progress(&self) -> Option<InProgress> {
         let broadcast = self.broadcast.lock();
         let Unrecorded { seq, n, run, events } = broadcast.unrecorded()?;
-        let event =
-            |(at_ms, kind)| self.event(&broadcast, Placed { seq: seq.unwrap_or(0), n, run, kind }, at_ms);
+        let place = Place { seq: seq.unwrap_or(0), n };
+        let event = |(at_ms, kind)| self.event(&broadcast, Placed { place, run, kind }, at_ms);
         let events = events.into_iter().map(event).collect();
         Some(InProgress { seq, n, events })
     }
@@ -621,8 +621,12 @@ impl SessionShared {
         mut kind: EventKind,
     ) {
         redact::transient(bus.redactor(), &mut kind);
-        let placed = broadcast.transient(run, kind, || bus.now_ms());
-        placed.into_iter().flatten().for_each(|placed| self.publish_placed(bus, broadcast, placed));
+        let (first, place) = broadcast.transient(run, &kind, || bus.now_ms());
+        if bus.is_unheard() {
+            return;
+        }
+        let itself = place.map(|place| Placed { place, run, kind });
+        first.into_iter().chain(itself).for_each(|placed| self.publish_placed(bus, broadcast, placed));
     }
 
     fn publish_placed(&self, bus: &Bus, broadcast: &Broadcast, placed: Placed) {
@@ -632,7 +636,7 @@ impl SessionShared {
     }
 
     fn event(&self, broadcast: &Broadcast, placed: Placed, at_ms: u64) -> Event {
-        let Placed { seq, n, run, kind } = placed;
+        let Placed { place: Place { seq, n }, run, kind } = placed;
         Event {
             session: Arc::clone(&self.id),
             session_created_at_ms: broadcast.created_at_ms().unwrap_or(0),

@@ -30,6 +30,7 @@ const PATH: &str = "chat/completions";
 pub(crate) struct Chat {
     max_completion_tokens: bool,
     prompt_cache_key: bool,
+    tools: wire::WrittenTools,
 }
 
 impl Chat {
@@ -39,6 +40,7 @@ impl Chat {
         Self {
             max_completion_tokens: options.max_completion_tokens.unwrap_or(is_openai),
             prompt_cache_key: options.prompt_cache_key.unwrap_or(is_openai),
+            tools: wire::WrittenTools::default(),
         }
     }
 }
@@ -58,7 +60,7 @@ impl Dialect for Chat {
             prompt_cache_key: self.prompt_cache_key,
             stream: options.stream,
         };
-        let body = wire::body(request, &style, history).map_err(|error| error.to_string())?;
+        let body = wire::body(request, &style, &self.tools, history).map_err(|error| error.to_string())?;
         Ok(Encoded { path: PATH.to_owned(), headers: HeaderMap::new(), body })
     }
 

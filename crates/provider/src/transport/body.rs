@@ -14,11 +14,11 @@ use std::ops::Deref;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes};
-use futures_util::stream::{self, BoxStream, Stream, StreamExt};
+use futures_util::stream::{self, BoxStream, StreamExt};
 use sse_core::{PayloadTooLargeError, SseDecoder, SseEvent};
 use tokio::task::coop::poll_proceed;
 
-use super::send::root_cause;
+use super::send::{Unsent, root_cause};
 
 /// How much of an answer's beginning is kept, in bytes, for the error message if there is no event in it.
 const SAMPLE_BYTES_MAX: usize = 2 * 1024;
@@ -48,6 +48,15 @@ pub(super) enum Data {
     Own(String),
 }
 
+impl Data {
+    fn as_bytes(&self) -> &[u8] {
+        match self {
+            Self::Part(bytes) => bytes,
+            Self::Own(text) => text.as_bytes(),
+        }
+    }
+}
+
 impl Deref for Data {
     type Target = str;
 
@@ -61,9 +70,11 @@ impl Deref for Data {
 
 /// The body of an answer.
 pub(super) struct Body {
-    chunks: BoxStream<'static, reqwest::Result<Bytes>>,
+    chunks: BoxStream<'static, Result<Bytes, Unsent>>,
     /// The rest of the newest chunk, which was not parsed yet.
     unparsed: Bytes,
+    /// Whether the newest chunk is UTF-8 by itself, so that each of its lines is.
+    is_utf8: bool,
     decoder: SseDecoder,
     /// Whether the decoder has read nothing since its newest event.
     is_between_events: bool,
@@ -89,18 +100,16 @@ pub(super) struct Body {
 
 impl Body {
     /// The body of an event stream, of which at most `limit_bytes` are read.
-    pub(super) fn events(
-        chunks: impl Stream<Item = reqwest::Result<Bytes>> + Send + 'static,
-        limit_bytes: usize,
-    ) -> Self {
+    pub(super) fn events(chunks: BoxStream<'static, Result<Bytes, Unsent>>, limit_bytes: usize) -> Self {
         // What an event holds is limited by the body's limit; the decoder's own limit is never reached before it.
         let event_bytes_max = NonZeroUsize::new(limit_bytes).unwrap_or(NonZeroUsize::MIN);
         let mut decoder = SseDecoder::with_limit(event_bytes_max);
         // Marks of byte order are skipped before, so the decoder is to look for none: it is past the beginning.
         let _no_event = decoder.next(&mut &b"\n"[..]);
         Self {
-            chunks: chunks.boxed(),
+            chunks,
             unparsed: Bytes::new(),
+            is_utf8: false,
             decoder,
             is_between_events: true,
             whole: None,
@@ -120,7 +129,7 @@ impl Body {
 
     /// A whole answer in plain JSON, as one event; one without any text is no event.
     pub(super) fn whole(json: &[u8]) -> Self {
-        let mut body = Self::events(stream::empty(), 0);
+        let mut body = Self::events(stream::empty().boxed(), 0);
         body.utf8.add(json);
         let text = String::from_utf8_lossy(json);
         let text = text.trim_start_matches('\u{feff}').trim();
@@ -142,7 +151,9 @@ impl Body {
                 return Poll::Ready(Some(Ok(Data::Own(data))));
             }
             match self.next_event() {
-                Some(Ok(Some(data))) if &*data == "[DONE]" => {
+                Some(Ok(Some(data))) if data.as_bytes() == b"[DONE]" => {
+                    // The connection reads into the same memory again.
+                    drop(data);
                     self.was_done = true;
                     self.close();
                     return Poll::Ready(None);
@@ -204,7 +215,9 @@ impl Body {
         if !line[length..].starts_with(b"\n\n") || line[..length].trim_ascii().is_empty() {
             return None;
         }
-        std::str::from_utf8(&line[..length]).ok()?;
+        if !self.is_utf8 && std::str::from_utf8(&line[..length]).is_err() {
+            return None;
+        }
         let mut data = self.unparsed.split_to(FIELD.len() + length + 2);
         data.advance(FIELD.len());
         data.truncate(length);
@@ -275,7 +288,7 @@ impl Body {
         if self.line_bytes > LINE_BYTES_MAX {
             return Err(Interruption::TooLarge(format!("a line of more than {LINE_BYTES_MAX} bytes")));
         }
-        self.utf8.add(&chunk);
+        self.is_utf8 = self.utf8.add(&chunk);
         self.skip_marks(&mut chunk);
         self.unparsed = chunk;
         Ok(())
@@ -310,12 +323,14 @@ struct Utf8 {
 }
 
 impl Utf8 {
-    fn add(&mut self, chunk: &[u8]) {
+    /// Adds a chunk. Returns whether it is known to be UTF-8 by itself.
+    fn add(&mut self, chunk: &[u8]) -> bool {
         if self.is_broken {
-            return;
+            return false;
         }
         let mut joined = std::mem::take(&mut self.begun);
-        let bytes = if joined.is_empty() {
+        let is_by_itself = joined.is_empty();
+        let bytes = if is_by_itself {
             chunk
         } else {
             joined.extend_from_slice(chunk);
@@ -326,7 +341,9 @@ impl Utf8 {
                 Some(_) => self.is_broken = true,
                 None => self.begun = bytes[error.valid_up_to()..].to_vec(),
             }
+            return false;
         }
+        is_by_itself
     }
 
     /// Whether something in it is not UTF-8, be it only a character that has no end.

@@ -1,4 +1,5 @@
-//! Sends a request, and once more where the connection that it went out on was already dead.
+//! Sends a request, and once more where the connection that it went out on was already dead. Without a proxy, `direct` does
+//! it.
 //!
 //! Some servers close a connection right after an answer, and a request that leaves at that moment meets a closed
 //! connection: nothing was wrong with it, and nobody read it.
@@ -13,31 +14,35 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
+use http::HeaderMap;
 use rustls::crypto::CryptoProvider;
 use rustls_platform_verifier::BuilderVerifierExt;
 use tower::util::Oneshot;
 
-use super::send::{self, TransportError};
+use super::send::{self, Answer, Template, TransportError, Unsent};
 use super::{OptionsError, Server, ServerOptions};
 
 /// How soon a dead connection shows. After a longer time the server may have worked on the request.
 const BREAKS_WITHIN: Duration = Duration::from_secs(1);
 
 /// How long a connection is kept that no call uses.
-const FREE_FOR: Duration = Duration::from_secs(90);
+pub(super) const FREE_FOR: Duration = Duration::from_secs(90);
 
 tokio::task_local! {
     /// Whether a connection was opened for the request that this task sends.
     static OPENED: Arc<AtomicBool>;
 }
 
+/// How requests name this program.
+pub(super) const AGENT: &str = concat!("greenroom/", env!("CARGO_PKG_VERSION"));
+
 /// The HTTP client for a server. A client with `keeps_connections` reuses connections and notes each that it opens.
 pub(super) fn client(
     options: &ServerOptions,
     keeps_connections: bool,
 ) -> Result<reqwest::Client, OptionsError> {
-    let unusable = |reason: String| OptionsError::Client { reason };
-    let tls = tls(options.base_url.is_encrypted()).map_err(|error| unusable(error.to_string()))?;
+    let tls = tls_for(options)?;
     let mut client = reqwest::Client::builder()
         .tls_backend_preconfigured(tls)
         .redirect(reqwest::redirect::Policy::none())
@@ -47,14 +52,19 @@ pub(super) fn client(
         // for `FREE_FOR`. With a lower limit many calls would make connections, and close them, again and again.
         .pool_max_idle_per_host(if keeps_connections { usize::MAX } else { 0 })
         .pool_idle_timeout(FREE_FOR)
-        .user_agent(concat!("greenroom/", env!("CARGO_PKG_VERSION")));
+        .user_agent(AGENT);
     if let Some(proxies) = &options.proxies {
         client = proxies.client(client)?;
     }
     if keeps_connections {
         client = client.connector_layer(NoteOpened);
     }
-    client.build().map_err(|error| unusable(send::root_cause(&error)))
+    client.build().map_err(|error| OptionsError::Client { reason: send::root_cause(&error) })
+}
+
+/// How the connections to a server are encrypted.
+pub(super) fn tls_for(options: &ServerOptions) -> Result<rustls::ClientConfig, OptionsError> {
+    tls(options.base_url.is_encrypted()).map_err(|error| OptionsError::Client { reason: error.to_string() })
 }
 
 /// How connections are encrypted: with the cryptography that the program has chosen for all of rustls, else with `ring`.
@@ -78,12 +88,23 @@ impl Server {
     /// Sends a request and waits for the head of the answer.
     pub(super) async fn execute(
         &self,
-        request: impl Fn() -> reqwest::Request,
-    ) -> Result<reqwest::Response, TransportError> {
+        template: &Template,
+        body: &[Bytes],
+        headers: &HeaderMap,
+    ) -> Result<Answer, TransportError> {
+        let sent = match &self.direct {
+            Some(direct) => direct.execute(&template.to, || template.with(body, headers)).await,
+            None => Box::pin(self.execute_proxied(|| template.for_client(body, headers))).await,
+        };
+        sent.map_err(TransportError::Send)
+    }
+
+    /// The same through the HTTP client, which knows proxies.
+    async fn execute_proxied(&self, request: impl Fn() -> reqwest::Request) -> Result<Answer, Unsent> {
         let opened = Arc::new(AtomicBool::new(false));
         let started = Instant::now();
         let mut sent = OPENED.scope(Arc::clone(&opened), self.client.execute(request())).await;
-        if sent.as_ref().is_err_and(broke_off)
+        if sent.as_ref().is_err_and(|error| broke_off(error))
             && is_stale(opened.load(Ordering::Relaxed), started.elapsed())
             && let Some(client) = self.without_pool.get_or_init(|| client(&self.options, false).ok())
         {
@@ -93,20 +114,20 @@ impl Server {
             );
             sent = client.execute(request()).await;
         }
-        sent.map_err(TransportError::Send)
+        Ok(sent?.into())
     }
 }
 
 /// Whether a connection that broke was dead before the request went out: it was not opened for the request, and it
 /// broke at once.
-fn is_stale(was_opened: bool, after: Duration) -> bool {
+pub(super) fn is_stale(was_opened: bool, after: Duration) -> bool {
     !was_opened && after < BREAKS_WITHIN
 }
 
 /// Whether the connection was closed or reset, as opposed to an answer that makes no sense or does not come in time.
-fn broke_off(error: &reqwest::Error) -> bool {
+pub(super) fn broke_off(error: &(dyn std::error::Error + 'static)) -> bool {
     use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, NotConnected, UnexpectedEof};
-    let mut cause = std::error::Error::source(error);
+    let mut cause = Some(error);
     while let Some(error) = cause {
         if let Some(error) = error.downcast_ref::<hyper::Error>()
             && (error.is_incomplete_message() || error.is_closed() || error.is_canceled())

@@ -16,7 +16,7 @@ use greenroom_kernel::{AssistantMessage, Failure, FailureClass, Messages, Part, 
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::body::{Body, Interruption, more_than};
-use super::send::{TransportError, root_cause};
+use super::send::{TransportError, Unsent, root_cause};
 use super::{Server, ServerOptions, limits};
 use crate::classify::{classify, one_line};
 use crate::dialect::{CallContext, Decoder, Progress, Taken, error_in_stream};
@@ -204,7 +204,9 @@ impl Reader {
     /// Adds the data of an event to the answer. Returns the answer's end if this is it.
     fn take_data(&mut self, data: &str) -> Option<Result<AssistantMessage, ProviderError>> {
         let was_open = self.decoder.progress() == Progress::Open;
-        let has_surrogate = data.contains("\\ud") || data.contains("\\uD");
+        // Few pieces have an escape at all.
+        let has_escape = memchr::memchr(b'\\', data.as_bytes()).is_some();
+        let has_surrogate = has_escape && (data.contains("\\ud") || data.contains("\\uD"));
         let repaired = has_surrogate.then(|| without_unpaired_surrogates(data)).flatten();
         let data = repaired.as_deref().unwrap_or(data);
         let taken = self.decoder.take(data, &mut self.events);
@@ -451,9 +453,9 @@ pub(super) fn transport_error(base: &str, error: TransportError) -> ProviderErro
         TransportError::TooLarge { limit_bytes } => too_large(base, &more_than(limit_bytes)),
         TransportError::Send(error) => {
             let cause = root_cause(&error);
-            let message = if error.is_connect() && error.is_timeout() {
+            let message = if error.is_connect && error.is_timeout {
                 format!("cannot reach {base}: no connection in time")
-            } else if error.is_connect() {
+            } else if error.is_connect {
                 format!("cannot reach {base}: {cause}")
             } else {
                 format!("the connection to {base} broke: {cause}")
@@ -468,10 +470,10 @@ pub(super) fn transport_error(base: &str, error: TransportError) -> ProviderErro
 }
 
 /// Whether nobody listened at the address.
-fn is_refused(error: &reqwest::Error) -> bool {
+fn is_refused(error: &Unsent) -> bool {
     let causes = std::iter::successors(std::error::Error::source(error), |cause| cause.source());
     let mut kinds = causes.filter_map(|cause| cause.downcast_ref::<io::Error>()).map(io::Error::kind);
-    error.is_connect() && kinds.any(|kind| kind == io::ErrorKind::ConnectionRefused)
+    error.is_connect && kinds.any(|kind| kind == io::ErrorKind::ConnectionRefused)
 }
 
 /// Gives back what a text that grew piece by piece has too much of: it is kept as long as the conversation.

@@ -14,13 +14,14 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures_util::stream::StreamExt;
-use http::header::{CONTENT_ENCODING, CONTENT_TYPE, LOCATION};
-use http::{HeaderMap, StatusCode};
+use futures_util::stream::{BoxStream, StreamExt};
+use http::header::{ACCEPT, CONTENT_ENCODING, CONTENT_TYPE, HOST, HeaderValue, LOCATION, USER_AGENT};
+use http::{HeaderMap, Method, StatusCode, Uri};
 use hyper::body::{Frame, SizeHint};
 
 use super::Server;
 use super::body::{Body, compression};
+use super::connection::AGENT;
 use crate::dialect::{ERROR_BODY_BYTES_MAX, Encoded};
 
 /// How long a refusal's body may take, in milliseconds. Its status is known already and must not be lost.
@@ -52,7 +53,55 @@ pub(super) enum TransportError {
     NoKey(String),
     /// No connection, or it broke before the answer began.
     #[error(transparent)]
-    Send(reqwest::Error),
+    Send(Unsent),
+}
+
+/// Why a request that was made got no answer, or not all of it.
+#[derive(Debug, thiserror::Error)]
+#[error("{source}")]
+pub(super) struct Unsent {
+    /// Whether no connection could be made.
+    pub(super) is_connect: bool,
+    pub(super) is_timeout: bool,
+    source: Box<dyn std::error::Error + Send + Sync>,
+}
+
+impl Unsent {
+    /// The connection broke.
+    pub(super) fn broken(source: hyper::Error) -> Self {
+        Self { is_connect: false, is_timeout: false, source: source.into() }
+    }
+
+    /// No connection could be made.
+    pub(super) fn unconnected(source: Box<dyn std::error::Error + Send + Sync>) -> Self {
+        Self { is_connect: true, is_timeout: false, source }
+    }
+
+    /// No connection was made in time.
+    pub(super) fn late(source: tokio::time::error::Elapsed) -> Self {
+        Self { is_connect: true, is_timeout: true, source: source.into() }
+    }
+}
+
+impl From<reqwest::Error> for Unsent {
+    fn from(source: reqwest::Error) -> Self {
+        Self { is_connect: source.is_connect(), is_timeout: source.is_timeout(), source: source.into() }
+    }
+}
+
+/// The answer of a server, whose body is still to be read.
+pub(super) struct Answer {
+    pub(super) status: StatusCode,
+    pub(super) headers: HeaderMap,
+    pub(super) chunks: BoxStream<'static, Result<Bytes, Unsent>>,
+}
+
+impl From<reqwest::Response> for Answer {
+    fn from(mut response: reqwest::Response) -> Self {
+        let (status, headers) = (response.status(), std::mem::take(response.headers_mut()));
+        let chunks = response.bytes_stream().map(|chunk| chunk.map_err(Unsent::from)).boxed();
+        Self { status, headers, chunks }
+    }
 }
 
 /// The maximum number of paths whose requests are kept. Of all settings only the model is part of a path, and a server
@@ -60,7 +109,14 @@ pub(super) enum TransportError {
 const TEMPLATES_MAX: usize = 64;
 
 /// A request without the body of a call.
-pub(super) struct Template(reqwest::Request);
+pub(super) struct Template {
+    request: reqwest::Request,
+    /// The address, and the path and query of it, as a request without a proxy has them.
+    pub(super) to: Uri,
+    path: Uri,
+    /// The headers, with those that the HTTP client would add.
+    headers: HeaderMap,
+}
 
 impl fmt::Debug for Template {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -70,24 +126,62 @@ impl fmt::Debug for Template {
 }
 
 impl Template {
+    fn new(request: reqwest::Request) -> Result<Self, String> {
+        let url = request.url();
+        let to: Uri = url.as_str().parse().map_err(|error: http::uri::InvalidUri| error.to_string())?;
+        let path = to.path_and_query().map_or("/", |path| path.as_str());
+        let path = path.parse().map_err(|error: http::uri::InvalidUri| error.to_string())?;
+        let host = match (url.host_str().unwrap_or_default(), url.port()) {
+            (host, Some(port)) => format!("{host}:{port}"),
+            (host, None) => host.to_owned(),
+        };
+        let mut headers = request.headers().clone();
+        let host = HeaderValue::from_str(&host).map_err(|error| error.to_string())?;
+        headers.entry(HOST).or_insert(host);
+        headers.entry(USER_AGENT).or_insert(HeaderValue::from_static(AGENT));
+        headers.entry(ACCEPT).or_insert(HeaderValue::from_static("*/*"));
+        Ok(Self { request, to, path, headers })
+    }
+
     /// Returns the request of one call. The pieces of its body are shared, not copied.
-    fn with(&self, body: &[Bytes], headers: &HeaderMap) -> reqwest::Request {
+    pub(super) fn with(&self, body: &[Bytes], headers: &HeaderMap) -> http::Request<Pieces> {
+        let mut request = http::Request::new(Pieces::from(body.to_vec()));
+        *request.method_mut() = Method::POST;
+        *request.uri_mut() = self.path.clone();
+        *request.headers_mut() = with_own(&self.headers, headers);
+        request
+    }
+
+    /// Returns the same for the HTTP client.
+    pub(super) fn for_client(&self, body: &[Bytes], headers: &HeaderMap) -> reqwest::Request {
         // Not with `try_clone`, which makes a map of extensions for each.
-        let mut request = reqwest::Request::new(self.0.method().clone(), self.0.url().clone());
-        request.headers_mut().clone_from(self.0.headers());
-        for (name, value) in headers {
-            request.headers_mut().insert(name, value.clone());
-        }
+        let mut request = reqwest::Request::new(Method::POST, self.request.url().clone());
+        *request.headers_mut() = with_own(self.request.headers(), headers);
         *request.body_mut() = Some(match body {
             [whole] => whole.clone().into(),
-            pieces => reqwest::Body::wrap(Pieces(pieces.to_vec().into())),
+            pieces => reqwest::Body::wrap(Pieces::from(pieces.to_vec())),
         });
         request
     }
 }
 
+/// Headers, with those of one call.
+fn with_own(headers: &HeaderMap, own: &HeaderMap) -> HeaderMap {
+    let mut headers = headers.clone();
+    for (name, value) in own {
+        headers.insert(name, value.clone());
+    }
+    headers
+}
+
 /// A body in pieces, whose length is known.
-struct Pieces(VecDeque<Bytes>);
+pub(super) struct Pieces(VecDeque<Bytes>);
+
+impl From<Vec<Bytes>> for Pieces {
+    fn from(pieces: Vec<Bytes>) -> Self {
+        Self(pieces.into())
+    }
+}
 
 impl hyper::body::Body for Pieces {
     type Data = Bytes;
@@ -117,7 +211,7 @@ impl Server {
             return Ok(Arc::clone(template));
         }
         let made = self.dialect.request(&self.client, &self.endpoint, path)?;
-        let made = Arc::new(Template(made));
+        let made = Arc::new(Template::new(made)?);
         if templates.len() >= TEMPLATES_MAX {
             templates.clear();
         }
@@ -137,61 +231,62 @@ impl Server {
         if let Some(key) = &key {
             self.add_key(key, &mut headers).map_err(TransportError::NoKey)?;
         }
-        let mut response = self.execute(|| template.with(&body, &headers)).await?;
-        // An access token may have expired before its time.
-        if let (StatusCode::UNAUTHORIZED, Some(refused)) = (response.status(), key)
-            && let Some(key) = self.keys.in_place_of(&refused).await.map_err(TransportError::NoKey)?
+        let mut response = self.execute(&template, &body, &headers).await?;
+        // An access token may have expired before its time. Boxed, because it happens seldom.
+        if let (StatusCode::UNAUTHORIZED, Some(refused)) = (response.status, key)
+            && let Some(key) =
+                Box::pin(self.keys.in_place_of(&refused)).await.map_err(TransportError::NoKey)?
         {
             self.add_key(&key, &mut headers).map_err(TransportError::NoKey)?;
-            response = self.execute(|| template.with(&body, &headers)).await?;
+            response = Box::pin(self.execute(&template, &body, &headers)).await?;
         }
-        self.note_limits(response.headers());
+        self.note_limits(&response.headers);
         self.sort(response).await
     }
 
     /// Whether a response is an answer, and of which kind.
-    async fn sort(&self, response: reqwest::Response) -> Result<Body, TransportError> {
+    async fn sort(&self, response: Answer) -> Result<Body, TransportError> {
         let limit_bytes = self.options.response_bytes_max;
-        let status = response.status();
+        let Answer { status, headers, chunks } = response;
         if status.is_redirection() {
-            let location =
-                response.headers().get(LOCATION).and_then(|value| value.to_str().ok()).unwrap_or("nowhere");
+            let location = headers.get(LOCATION).and_then(|value| value.to_str().ok()).unwrap_or("nowhere");
             return Err(TransportError::Redirect { status: status.as_u16(), location: location.to_owned() });
         }
         if !status.is_success() {
-            let headers = Box::new(response.headers().clone());
-            let body = error_body(response).await;
-            return Err(TransportError::Status { status: status.as_u16(), headers, body });
+            let body = Box::pin(error_body(chunks)).await;
+            return Err(TransportError::Status { status: status.as_u16(), headers: Box::new(headers), body });
         }
-        let encoding = response.headers().get(CONTENT_ENCODING).and_then(|value| value.to_str().ok());
+        let encoding = headers.get(CONTENT_ENCODING).and_then(|value| value.to_str().ok());
         let encoding = encoding.map(str::to_owned);
-        let content_type = response.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+        let content_type = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
         let content_type = content_type.unwrap_or_default();
         let is_type = |name: &str| {
             let mut parts = content_type.as_bytes().windows(name.len());
             parts.any(|part| part.eq_ignore_ascii_case(name.as_bytes()))
         };
         if is_type("html") {
-            let body = error_body(response).await;
+            let body = Box::pin(error_body(chunks)).await;
             return Err(TransportError::WebPage { status: status.as_u16(), body });
         }
         // Servers that cannot stream may not name the type of their answer, or name another one.
         let is_whole = !self.options.stream && !is_type("event-stream");
         if is_type("json") || is_whole {
-            let body = whole_body(response, limit_bytes).await?;
+            let body = whole_body(chunks, limit_bytes).await?;
             return match compression(&body) {
                 Some(encoding) => Err(TransportError::Compressed { encoding: encoding.to_owned() }),
                 None => Ok(Body::whole(&body).declared(encoding)),
             };
         }
-        Ok(Body::events(response.bytes_stream(), limit_bytes).declared(encoding))
+        Ok(Body::events(chunks, limit_bytes).declared(encoding))
     }
 }
 
 /// A whole body.
-async fn whole_body(response: reqwest::Response, limit_bytes: usize) -> Result<Vec<u8>, TransportError> {
+async fn whole_body(
+    mut chunks: BoxStream<'static, Result<Bytes, Unsent>>,
+    limit_bytes: usize,
+) -> Result<Vec<u8>, TransportError> {
     let mut body = Vec::new();
-    let mut chunks = response.bytes_stream();
     while let Some(chunk) = chunks.next().await {
         let chunk = chunk.map_err(TransportError::Send)?;
         if body.len().saturating_add(chunk.len()) > limit_bytes {
@@ -203,9 +298,8 @@ async fn whole_body(response: reqwest::Response, limit_bytes: usize) -> Result<V
 }
 
 /// The part of a refusal's body that arrives in time, at most [`ERROR_BODY_BYTES_MAX`].
-async fn error_body(response: reqwest::Response) -> String {
+async fn error_body(mut chunks: BoxStream<'static, Result<Bytes, Unsent>>) -> String {
     let mut body = Vec::new();
-    let mut chunks = response.bytes_stream();
     let read = async {
         while let Some(Ok(chunk)) = chunks.next().await {
             let room = ERROR_BODY_BYTES_MAX.saturating_sub(body.len());

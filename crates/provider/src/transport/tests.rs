@@ -916,6 +916,8 @@ async fn a_reused_connection_that_breaks_before_the_answer_costs_one_request_mor
         // The answer comes over a new connection.
         (&[&[Answer, Close], &[Answer]], true, &[2, 1]),
         (&[&[Answer, Reset], &[Answer]], true, &[2, 1]),
+        // The server closed it while it was free.
+        (&[&[Answer], &[Answer]], true, &[1, 1]),
         // Once only.
         (&[&[Answer, Close], &[Close], &[Answer]], false, &[2, 1]),
         (&[&[Answer, Reset], &[Reset], &[Answer]], false, &[2, 1]),

@@ -32,11 +32,17 @@ pub(super) struct Broadcast {
     is_flushed: bool,
 }
 
-/// A transient event and its position: the `n`-th after the durable event `seq`.
-#[derive(Debug, PartialEq)]
-pub(super) struct Placed {
+/// The position of a transient event: the `n`-th after the durable event `seq`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Place {
     pub(super) seq: u64,
     pub(super) n: u64,
+}
+
+/// A transient event and its position.
+#[derive(Debug, PartialEq)]
+pub(super) struct Placed {
+    pub(super) place: Place,
     pub(super) run: Option<RunId>,
     pub(super) kind: EventKind,
 }
@@ -136,26 +142,30 @@ impl Broadcast {
         (true, first)
     }
 
-    /// Applies a transient event that is about to be published. Returns the event to publish before it, and
-    /// the event itself, unless its subject is over.
+    /// Applies a transient event that is about to be published. Returns the event to publish before it, and its own
+    /// position, unless its subject is over.
     pub(super) fn transient(
         &mut self,
         run: Option<RunId>,
-        kind: EventKind,
+        kind: &EventKind,
         now_ms: impl FnOnce() -> u64,
-    ) -> [Option<Placed>; 2] {
-        let admitted = self.pairs.admit(run, &kind);
+    ) -> (Option<Placed>, Option<Place>) {
+        let admitted = self.pairs.admit(run, kind);
         let first = admitted.first.map(|(run, kind)| self.place(Some(run), kind));
         let itself = admitted.itself.then(|| {
-            self.tracked.follow(&kind, now_ms);
-            self.place(run, kind)
+            self.tracked.follow(kind, now_ms);
+            self.next_place()
         });
-        [first, itself]
+        (first, itself)
     }
 
     fn place(&mut self, run: Option<RunId>, kind: EventKind) -> Placed {
+        Placed { place: self.next_place(), run, kind }
+    }
+
+    fn next_place(&mut self) -> Place {
         self.transient += 1;
-        Placed { seq: self.next.saturating_sub(1), n: self.transient, run, kind }
+        Place { seq: self.next.saturating_sub(1), n: self.transient }
     }
 
     /// Notes that all events before `next` were published.

@@ -5,12 +5,14 @@
 //! history is sent again with every request.
 
 use std::borrow::Cow;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
 use greenroom_kernel::{AssistantMessage, Block, Image, Message, Part, ToolCall, ToolResult, ToolSpec};
+use parking_lot::Mutex;
 use serde::Serialize;
 use serde_json::Value;
+use serde_json::value::RawValue;
 
 use crate::dialect::history::{Elements, History, Needs};
 use crate::dialect::ids::{sendable_id, sendable_tool_name};
@@ -43,8 +45,8 @@ struct Before<'a> {
 /// The fields after the conversation.
 #[derive(Debug, Serialize)]
 struct After<'a> {
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    tools: Vec<WireTool<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tools: Option<&'a RawValue>,
     #[serde(skip_serializing_if = "Option::is_none")]
     max_tokens: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -200,6 +202,7 @@ struct JsonSchema<'a> {
 pub(super) fn body(
     request: &Request,
     style: &WireStyle<'_>,
+    tools: &WrittenTools,
     history: &mut History,
 ) -> serde_json::Result<Vec<Bytes>> {
     let system = request.system.as_deref().filter(|system| !system.is_empty());
@@ -211,10 +214,44 @@ pub(super) fn body(
     })?;
     let before = Before { model: &request.model };
     let first = first.unwrap_or_default();
-    crate::dialect::body(&before, "messages", &first, conversation, &after(request, style))
+    let tools = tools.of(&request.tools)?;
+    crate::dialect::body(&before, "messages", &first, conversation, &after(request, style, tools.as_deref()))
 }
 
-fn after<'a>(request: &'a Request, style: &WireStyle<'_>) -> After<'a> {
+/// The maximum number of lists of tools that are kept as they were written.
+const TOOL_LISTS_MAX: usize = 64;
+
+/// The definitions of tools, as they were written. All sessions of an agent have one list.
+#[derive(Debug, Default)]
+pub(super) struct WrittenTools(Mutex<Vec<WrittenList>>);
+
+/// A list of tools, and its JSON.
+type WrittenList = (Weak<[ToolSpec]>, Arc<RawValue>);
+
+impl WrittenTools {
+    /// Returns these definitions as they are sent; `None` if there are none.
+    fn of(&self, tools: &Arc<[ToolSpec]>) -> serde_json::Result<Option<Arc<RawValue>>> {
+        if tools.is_empty() {
+            return Ok(None);
+        }
+        let mut known = self.0.lock();
+        // No other list has this address as long as there is a reference to this one.
+        if let Some((_, written)) =
+            known.iter().find(|(list, _)| std::ptr::addr_eq(list.as_ptr(), Arc::as_ptr(tools)))
+        {
+            return Ok(Some(Arc::clone(written)));
+        }
+        let list: Vec<WireTool<'_>> = tools.iter().map(wire_tool).collect();
+        let written: Arc<RawValue> = serde_json::value::to_raw_value(&list)?.into();
+        known.retain(|(list, _)| list.strong_count() > 0);
+        if known.len() < TOOL_LISTS_MAX {
+            known.push((Arc::downgrade(tools), Arc::clone(&written)));
+        }
+        Ok(Some(written))
+    }
+}
+
+fn after<'a>(request: &'a Request, style: &WireStyle<'_>, tools: Option<&'a RawValue>) -> After<'a> {
     let limit = request.settings.output_tokens_max.or(style.output_tokens_max);
     let (max_tokens, max_completion_tokens) =
         if style.max_completion_tokens { (None, limit) } else { (limit, None) };
@@ -222,7 +259,7 @@ fn after<'a>(request: &'a Request, style: &WireStyle<'_>) -> After<'a> {
     // Servers refuse what is said about tools where none is offered.
     let has_tools = !request.tools.is_empty();
     After {
-        tools: request.tools.iter().map(wire_tool).collect(),
+        tools,
         max_tokens,
         max_completion_tokens,
         response_format: request.output_schema.as_deref().map(|output| ResponseFormat {

@@ -27,7 +27,7 @@ fn next(body: &mut Body) -> Option<Result<String, Interruption>> {
 
 fn read_within(chunks: &[&[u8]], limit_bytes: usize) -> Read {
     let chunks: Vec<_> = chunks.iter().map(|chunk| Ok(Bytes::copy_from_slice(chunk))).collect();
-    let mut body = Body::events(stream::iter(chunks), limit_bytes);
+    let mut body = Body::events(stream::iter(chunks).boxed(), limit_bytes);
     let (mut events, mut interruption) = (Vec::new(), None);
     while let Some(event) = next(&mut body) {
         match event {
@@ -115,7 +115,7 @@ fn bodies_that_are_too_large() {
 #[test]
 fn the_sample_is_the_beginning_as_it_came() {
     let chunks = [Ok(Bytes::from_static(b"\xef\xbb\xbfthe model ")), Ok(Bytes::from(vec![b'x'; 5_000]))];
-    let mut body = Body::events(stream::iter(chunks), usize::MAX);
+    let mut body = Body::events(stream::iter(chunks).boxed(), usize::MAX);
     assert_eq!(next(&mut body), None);
     assert!(body.sample().starts_with("\u{feff}the model xxx") && body.sample().ends_with('x'));
     assert_eq!(body.sample().len(), SAMPLE_BYTES_MAX);
@@ -125,7 +125,7 @@ fn the_sample_is_the_beginning_as_it_came() {
 fn there_is_no_sample_where_there_is_an_event() {
     let chunks =
         [b"the model\n".as_slice(), b"data: a\n\nand more\n"].map(|chunk| Ok(Bytes::from_static(chunk)));
-    let mut body = Body::events(stream::iter(chunks), usize::MAX);
+    let mut body = Body::events(stream::iter(chunks).boxed(), usize::MAX);
     assert!(next(&mut body).is_some());
     assert_eq!(body.sample(), "");
 }
@@ -223,7 +223,7 @@ fn the_same_bytes_give_the_same_events_wherever_they_are_cut() {
 async fn reading_gives_way_to_other_tasks_however_fast_the_body_comes() {
     for chunk in ["data: a\n\n", ": ping\n\n", "data: a\n"] {
         let chunks = stream::repeat_with(move || Ok(Bytes::from_static(chunk.as_bytes())));
-        let mut body = Body::events(chunks, usize::MAX);
+        let mut body = Body::events(chunks.boxed(), usize::MAX);
         let polls = poll_fn(|context| {
             let polls = (0..10_000).find(|_| body.poll_next(context).is_pending());
             Poll::Ready(polls)
@@ -251,7 +251,7 @@ impl Drop for Buffer {
 fn a_chunk_that_was_read_is_given_back_before_the_next_is_waited_for() {
     let given_back = Arc::new(AtomicUsize::new(0));
     let chunks = [Ok(Bytes::from_owner(Buffer(Arc::clone(&given_back))))];
-    let mut body = Body::events(stream::iter(chunks).chain(stream::pending()), usize::MAX);
+    let mut body = Body::events(stream::iter(chunks).chain(stream::pending()).boxed(), usize::MAX);
     let read = [(); 2].map(|()| next(&mut body).expect("an event"));
     assert_eq!(read, ["a", "b"].map(|text| Ok(text.to_owned())));
     assert!(poll_fn(|context| body.poll_next(context)).now_or_never().is_none());
@@ -266,7 +266,7 @@ fn nothing_is_read_ahead_of_the_reader() {
         counted.fetch_add(1, Ordering::Relaxed);
         Ok(Bytes::from_static(b"data: a\n\ndata: b\n\n"))
     });
-    let mut body = Body::events(chunks, usize::MAX);
+    let mut body = Body::events(chunks.boxed(), usize::MAX);
     for events in 1..=100_usize {
         let event = poll_fn(|context| body.poll_next(context)).now_or_never().expect("there is more");
         assert!(matches!(event, Some(Ok(_))), "{event:?}");

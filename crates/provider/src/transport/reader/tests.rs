@@ -19,7 +19,7 @@ fn no_call() -> Call {
     Call { model: String::new(), messages: Vec::new().into(), purpose: Purpose::Step }
 }
 
-fn reader(chunks: impl Stream<Item = reqwest::Result<Bytes>> + Send + 'static, first: Duration) -> Reader {
+fn reader(chunks: impl Stream<Item = Result<Bytes, Unsent>> + Send + 'static, first: Duration) -> Reader {
     let options = ServerOptions {
         base_url: "http://localhost/v1".parse().expect("a URL"),
         first_event_timeout: first,
@@ -28,7 +28,7 @@ fn reader(chunks: impl Stream<Item = reqwest::Result<Bytes>> + Send + 'static, f
     };
     let server = HttpProvider::new(options).expect("good options").server;
     let timer = Box::pin(sleep_until(deadline_after(first)));
-    Reader::new(Body::events(chunks, usize::MAX), timer, no_call(), server)
+    Reader::new(Body::events(chunks.boxed(), usize::MAX), timer, no_call(), server)
 }
 
 fn text(text: &str) -> Bytes {
@@ -36,7 +36,7 @@ fn text(text: &str) -> Bytes {
 }
 
 /// Chunks, each after a wait, and then silence.
-fn after(waits: Vec<(Duration, Bytes)>) -> impl Stream<Item = reqwest::Result<Bytes>> + Send {
+fn after(waits: Vec<(Duration, Bytes)>) -> impl Stream<Item = Result<Bytes, Unsent>> + Send {
     let chunks = stream::iter(waits).then(|(wait, chunk)| async move {
         sleep(wait).await;
         Ok(chunk)
@@ -167,7 +167,7 @@ const ANTHROPIC: &str = concat!(
 
 /// The answer of a stream that came in these chunks.
 async fn answer_in(server: Arc<Server>, chunks: Vec<Bytes>) -> Result<AssistantMessage, ProviderError> {
-    let body = Body::events(stream::iter(chunks.into_iter().map(Ok)), usize::MAX);
+    let body = Body::events(stream::iter(chunks.into_iter().map(Ok)).boxed(), usize::MAX);
     let timer = Box::pin(sleep_until(deadline_after(FIRST)));
     let mut reader = Reader::new(body, timer, no_call(), server);
     while let Some(event) = reader.next().await {

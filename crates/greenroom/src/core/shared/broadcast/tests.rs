@@ -32,7 +32,7 @@ fn run_end() -> EventKind {
 
 fn shown(placed: &Placed) -> String {
     let what = if placed.kind == EventKind::MessageDiscarded { "discard " } else { "" };
-    format!("{what}{}+{}", placed.seq, placed.n)
+    format!("{what}{}+{}", placed.place.seq, placed.place.n)
 }
 
 /// The published events of a session.
@@ -50,8 +50,9 @@ impl Told {
     #[track_caller]
     fn transient(&mut self, run: Option<RunId>, kind: EventKind, published: &str) {
         let said = format!("{kind:?}");
-        let placed = self.0.transient(run, kind, || 50);
-        let all: Vec<String> = placed.iter().flatten().map(shown).collect();
+        let (first, place) = self.0.transient(run, &kind, || 50);
+        let itself = place.map(|place| Placed { place, run, kind });
+        let all: Vec<String> = first.iter().chain(&itself).map(shown).collect();
         assert_eq!(all.join(", "), published, "{said}");
     }
 }

@@ -7,7 +7,7 @@ use greenroom_kernel::{
 };
 use serde_json::{Value, json};
 
-use super::{WireStyle, body, wire_call_id};
+use super::{WireStyle, WrittenTools, body, wire_call_id};
 use crate::dialect::ids::sendable_tool_name;
 use crate::dialect::{History, size_hint};
 use crate::settings::ResendReasoning;
@@ -41,8 +41,29 @@ fn wire(request: &Request, style: &WireStyle<'_>) -> Value {
 
 /// The body of a request as text.
 fn written(request: &Request, style: &WireStyle<'_>) -> String {
-    let pieces = body(request, style, &mut History::default()).expect("it can be written");
+    let pieces =
+        body(request, style, &WrittenTools::default(), &mut History::default()).expect("it can be written");
     String::from_utf8(pieces.concat()).expect("JSON is text")
+}
+
+#[test]
+fn tools_are_written_once_for_each_list() {
+    let list = |name: &str| -> Arc<[ToolSpec]> {
+        let (description, parameters) = ("reads".to_owned(), json!({ "type": "object" }));
+        Arc::from([ToolSpec { name: name.to_owned(), description, parameters }])
+    };
+    let written = WrittenTools::default();
+    let names = ["read", "write"].map(|name| {
+        let tools = list(name);
+        let [first, second] = [(); 2].map(|()| written.of(&tools).expect("JSON").expect("a list"));
+        assert!(Arc::ptr_eq(&first, &second));
+        let whole: Value = serde_json::from_str(first.get()).expect("JSON");
+        whole[0]["function"]["name"].as_str().expect("a name").to_owned()
+    });
+    // The first list is gone, and no other one is taken for it.
+    assert_eq!(names, ["read", "write"]);
+    assert_eq!(written.0.lock().len(), 1);
+    assert!(written.of(&Arc::from([])).expect("JSON").is_none());
 }
 
 #[test]
