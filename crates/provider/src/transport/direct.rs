@@ -172,28 +172,28 @@ impl Free {
             && !self.is_watched.swap(true, Ordering::Relaxed)
         {
             let watch = Watch(Arc::downgrade(self));
-            runtime.spawn(async move { while watch.look_after_a_while().await {} });
+            runtime.spawn(async move { while watch.close_unneeded().await {} });
         }
     }
 }
 
-/// Closes the connections that nobody needs, as long as there are any, or until its runtime ends.
+/// Closes free connections that were not used for a while, until none is left or its runtime ends.
 struct Watch(Weak<Free>);
 
 impl Watch {
-    /// Returns whether it goes on.
-    async fn look_after_a_while(&self) -> bool {
+    /// Waits for a while, and closes the connections that were free all the time. Returns whether others are left.
+    async fn close_unneeded(&self) -> bool {
         tokio::time::sleep(FREE_FOR).await;
         let Some(free) = self.0.upgrade() else { return false };
         let mut connections = free.connections.lock();
         let needed = connections.partition_point(|(since, _)| since.elapsed() >= FREE_FOR);
         let unneeded: Vec<_> = connections.drain(..needed).collect();
-        let goes_on = !connections.is_empty();
-        // With the lock: whoever adds the next one starts another watch.
-        free.is_watched.store(goes_on, Ordering::Relaxed);
+        let has_others = !connections.is_empty();
+        // Under the lock: the call that adds the next connection starts another watch.
+        free.is_watched.store(has_others, Ordering::Relaxed);
         drop(connections);
         drop(unneeded);
-        goes_on
+        has_others
     }
 }
 
