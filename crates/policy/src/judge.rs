@@ -168,7 +168,9 @@ impl Policy {
         let is_inside = self.folders().holds(path) || self.folders().holds(resolved);
         // The file tools refuse what is outside, so nobody need be asked.
         let is_refused = !is_inside && !is_redirection;
-        let is_free = is_refused || is_inside && (is_read || self.mode() >= Mode::AcceptEdits);
+        let is_protected = is_redirection && (self.protects(path) || self.protects(resolved));
+        let is_free =
+            is_refused || is_inside && (is_read || self.mode() >= Mode::AcceptEdits && !is_protected);
         let is_allowed =
             || [path, resolved].iter().all(|path| self.of(Effect::Allow).any(|rule| matches(rule, path)));
         if is_free || self.mode() == Mode::Everything || is_allowed() {

@@ -30,6 +30,8 @@ pub struct Policy {
     folders: Folders,
     /// The tools that run in every mode, unless a rule says otherwise.
     trusted: Vec<String>,
+    /// The names of files and folders that a redirection changes only with approval, whatever the mode accepts.
+    protected: &'static [&'static str],
     /// Why nothing is allowed.
     broken: Option<String>,
 }
@@ -38,7 +40,7 @@ impl Policy {
     /// Creates a policy without rules for a workspace.
     pub fn new(mode: Mode, workspace: impl Into<PathBuf>) -> Self {
         let folders = Folders { root: workspace.into(), home: None };
-        Self { mode, rules: Vec::new(), folders, trusted: Vec::new(), broken: None }
+        Self { mode, rules: Vec::new(), folders, trusted: Vec::new(), protected: &[], broken: None }
     }
 
     /// Sets the folder that `~/` in rules stands for.
@@ -52,6 +54,21 @@ impl Policy {
     pub fn trust<'a>(mut self, tools: impl IntoIterator<Item = &'a str>) -> Self {
         self.trusted.extend(tools.into_iter().map(str::to_owned));
         self
+    }
+
+    /// Sets the names of files and folders, anywhere in a path and in any case, that [`Mode::AcceptEdits`] does not let a
+    /// command's redirection change: those through which programs run later. The file tools are expected to refuse
+    /// them by themselves.
+    pub fn protect(mut self, names: &'static [&'static str]) -> Self {
+        self.protected = names;
+        self
+    }
+
+    /// Whether a part of the path is protected.
+    pub(crate) fn protects(&self, path: &Path) -> bool {
+        let is_protected =
+            |part: &std::ffi::OsStr| self.protected.iter().any(|name| part.eq_ignore_ascii_case(name));
+        path.iter().any(is_protected)
     }
 
     /// Returns a policy that denies every call, since the real one could not be read. `problem` says why, as a

@@ -7,7 +7,8 @@ use serde_json::{Value, json};
 
 /// Creates a policy in `/srv` from rules such as `deny bash(rm *)`.
 fn policy(mode: Mode, rules: &[&str]) -> Policy {
-    let mut policy = Policy::new(mode, "/srv").home(Some("/home/ada".into())).trust(["ask_user"]);
+    let mut policy =
+        Policy::new(mode, "/srv").home(Some("/home/ada".into())).trust(["ask_user"]).protect(&[".git"]);
     for rule in rules {
         let (effect, text) = rule.split_once(' ').expect("an effect and a rule");
         let effect =
@@ -130,6 +131,13 @@ fn rules_decide_before_the_mode() {
         (AcceptEdits, &["allow bash(cat *)"], "bash", "cat a > ../b", "ask"),
         (AcceptEdits, &["allow bash(cat *)"], "bash", "cd src && cat a > b", "ask"),
         (AcceptEdits, &["allow bash(cat *)"], "bash", "cat a > $B", "ask"),
+        // Programs run because of what is there.
+        (AcceptEdits, &["allow bash(cat *)"], "bash", "cat a >> .git/config", "ask"),
+        (AcceptEdits, &["allow bash(cat *)"], "bash", "cat a > sub/.GIT/hooks/b", "ask"),
+        (AcceptEdits, &["allow bash(cat *)"], "bash", "cat a > .gitignore", "allow"),
+        (AcceptEdits, &["allow bash(cat *)"], "bash", "cat .git/config > b", "allow"),
+        (AcceptEdits, &["allow bash(cat *)", "allow write(.git/x)"], "bash", "cat a > .git/x", "allow"),
+        (Everything, &[], "bash", "cat a > .git/config", "allow"),
         (Ask, &["allow bash(cat *)"], "bash", "cat < a", "allow"),
         (Ask, &["allow bash(cat *)"], "bash", "cat < /etc/passwd", "ask"),
         (Ask, &["allow bash(cat *)", "deny read(.env)"], "bash", "cat < .env", "deny"),

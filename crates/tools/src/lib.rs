@@ -64,6 +64,10 @@ pub use value_schema::ValueSchema;
 #[cfg(feature = "command-tools")]
 pub use workspace::Workspace;
 
+/// Components that tools may read but not change, anywhere in a path: the state of version control, through which
+/// commands could be run later, and the project's settings, which apply to the agent itself.
+pub const PROTECTED: [&str; 4] = [".git", ".hg", ".jj", "greenroom.yaml"];
+
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;

@@ -32,11 +32,8 @@ use self::seen::SeenVersions;
 pub(crate) use self::touched::Snapshot;
 use self::touched::TouchedFiles;
 use crate::sandbox::git::{PARTS, Shape};
-use crate::{ToolError, ToolOutput, ToolsError, similar};
+use crate::{PROTECTED, ToolError, ToolOutput, ToolsError, similar};
 
-/// Components that tools may read but not change, anywhere in a path: the state of version control, through which
-/// commands could be run later, and the project's settings, which apply to the agent itself.
-const PROTECTED: [&str; 4] = [".git", ".hg", ".jj", "greenroom.yaml"];
 /// The maximum length of a chain of symbolic links.
 const LINKS_MAX: usize = 40;
 

@@ -472,6 +472,6 @@ async fn a_session_is_not_idle_while_its_run_waits() {
     session.abort();
     waiting.await.unwrap().unwrap();
     assert!(reply.await.unwrap().is_err());
-    runtime.shutdown().await;
+    runtime.shutdown().await.unwrap();
     assert!(matches!(session.wait_until_idle().await, Err(Error::Closed)));
 }

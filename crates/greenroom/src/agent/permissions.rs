@@ -9,6 +9,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use greenroom_policy::{Call, Effect, InvalidRule, Mode, Policy, Verdict};
+use greenroom_tools::PROTECTED;
 use parking_lot::Mutex;
 
 /// Where the rules that people add with an approval are written; the error says why it could not be done.
@@ -66,7 +67,7 @@ impl Permissions {
 
     fn of(policy: Policy, unattended: Option<(String, String)>) -> Self {
         Self(Arc::new(Inner {
-            policy: Mutex::new(policy),
+            policy: Mutex::new(policy.protect(&PROTECTED)),
             sessions: Mutex::default(),
             remember: None,
             reread: None,
@@ -103,7 +104,8 @@ impl Permissions {
     /// Takes up what has changed in the sources of the policy; it may block for a moment. Calls are judged by the policy
     /// after this. The modes of the agent and of sessions stay.
     pub fn refresh(&self) {
-        let Some(mut policy) = self.0.reread.as_ref().and_then(|reread| reread()) else { return };
+        let Some(policy) = self.0.reread.as_ref().and_then(|reread| reread()) else { return };
+        let mut policy = policy.protect(&PROTECTED);
         let mut now = self.0.policy.lock();
         policy.set_mode(now.mode());
         for (effect, rule, origin) in self.0.added.lock().iter() {
