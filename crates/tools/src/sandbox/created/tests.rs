@@ -45,7 +45,7 @@ impl Work {
     }
 
     fn known(&self) -> Repositories {
-        let found = protected(&self.root, &[]);
+        let found = protected(&self.root, None);
         let writable = vec![self.root.clone(), self.root.with_file_name("out")];
         let unsearched = vec![self.root.join("many")];
         let known = Repositories::new(
