@@ -260,6 +260,10 @@ impl Program for Around {
         })
     }
 
+    fn close(&self, session_id: &str) {
+        self.0.links.lock().remove(session_id);
+    }
+
     fn delete<'a>(&'a self, session_id: &'a str) -> BoxFuture<'a, Result<(), Problem>> {
         let (around, session_id) = (Arc::clone(&self.0), session_id.to_owned());
         apart(async move || {

@@ -411,6 +411,24 @@ async fn a_question_is_answered_by_a_choice_a_form_or_the_next_prompt() {
     assert_eq!(editor.end(), Some(0));
 }
 
+/// The host does not wait for a session that the editor has closed, and its servers end.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_that_is_closed_has_no_connection() {
+    let hosted = hosted().await;
+    let mut command = hosted.command(&["acp"]);
+    command.env("GREENROOM_HOST_IDLE_S", "0");
+    let mut editor = Editor::with(command, &json!({}));
+    let session = editor.open(&hosted.place.work());
+    assert_eq!(editor.prompt(&session, "hello"), "end_turn");
+    assert!(hosted.host().is_some(), "the session is open");
+    editor.call("session/close", json!({ "sessionId": session }));
+    wait_until("the host has ended", || hosted.host().is_none());
+    let known = json!({ "sessionId": session, "cwd": hosted.place.work(), "mcpServers": [] });
+    editor.call("session/resume", known);
+    assert_eq!(editor.prompt(&session, "again"), "end_turn");
+    assert_eq!(editor.end(), Some(0));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn sessions_are_listed_loaded_resumed_and_deleted() {
     let hosted = hosted().await;
