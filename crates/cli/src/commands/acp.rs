@@ -14,9 +14,9 @@ use greenroom::{Order, SessionSummary};
 use greenroom_acp::{Connected, Problem, Program, Server, ServerKind, Wanted};
 use greenroom_chat::{Chosen, Skill, commands};
 use greenroom_server::operations::{
-    ClientKind, DeleteSession, FOLDER, ListSessions, SessionPage, StoreLosses,
+    ClientKind, DeleteSession, FOLDER, GetSession, ListSessions, SessionPage, StoreLosses,
 };
-use greenroom_server::{ClientError, ProblemKind};
+use greenroom_server::{Client, ClientError, ProblemKind};
 use greenroom_terminal::{Interrupts, Screen};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -31,7 +31,7 @@ use crate::config::surroundings::{Surroundings, within};
 use crate::config::trusted::FolderTrust;
 use crate::error::usage;
 use crate::host::link::{Link, is_one_shot};
-use crate::host::{Patience, source};
+use crate::host::{Changes, Patience, source};
 use crate::{agent, error};
 
 #[cfg(test)]
@@ -267,14 +267,22 @@ impl Program for Around {
     fn delete<'a>(&'a self, session_id: &'a str) -> BoxFuture<'a, Result<(), Problem>> {
         let (around, session_id) = (Arc::clone(&self.0), session_id.to_owned());
         apart(async move || {
-            around.links.lock().remove(&session_id);
-            let args = ModelArgs { keyless: true, ..around.args.clone() };
-            let opened = Link::open_once_for(&around.global, &args, &session_id, &around.patience).await;
-            let (link, id) = opened.map_err(other)?;
-            let deleted = link.client.call(DeleteSession { session_id: id.clone() }).await;
-            link.end().await.map_err(other)?;
-            deleted.map_err(|error| Problem::Other(error.to_string()))?;
-            kept::forget(&around.global, &id);
+            let was_open = around.links.lock().remove(&session_id).is_some();
+            // An editor names a session by its whole id.
+            let named = GetSession { session_id: session_id.clone() };
+            let is_stored = async |client: &Client| Ok(client.find(named.clone()).await?.is_some());
+            let opened = Changes::open_and(&around.global, is_stored).await;
+            let (changes, is_stored) = opened.map_err(other)?;
+            let delete = DeleteSession { session_id: session_id.clone() };
+            let deleted = match is_stored {
+                true => changes.client.call(delete).await.map(drop).map_err(|error| other(error.into())),
+                // It had no messages yet.
+                false if was_open => Ok(()),
+                false => Err(Problem::NoSession(format!("there is no session {session_id}"))),
+            };
+            changes.end().await.map_err(other)?;
+            deleted?;
+            kept::forget(&around.global, &session_id);
             Ok(())
         })
     }

@@ -474,6 +474,22 @@ async fn sessions_are_listed_loaded_resumed_and_deleted() {
     assert_eq!(hosted.place.only_session(), elsewhere);
 }
 
+/// An id is not completed: another session may begin with it.
+#[tokio::test(flavor = "multi_thread")]
+async fn only_the_session_with_this_very_id_is_deleted() {
+    let hosted = hosted().await;
+    let mut editor = Editor::start(&hosted, &[]);
+    let (session, unused) = (editor.open(&hosted.place.work()), editor.open(&hosted.place.work()));
+    assert_eq!(editor.prompt(&session, "hello"), "end_turn");
+    let beginning = &session[..session.len() - 1];
+    let error = editor.refused("session/delete", json!({ "sessionId": beginning }));
+    assert!(text(&error["message"]).contains("there is no session"), "{error}");
+    // One without messages is not stored.
+    editor.call("session/delete", json!({ "sessionId": unused }));
+    assert_eq!(hosted.place.only_session(), session);
+    assert_eq!(editor.end(), Some(0));
+}
+
 /// Each folder has its own configuration, whatever the folder of the process is.
 #[tokio::test(flavor = "multi_thread")]
 async fn each_session_has_the_configuration_of_its_folder() {
