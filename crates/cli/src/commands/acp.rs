@@ -146,15 +146,18 @@ impl Inner {
             }
             Choice::Made | Choice::NotListed { .. } => {}
         }
-        let opening = Link::open_and(global, args, ClientKind::Run, &self.patience, None, async |link| {
-            let id = match session_id {
-                Some(id) => id.to_owned(),
-                // A session without messages has no log, by which others would know that its name is taken.
-                None => self.name(link.new_session("acp").await?),
-            };
-            link.check_not_waiting_for_others(&id).await?;
-            Ok(id)
-        });
+        // Each prompt says which effort it has: the agent's own would count where the user has chosen the default.
+        let without_effort = ModelArgs { effort: None, ..args.clone() };
+        let opening =
+            Link::open_and(global, &without_effort, ClientKind::Run, &self.patience, None, async |link| {
+                let id = match session_id {
+                    Some(id) => id.to_owned(),
+                    // A session without messages has no log, by which others would know that its name is taken.
+                    None => self.name(link.new_session("acp").await?),
+                };
+                link.check_not_waiting_for_others(&id).await?;
+                Ok(id)
+            });
         let (link, id) = opening.await.map_err(other)?;
         let mut warnings = link.with.warnings.clone();
         warnings.extend(chosen);

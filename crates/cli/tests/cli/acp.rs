@@ -540,6 +540,12 @@ async fn a_model_an_effort_and_a_mode_are_chosen_and_kept() {
     let opened = editor.call("session/resume", known);
     assert_eq!(opened["modes"]["currentModeId"], "accept_edits");
     check(&mut editor);
+    // The default is a choice, too.
+    let choice = json!({ "sessionId": session, "configId": "effort", "value": "default" });
+    editor.call("session/set_config_option", choice);
+    assert_eq!(editor.prompt(&session, "write"), "end_turn");
+    let request = hosted.simulator.requests().pop().unwrap().request;
+    assert_eq!(request.settings.reasoning_effort, None);
     assert_eq!(editor.end(), Some(0));
 }
 
