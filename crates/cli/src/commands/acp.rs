@@ -341,7 +341,7 @@ fn of_servers(servers: &[Server]) -> (Vec<(String, String)>, BTreeMap<String, St
             }
             ServerKind::Service { url, headers } => json!({ "url": url, "headers": referred(headers, true) }),
         };
-        let name = server_name(&server.name);
+        let name = free_name(&server_name(&server.name), &settings);
         let parts = value.as_object().into_iter().flatten();
         let set =
             |(key, value): (&String, &Value)| (name.clone(), format!("mcp_servers.{name}.{key}={value}"));
@@ -355,6 +355,18 @@ fn server_name(name: &str) -> String {
     let name: String = name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
     let name: String = name.trim_matches('-').chars().take(NAME_MAX).collect();
     if name.is_empty() { "editor".to_owned() } else { name }
+}
+
+/// Returns this name, or the first one with a number behind it that no setting has: editors' names may differ in what is
+/// replaced.
+fn free_name(name: &str, settings: &[(String, String)]) -> String {
+    let numbered = (2_u64..).map(|number| {
+        let end = format!("-{number}");
+        let kept: String = name.chars().take(NAME_MAX - end.len()).collect();
+        kept + &end
+    });
+    let mut names = std::iter::once(name.to_owned()).chain(numbered);
+    names.find(|name| settings.iter().all(|(known, _)| known != name)).unwrap_or_default()
 }
 
 /// Whether the runtime could not understand a request.
