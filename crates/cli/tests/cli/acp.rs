@@ -18,6 +18,10 @@ use super::support::files;
 /// A value that the editor gives to an MCP server.
 const SECRET: &str = "a-value-of-the-editor-8";
 
+/// A picture of one pixel.
+const PICTURE: &str =
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==";
+
 /// Nothing here takes longer, on the slowest machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -408,6 +412,38 @@ async fn a_question_is_answered_by_a_choice_a_form_or_the_next_prompt() {
     // Without an answer the run ends.
     assert_eq!(editor.prompt(&session, "ask"), "end_turn");
     assert!(editor.said("agent_message_chunk").ends_with("it says: Grace"), "{:?}", editor.updates);
+    assert_eq!(editor.end(), Some(0));
+}
+
+/// Whatever a prompt says while a question is open, its turn ends.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_prompt_at_an_open_question_is_its_answer_or_ends_its_run() {
+    let hosted = hosted().await;
+    let folder = hosted.place.own_file("{}").with_file_name("commands");
+    std::fs::create_dir_all(&folder).unwrap();
+    std::fs::write(folder.join("greet.md"), "Greet $ARGUMENTS warmly.").unwrap();
+    let mut editor = Editor::start(&hosted, &[]);
+    let session = editor.open(&hosted.place.work());
+    let picture = json!({ "type": "image", "mimeType": "image/png", "data": PICTURE });
+    for (question, said, heard) in [
+        // A path begins like a command, and is none.
+        ("ask", json!([{ "type": "text", "text": "/etc/hosts" }]), "it says: /etc/hosts"),
+        // A command that is a prompt.
+        ("ask", json!([{ "type": "text", "text": "/greet Ada" }]), "heard Greet Ada warmly."),
+        // A picture is no part of an answer.
+        ("ask", json!([{ "type": "text", "text": "Ada" }, picture]), "heard Ada"),
+    ] {
+        assert_eq!(editor.prompt(&session, question), "end_turn");
+        let ended = editor.call("session/prompt", json!({ "sessionId": session, "prompt": said }));
+        assert_eq!(ended["stopReason"], "end_turn", "{said}");
+        assert!(editor.said("agent_message_chunk").ends_with(heard), "{said}: {:?}", editor.updates);
+    }
+    // An answer that is refused can be given again.
+    assert_eq!(editor.prompt(&session, "several"), "end_turn");
+    assert_eq!(editor.prompt(&session, "red, red"), "end_turn");
+    assert!(editor.said("agent_message_chunk").contains("is chosen twice"), "{:?}", editor.updates);
+    assert_eq!(editor.prompt(&session, "red"), "end_turn");
+    assert!(editor.said("agent_message_chunk").ends_with("it says: [\"red\"]"), "{:?}", editor.updates);
     assert_eq!(editor.end(), Some(0));
 }
 
