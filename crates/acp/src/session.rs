@@ -54,7 +54,7 @@ pub(crate) struct Session {
     channel: EditorChannel,
     live: tokio::sync::Mutex<Live>,
     commands: Vec<Custom>,
-    /// The model that is used from the next turn on.
+    /// The model that is used from the next turn on that begins a run.
     wanted: Mutex<Option<String>>,
     /// How many turns are in progress.
     turns: AtomicUsize,
@@ -192,9 +192,14 @@ impl Session {
     }
 
     async fn turn(&self, blocks: Vec<ContentBlock>, is_only: bool) -> Result<TurnEnd, Error> {
-        let wanted = self.wanted.lock().take_if(|_| is_only);
-        if let Some(model) = wanted {
-            self.use_model(&model).await?;
+        let is_free = is_only && self.shared.asked.lock().is_none();
+        let wanted = self.wanted.lock().take_if(|_| is_free);
+        if let Some(model) = wanted
+            && let Err(error) = self.use_model(&model).await
+        {
+            // It stays chosen.
+            let _ = self.wanted.lock().get_or_insert(model);
+            return Err(error);
         }
         let live = self.live().await?;
         let Prompt { text, images } = Prompt::read(blocks, &self.folder);
@@ -278,12 +283,17 @@ impl Session {
                 self.shared.choices.lock().effort = effort;
                 self.program.keep(&self.id, Chosen::Effort(effort));
             }
-            // Another model is another agent, which does not replace one that works.
-            Choice::Model(model) if self.turns.load(Ordering::Relaxed) > 0 => {
+            // Another model is another agent, which does not replace one that works or waits for an answer.
+            Choice::Model(model)
+                if self.turns.load(Ordering::Relaxed) > 0 || self.shared.asked.lock().is_some() =>
+            {
                 self.shared.choices.lock().model.clone_from(&model);
                 *self.wanted.lock() = Some(model);
             }
-            Choice::Model(model) => self.use_model(&model).await?,
+            Choice::Model(model) => {
+                self.use_model(&model).await?;
+                self.wanted.lock().take();
+            }
         }
         Ok(self.choices())
     }

@@ -607,6 +607,48 @@ async fn a_model_that_is_chosen_during_a_turn_is_used_from_the_next_one_on_in_th
     assert_eq!(editor.end(), Some(0));
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn the_model_that_was_chosen_last_is_used() {
+    let hosted = hosted().await;
+    let mut editor = Editor::start(&hosted, &[]);
+    let session = editor.open(&hosted.place.work());
+    let choice = |model: &str| json!({ "sessionId": session, "configId": "model", "value": model });
+    let asked = || hosted.simulator.requests().pop().unwrap().request.model.clone();
+    let choose_during_a_turn = |editor: &mut Editor| {
+        let id = editor.request("session/prompt", &prompt(&session, "slow"));
+        editor.until("a piece", |message| {
+            message["params"]["update"]["sessionUpdate"] == "agent_message_chunk"
+        });
+        editor.call("session/set_config_option", choice("during"));
+        editor.send(
+            &json!({ "jsonrpc": "2.0", "method": "session/cancel", "params": { "sessionId": session } }),
+        );
+        assert_eq!(editor.response(id)["result"]["stopReason"], "cancelled");
+        editor.updates.clear();
+    };
+    choose_during_a_turn(&mut editor);
+    editor.call("session/set_config_option", choice("after"));
+    assert_eq!(editor.prompt(&session, "hello"), "end_turn");
+    assert_eq!(asked(), "after");
+    // One that cannot be used yet stays chosen.
+    choose_during_a_turn(&mut editor);
+    let config = hosted.place.work().join("greenroom.yaml");
+    std::fs::write(&config, "no_such_setting: 1\n").unwrap();
+    editor.refused("session/prompt", prompt(&session, "hello"));
+    std::fs::remove_file(&config).unwrap();
+    assert_eq!(editor.prompt(&session, "hello"), "end_turn");
+    assert_eq!(asked(), "during");
+    // It does not end a run that waits for an answer.
+    assert_eq!(editor.prompt(&session, "ask"), "end_turn");
+    editor.call("session/set_config_option", choice("while-it-waits"));
+    assert_eq!(editor.prompt(&session, "Ada"), "end_turn");
+    assert!(editor.said("agent_message_chunk").ends_with("it says: Ada"), "{:?}", editor.updates);
+    assert_eq!(asked(), "during");
+    assert_eq!(editor.prompt(&session, "hello"), "end_turn");
+    assert_eq!(asked(), "while-it-waits");
+    assert_eq!(editor.end(), Some(0));
+}
+
 /// What a host has told before is not awaited again.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_command_in_a_session_that_was_loaded_answers_at_once() {
