@@ -255,6 +255,7 @@ impl Agent {
         let session = self.session(&request.session_id)?;
         session.cancel().await;
         self.sessions.lock().remove(&request.session_id);
+        self.program.close(&request.session_id.0);
         Ok((CloseSessionResponse::new(), None))
     }
 

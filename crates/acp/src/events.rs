@@ -207,10 +207,14 @@ pub(crate) async fn ask(channel: EditorChannel, backend: Backend, shared: Arc<Sh
     drop(tokio::spawn(async move {
         let problem = match answered {
             Ok(Some(Ok(value))) => {
-                let refuses = questions::refuses(&question, &value);
-                match backend.answer(id, value, None).await {
-                    Ok(()) if !refuses => return,
-                    Ok(()) => None,
+                let answer = backend.answer(id, value.clone(), None);
+                let answered = match questions::refuses(&question, &value) {
+                    // The call is denied before the run ends. Until the interruption comes, the run continues.
+                    true => tokio::join!(biased; answer, backend.interrupt()).0,
+                    false => answer.await,
+                };
+                match answered {
+                    Ok(()) => return,
                     Err(error) => Some(error.to_string()),
                 }
             }

@@ -24,6 +24,9 @@ pub trait Program: Send + Sync + 'static {
         after: Option<String>,
     ) -> BoxFuture<'a, Result<SessionPage, Problem>>;
 
+    /// Gives up what is kept for the connection of an open session.
+    fn close(&self, session_id: &str);
+
     /// Deletes a stored session.
     fn delete<'a>(&'a self, session_id: &'a str) -> BoxFuture<'a, Result<(), Problem>>;
 

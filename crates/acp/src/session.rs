@@ -15,7 +15,7 @@ use agent_client_protocol::v1::schema::{
     UnstructuredCommandInput,
 };
 use agent_client_protocol::{Client as Editor, Error};
-use greenroom::{EntryId, ModelSettings, StopReason};
+use greenroom::{EntryId, ModelSettings, PendingQuestion, Question, StopReason};
 use greenroom_chat::commands::{self, Command, Custom};
 use greenroom_chat::{Backend, Chosen, figures};
 use greenroom_kernel::{FailureClass, RunOutcome};
@@ -54,7 +54,7 @@ pub(crate) struct Session {
     channel: EditorChannel,
     live: tokio::sync::Mutex<Live>,
     commands: Vec<Custom>,
-    /// The model that is used from the next turn on.
+    /// The model that is used from the next turn on that begins a run.
     wanted: Mutex<Option<String>>,
     /// How many turns are in progress.
     turns: AtomicUsize,
@@ -156,10 +156,8 @@ impl Session {
     /// Asks the questions again that were open when the session was opened.
     pub(crate) async fn ask_again(&self) {
         let Ok(live) = self.live().await else { return };
-        let list = ListQuestions { session_id: Some(self.id.clone()) };
-        let open = live.backend.client().call(list).await.map(|listed| listed.questions).unwrap_or_default();
         let has_forms = self.shared.updates.lock().abilities.forms;
-        for open in open {
+        for open in self.questions(&live).await {
             match questions::asking(&open.call_id, &open.question, &self.folder, has_forms) {
                 Some(asking) => {
                     let asked = Asked { id: open.id, question: open.question, asking };
@@ -178,6 +176,12 @@ impl Session {
         }
     }
 
+    /// Returns the open questions.
+    async fn questions(&self, live: &Live) -> Vec<PendingQuestion> {
+        let list = ListQuestions { session_id: Some(self.id.clone()) };
+        live.backend.client().call(list).await.map(|listed| listed.questions).unwrap_or_default()
+    }
+
     /// Performs a turn.
     pub(crate) async fn prompt(&self, blocks: Vec<ContentBlock>) -> Result<TurnEnd, Error> {
         self.shared.is_cancelled.store(false, Ordering::Relaxed);
@@ -188,46 +192,70 @@ impl Session {
     }
 
     async fn turn(&self, blocks: Vec<ContentBlock>, is_only: bool) -> Result<TurnEnd, Error> {
-        let wanted = self.wanted.lock().take_if(|_| is_only);
-        if let Some(model) = wanted {
-            self.use_model(&model).await?;
+        let is_free = is_only && self.shared.asked.lock().is_none();
+        let wanted = self.wanted.lock().take_if(|_| is_free);
+        if let Some(model) = wanted
+            && let Err(error) = self.use_model(&model).await
+        {
+            // It stays chosen.
+            let _ = self.wanted.lock().get_or_insert(model);
+            return Err(error);
         }
         let live = self.live().await?;
         let Prompt { text, images } = Prompt::read(blocks, &self.folder);
         // Commands work while a question is open.
-        let asked = self.shared.asked.lock().take_if(|_| !text.starts_with('/'));
-        if let Some((id, question)) = asked {
-            if let Some(value) = questions::said(&question, &text) {
-                return self.answer_in_words(&live, id, value).await;
-            }
-            // Other words are no answer: the run ends without one, and they are the next prompt.
-            let _ = live.backend.interrupt().await;
-            self.settle(&live).await;
-        }
-        if text.starts_with('/') && images.is_empty() {
-            match commands::parse(&text, &self.commands) {
-                Ok(Command::Prompt(text)) => return self.run(&live, text, images).await,
-                Ok(Command::Continue) => {
-                    let (session_id, settings) = (self.id.clone(), self.settings());
-                    let resume = ResumeSession { session_id, settings, output_schema: None };
-                    return match self.work(&live, resume).await {
-                        Err(error) if error.code == ErrorCode::InvalidParams => {
-                            say(&self.channel, &error.message);
-                            Ok(TurnEnd::EndTurn)
-                        }
-                        ended => ended,
-                    };
+        match self.command_in(&text, &images) {
+            Some(Ok(Command::Prompt(text))) => {
+                if self.shared.asked.lock().take().is_some() {
+                    self.end_question(&live).await;
                 }
-                Ok(command) => return self.command(&live, &text, command).await,
-                // A path begins like a command.
-                Err(_) if text.split_whitespace().next().is_some_and(|word| word[1..].contains('/')) => {}
-                Err(wrong) => {
-                    say(&self.channel, &wrong);
-                    return Ok(TurnEnd::EndTurn);
+                self.run(&live, text, images).await
+            }
+            Some(Ok(Command::Continue)) => {
+                let (session_id, settings) = (self.id.clone(), self.settings());
+                let resume = ResumeSession { session_id, settings, output_schema: None };
+                match self.work(&live, resume).await {
+                    Err(error) if error.code == ErrorCode::InvalidParams => {
+                        say(&self.channel, &error.message);
+                        Ok(TurnEnd::EndTurn)
+                    }
+                    ended => ended,
                 }
             }
+            Some(Ok(command)) => self.command(&live, &text, command).await,
+            Some(Err(wrong)) => {
+                say(&self.channel, &wrong);
+                Ok(TurnEnd::EndTurn)
+            }
+            None => {
+                let asked = self.shared.asked.lock().take();
+                if let Some((id, question)) = asked {
+                    // An answer has no pictures.
+                    if let Some(value) = questions::said(&question, &text).filter(|_| images.is_empty()) {
+                        return self.answer_in_words(&live, id, question, value).await;
+                    }
+                    self.end_question(&live).await;
+                }
+                self.run(&live, text, images).await
+            }
         }
-        self.run(&live, text, images).await
+    }
+
+    /// Returns the command that a prompt is, or what is wrong with it; `None` if it is none.
+    fn command_in(&self, text: &str, images: &[ImageData]) -> Option<Result<Command, String>> {
+        if !text.starts_with('/') || !images.is_empty() {
+            return None;
+        }
+        let parsed = commands::parse(text, &self.commands);
+        // A path begins like a command.
+        let is_path = || text.split_whitespace().next().is_some_and(|word| word[1..].contains('/'));
+        (parsed.is_ok() || !is_path()).then_some(parsed)
+    }
+
+    /// Ends the run that asked: what was said is no answer, and is the next prompt.
+    async fn end_question(&self, live: &Live) {
+        let _ = live.backend.interrupt().await;
+        self.settle(live).await;
     }
 
     /// Cancels the turn.
@@ -255,12 +283,17 @@ impl Session {
                 self.shared.choices.lock().effort = effort;
                 self.program.keep(&self.id, Chosen::Effort(effort));
             }
-            // Another model is another agent, which does not replace one that works.
-            Choice::Model(model) if self.turns.load(Ordering::Relaxed) > 0 => {
+            // Another model is another agent, which does not replace one that works or waits for an answer.
+            Choice::Model(model)
+                if self.turns.load(Ordering::Relaxed) > 0 || self.shared.asked.lock().is_some() =>
+            {
                 self.shared.choices.lock().model.clone_from(&model);
                 *self.wanted.lock() = Some(model);
             }
-            Choice::Model(model) => self.use_model(&model).await?,
+            Choice::Model(model) => {
+                self.use_model(&model).await?;
+                self.wanted.lock().take();
+            }
         }
         Ok(self.choices())
     }
@@ -393,11 +426,16 @@ impl Session {
         &self,
         live: &Live,
         id: EntryId,
+        question: Question,
         value: serde_json::Value,
     ) -> Result<TurnEnd, Error> {
         let before = live.progress.borrow().clone();
         if let Err(error) = live.backend.answer(id, value, None).await {
             say(&self.channel, &failed(error).message);
+            // The next prompt can answer it, unless it has ended.
+            if self.questions(live).await.iter().any(|open| open.id == id) {
+                *self.shared.asked.lock() = Some((id, question));
+            }
             return Ok(TurnEnd::EndTurn);
         }
         let mut progress = live.progress.clone();

@@ -495,14 +495,33 @@ fn shown(error: &ServiceError) -> String {
 /// forever.
 struct BoundedOutput {
     output: ChildStdout,
-    /// The length of the current line, in bytes.
-    length: usize,
+    line: LineLength,
     last_lines: LastLines,
+}
+
+/// The length of the line that is read, in bytes.
+#[derive(Default)]
+struct LineLength(usize);
+
+impl LineLength {
+    /// Adds a piece of the output. Returns whether it completes or continues a line that, with its line break, is longer
+    /// than a message may be.
+    fn is_exceeded_by(&mut self, read: &[u8]) -> bool {
+        let mut is_exceeded = false;
+        for piece in read.split_inclusive(|byte| *byte == b'\n') {
+            self.0 += piece.len();
+            is_exceeded |= self.0 > MESSAGE_BYTES_MAX;
+            if piece.ends_with(b"\n") {
+                self.0 = 0;
+            }
+        }
+        is_exceeded
+    }
 }
 
 impl BoundedOutput {
     fn new(output: ChildStdout, last_lines: LastLines) -> Self {
-        Self { output, length: 0, last_lines }
+        Self { output, line: LineLength::default(), last_lines }
     }
 }
 
@@ -514,12 +533,7 @@ impl AsyncRead for BoundedOutput {
     ) -> Poll<std::io::Result<()>> {
         let start = into.filled().len();
         ready!(Pin::new(&mut self.output).poll_read(context, into))?;
-        let read = &into.filled()[start..];
-        self.length = match read.iter().rposition(|byte| *byte == b'\n') {
-            Some(end) => read.len() - end - 1,
-            None => self.length + read.len(),
-        };
-        if self.length > MESSAGE_BYTES_MAX {
+        if self.line.is_exceeded_by(&into.filled()[start..]) {
             let text = format!("a message of more than {} MiB is not read", MESSAGE_BYTES_MAX / 1024 / 1024);
             self.last_lines.lines.lock().push_back(text.clone());
             return Poll::Ready(Err(std::io::Error::other(text)));
@@ -589,3 +603,6 @@ impl LastLines {
         if lines.is_empty() { String::new() } else { format!(" ({})", lines.join(" / ")) }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -14,9 +14,9 @@ use greenroom::{Order, SessionSummary};
 use greenroom_acp::{Connected, Problem, Program, Server, ServerKind, Wanted};
 use greenroom_chat::{Chosen, Skill, commands};
 use greenroom_server::operations::{
-    ClientKind, DeleteSession, FOLDER, ListSessions, SessionPage, StoreLosses,
+    ClientKind, DeleteSession, FOLDER, GetSession, ListSessions, SessionPage, StoreLosses,
 };
-use greenroom_server::{ClientError, ProblemKind};
+use greenroom_server::{Client, ClientError, ProblemKind};
 use greenroom_terminal::{Interrupts, Screen};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -31,7 +31,7 @@ use crate::config::surroundings::{Surroundings, within};
 use crate::config::trusted::FolderTrust;
 use crate::error::usage;
 use crate::host::link::{Link, is_one_shot};
-use crate::host::{Patience, source};
+use crate::host::{Changes, Patience, source};
 use crate::{agent, error};
 
 #[cfg(test)]
@@ -146,15 +146,18 @@ impl Inner {
             }
             Choice::Made | Choice::NotListed { .. } => {}
         }
-        let opening = Link::open_and(global, args, ClientKind::Run, &self.patience, None, async |link| {
-            let id = match session_id {
-                Some(id) => id.to_owned(),
-                // A session without messages has no log, by which others would know that its name is taken.
-                None => self.name(link.new_session("acp").await?),
-            };
-            link.check_not_waiting_for_others(&id).await?;
-            Ok(id)
-        });
+        // Each prompt says which effort it has: the agent's own would count where the user has chosen the default.
+        let without_effort = ModelArgs { effort: None, ..args.clone() };
+        let opening =
+            Link::open_and(global, &without_effort, ClientKind::Run, &self.patience, None, async |link| {
+                let id = match session_id {
+                    Some(id) => id.to_owned(),
+                    // A session without messages has no log, by which others would know that its name is taken.
+                    None => self.name(link.new_session("acp").await?),
+                };
+                link.check_not_waiting_for_others(&id).await?;
+                Ok(id)
+            });
         let (link, id) = opening.await.map_err(other)?;
         let mut warnings = link.with.warnings.clone();
         warnings.extend(chosen);
@@ -260,17 +263,29 @@ impl Program for Around {
         })
     }
 
+    fn close(&self, session_id: &str) {
+        self.0.links.lock().remove(session_id);
+    }
+
     fn delete<'a>(&'a self, session_id: &'a str) -> BoxFuture<'a, Result<(), Problem>> {
         let (around, session_id) = (Arc::clone(&self.0), session_id.to_owned());
         apart(async move || {
-            around.links.lock().remove(&session_id);
-            let args = ModelArgs { keyless: true, ..around.args.clone() };
-            let opened = Link::open_once_for(&around.global, &args, &session_id, &around.patience).await;
-            let (link, id) = opened.map_err(other)?;
-            let deleted = link.client.call(DeleteSession { session_id: id.clone() }).await;
-            link.end().await.map_err(other)?;
-            deleted.map_err(|error| Problem::Other(error.to_string()))?;
-            kept::forget(&around.global, &id);
+            let was_open = around.links.lock().remove(&session_id).is_some();
+            // An editor names a session by its whole id.
+            let named = GetSession { session_id: session_id.clone() };
+            let is_stored = async |client: &Client| Ok(client.find(named.clone()).await?.is_some());
+            let opened = Changes::open_and(&around.global, is_stored).await;
+            let (changes, is_stored) = opened.map_err(other)?;
+            let delete = DeleteSession { session_id: session_id.clone() };
+            let deleted = match is_stored {
+                true => changes.client.call(delete).await.map(drop).map_err(|error| other(error.into())),
+                // It had no messages yet.
+                false if was_open => Ok(()),
+                false => Err(Problem::NoSession(format!("there is no session {session_id}"))),
+            };
+            changes.end().await.map_err(other)?;
+            deleted?;
+            kept::forget(&around.global, &session_id);
             Ok(())
         })
     }
@@ -326,7 +341,7 @@ fn of_servers(servers: &[Server]) -> (Vec<(String, String)>, BTreeMap<String, St
             }
             ServerKind::Service { url, headers } => json!({ "url": url, "headers": referred(headers, true) }),
         };
-        let name = server_name(&server.name);
+        let name = free_name(&server_name(&server.name), &settings);
         let parts = value.as_object().into_iter().flatten();
         let set =
             |(key, value): (&String, &Value)| (name.clone(), format!("mcp_servers.{name}.{key}={value}"));
@@ -340,6 +355,18 @@ fn server_name(name: &str) -> String {
     let name: String = name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
     let name: String = name.trim_matches('-').chars().take(NAME_MAX).collect();
     if name.is_empty() { "editor".to_owned() } else { name }
+}
+
+/// Returns this name, or the first one with a number behind it that no setting has: editors' names may differ in what is
+/// replaced.
+fn free_name(name: &str, settings: &[(String, String)]) -> String {
+    let numbered = (2_u64..).map(|number| {
+        let end = format!("-{number}");
+        let kept: String = name.chars().take(NAME_MAX - end.len()).collect();
+        kept + &end
+    });
+    let mut names = std::iter::once(name.to_owned()).chain(numbered);
+    names.find(|name| settings.iter().all(|(known, _)| known != name)).unwrap_or_default()
 }
 
 /// Whether the runtime could not understand a request.

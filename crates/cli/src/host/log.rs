@@ -94,11 +94,12 @@ struct Bounded {
 
 impl std::io::Write for Bounded {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        if let Some(left) = self.left.checked_sub(bytes.len() as u64) {
+        let text = String::from_utf8_lossy(bytes);
+        // An escaped character takes more room.
+        let text = greenroom_terminal::screen::harmless(&text);
+        if let Some(left) = self.left.checked_sub(text.len() as u64) {
             self.left = left;
-            self.file.write_all(
-                greenroom_terminal::screen::harmless(&String::from_utf8_lossy(bytes)).as_bytes(),
-            )?;
+            self.file.write_all(text.as_bytes())?;
         }
         Ok(bytes.len())
     }
@@ -107,3 +108,6 @@ impl std::io::Write for Bounded {
         self.file.flush()
     }
 }
+
+#[cfg(test)]
+mod tests;

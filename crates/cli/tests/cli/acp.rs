@@ -18,6 +18,10 @@ use super::support::files;
 /// A value that the editor gives to an MCP server.
 const SECRET: &str = "a-value-of-the-editor-8";
 
+/// A picture of one pixel.
+const PICTURE: &str =
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==";
+
 /// Nothing here takes longer, on the slowest machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -411,6 +415,56 @@ async fn a_question_is_answered_by_a_choice_a_form_or_the_next_prompt() {
     assert_eq!(editor.end(), Some(0));
 }
 
+/// Whatever a prompt says while a question is open, its turn ends.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_prompt_at_an_open_question_is_its_answer_or_ends_its_run() {
+    let hosted = hosted().await;
+    let folder = hosted.place.own_file("{}").with_file_name("commands");
+    std::fs::create_dir_all(&folder).unwrap();
+    std::fs::write(folder.join("greet.md"), "Greet $ARGUMENTS warmly.").unwrap();
+    let mut editor = Editor::start(&hosted, &[]);
+    let session = editor.open(&hosted.place.work());
+    let picture = json!({ "type": "image", "mimeType": "image/png", "data": PICTURE });
+    for (question, said, heard) in [
+        // A path begins like a command, and is none.
+        ("ask", json!([{ "type": "text", "text": "/etc/hosts" }]), "it says: /etc/hosts"),
+        // A command that is a prompt.
+        ("ask", json!([{ "type": "text", "text": "/greet Ada" }]), "heard Greet Ada warmly."),
+        // A picture is no part of an answer.
+        ("ask", json!([{ "type": "text", "text": "Ada" }, picture]), "heard Ada"),
+    ] {
+        assert_eq!(editor.prompt(&session, question), "end_turn");
+        let ended = editor.call("session/prompt", json!({ "sessionId": session, "prompt": said }));
+        assert_eq!(ended["stopReason"], "end_turn", "{said}");
+        assert!(editor.said("agent_message_chunk").ends_with(heard), "{said}: {:?}", editor.updates);
+    }
+    // An answer that is refused can be given again.
+    assert_eq!(editor.prompt(&session, "several"), "end_turn");
+    assert_eq!(editor.prompt(&session, "red, red"), "end_turn");
+    assert!(editor.said("agent_message_chunk").contains("is chosen twice"), "{:?}", editor.updates);
+    assert_eq!(editor.prompt(&session, "red"), "end_turn");
+    assert!(editor.said("agent_message_chunk").ends_with("it says: [\"red\"]"), "{:?}", editor.updates);
+    assert_eq!(editor.end(), Some(0));
+}
+
+/// The host does not wait for a session that the editor has closed, and its servers end.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_that_is_closed_has_no_connection() {
+    let hosted = hosted().await;
+    let mut command = hosted.command(&["acp"]);
+    command.env("GREENROOM_HOST_IDLE_S", "0");
+    let mut editor = Editor::with(command, &json!({}));
+    let session = editor.open(&hosted.place.work());
+    assert_eq!(editor.prompt(&session, "hello"), "end_turn");
+    assert!(hosted.host().is_some(), "the session is open");
+    editor.call("session/close", json!({ "sessionId": session }));
+    wait_until("the host has ended", || hosted.host().is_none());
+    let known = json!({ "sessionId": session, "cwd": hosted.place.work(), "mcpServers": [] });
+    editor.call("session/resume", known);
+    assert_eq!(editor.prompt(&session, "again"), "end_turn");
+    assert_eq!(editor.end(), Some(0));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn sessions_are_listed_loaded_resumed_and_deleted() {
     let hosted = hosted().await;
@@ -454,6 +508,22 @@ async fn sessions_are_listed_loaded_resumed_and_deleted() {
     assert_eq!(titles(&mut editor, json!({ "cwd": work })), []);
     assert_eq!(editor.end(), Some(0));
     assert_eq!(hosted.place.only_session(), elsewhere);
+}
+
+/// An id is not completed: another session may begin with it.
+#[tokio::test(flavor = "multi_thread")]
+async fn only_the_session_with_this_very_id_is_deleted() {
+    let hosted = hosted().await;
+    let mut editor = Editor::start(&hosted, &[]);
+    let (session, unused) = (editor.open(&hosted.place.work()), editor.open(&hosted.place.work()));
+    assert_eq!(editor.prompt(&session, "hello"), "end_turn");
+    let beginning = &session[..session.len() - 1];
+    let error = editor.refused("session/delete", json!({ "sessionId": beginning }));
+    assert!(text(&error["message"]).contains("there is no session"), "{error}");
+    // One without messages is not stored.
+    editor.call("session/delete", json!({ "sessionId": unused }));
+    assert_eq!(hosted.place.only_session(), session);
+    assert_eq!(editor.end(), Some(0));
 }
 
 /// Each folder has its own configuration, whatever the folder of the process is.
@@ -506,6 +576,12 @@ async fn a_model_an_effort_and_a_mode_are_chosen_and_kept() {
     let opened = editor.call("session/resume", known);
     assert_eq!(opened["modes"]["currentModeId"], "accept_edits");
     check(&mut editor);
+    // The default is a choice, too.
+    let choice = json!({ "sessionId": session, "configId": "effort", "value": "default" });
+    editor.call("session/set_config_option", choice);
+    assert_eq!(editor.prompt(&session, "write"), "end_turn");
+    let request = hosted.simulator.requests().pop().unwrap().request;
+    assert_eq!(request.settings.reasoning_effort, None);
     assert_eq!(editor.end(), Some(0));
 }
 
@@ -528,6 +604,48 @@ async fn a_model_that_is_chosen_during_a_turn_is_used_from_the_next_one_on_in_th
         assert_eq!(file(&hosted, "new.txt"), None, "{:?}", editor.updates);
         assert_eq!(hosted.simulator.requests().pop().unwrap().request.model, "another");
     }
+    assert_eq!(editor.end(), Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_model_that_was_chosen_last_is_used() {
+    let hosted = hosted().await;
+    let mut editor = Editor::start(&hosted, &[]);
+    let session = editor.open(&hosted.place.work());
+    let choice = |model: &str| json!({ "sessionId": session, "configId": "model", "value": model });
+    let asked = || hosted.simulator.requests().pop().unwrap().request.model.clone();
+    let choose_during_a_turn = |editor: &mut Editor| {
+        let id = editor.request("session/prompt", &prompt(&session, "slow"));
+        editor.until("a piece", |message| {
+            message["params"]["update"]["sessionUpdate"] == "agent_message_chunk"
+        });
+        editor.call("session/set_config_option", choice("during"));
+        editor.send(
+            &json!({ "jsonrpc": "2.0", "method": "session/cancel", "params": { "sessionId": session } }),
+        );
+        assert_eq!(editor.response(id)["result"]["stopReason"], "cancelled");
+        editor.updates.clear();
+    };
+    choose_during_a_turn(&mut editor);
+    editor.call("session/set_config_option", choice("after"));
+    assert_eq!(editor.prompt(&session, "hello"), "end_turn");
+    assert_eq!(asked(), "after");
+    // One that cannot be used yet stays chosen.
+    choose_during_a_turn(&mut editor);
+    let config = hosted.place.work().join("greenroom.yaml");
+    std::fs::write(&config, "no_such_setting: 1\n").unwrap();
+    editor.refused("session/prompt", prompt(&session, "hello"));
+    std::fs::remove_file(&config).unwrap();
+    assert_eq!(editor.prompt(&session, "hello"), "end_turn");
+    assert_eq!(asked(), "during");
+    // It does not end a run that waits for an answer.
+    assert_eq!(editor.prompt(&session, "ask"), "end_turn");
+    editor.call("session/set_config_option", choice("while-it-waits"));
+    assert_eq!(editor.prompt(&session, "Ada"), "end_turn");
+    assert!(editor.said("agent_message_chunk").ends_with("it says: Ada"), "{:?}", editor.updates);
+    assert_eq!(asked(), "during");
+    assert_eq!(editor.prompt(&session, "hello"), "end_turn");
+    assert_eq!(asked(), "while-it-waits");
     assert_eq!(editor.end(), Some(0));
 }
 

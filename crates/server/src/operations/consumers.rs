@@ -235,9 +235,10 @@ impl CallScope {
     }
 }
 
-/// What the names of a confined client's consumers begin with.
+/// What the names of a confined client's consumers begin with: for no two labels is it the beginning of the same name.
 fn own(label: &Label) -> String {
-    format!("{}={}/", label.name, label.value)
+    let escaped = |text: &str| text.replace('%', "%25").replace('=', "%3D").replace('/', "%2F");
+    format!("{}={}/", escaped(&label.name), escaped(&label.value))
 }
 
 /// The consumers that have committed events, and how far each is behind.

@@ -13,7 +13,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use super::git::{FILE_BYTES_MAX, SKIPPED, Shape, is_git, is_worktree, kind, text};
+use super::git::{FILE_BYTES_MAX, SKIPPED, Shape, after_head, is_git, is_worktree, kind, text};
 
 /// The files of a repository that can name programs, or the folder of another one.
 const ARMED: [&str; 3] = ["config", "config.worktree", "commondir"];
@@ -318,8 +318,8 @@ fn is_harmless(text: &str, is_inside: impl Fn(&str) -> bool) -> bool {
     text.lines().all(|line| {
         let mut line = line.trim();
         if let Some(rest) = line.strip_prefix('[') {
-            let Some((name, rest)) = rest.split_once(']') else { return false };
-            section = name.split_whitespace().next().unwrap_or_default().to_ascii_lowercase();
+            let Some((name, rest)) = after_head(rest) else { return false };
+            section = name;
             line = rest.trim();
         }
         if line.is_empty() || line.starts_with(['#', ';']) {
@@ -328,8 +328,9 @@ fn is_harmless(text: &str, is_inside: impl Fn(&str) -> bool) -> bool {
         // A continued line could hide a key.
         let Some((key, value)) = line.split_once('=').filter(|_| !line.ends_with('\\')) else { return false };
         let (key, value) = (key.trim().to_ascii_lowercase(), value.trim().trim_matches('"'));
-        // `ext::` is a command.
-        let is_plain = !value.to_ascii_lowercase().starts_with("ext::") && !value.starts_with('!');
+        // `ext::` is a command, also with quotes within it.
+        let unquoted = value.replace(['"', '\\'], "").to_ascii_lowercase();
+        let is_plain = !unquoted.starts_with("ext::") && !unquoted.starts_with('!');
         if (&*section, &*key) == ("core", "worktree") {
             // Another reading of quotes and comments could be another path.
             return !value.contains(['\\', '"', '#', ';']) && is_inside(value);

@@ -4,7 +4,7 @@
 //! Invariants: nothing here runs git, and nothing that a repository says makes a folder writable, unless the main
 //! repository, which commands cannot change, confirms it.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::ffi::OsStr;
 use std::fs::Metadata;
 use std::path::{Component, Path, PathBuf};
@@ -20,6 +20,8 @@ const ENTRIES_MAX: usize = 100_000;
 const UNEXAMINED_MAX: usize = 64;
 /// The maximum number of bytes read of a file of git: its own limit for a `.git` that is a file.
 pub(super) const FILE_BYTES_MAX: u64 = 1024 * 1024;
+/// How many configurations are read that one includes.
+const INCLUDED_MAX: usize = 100;
 /// Folders with many entries that hold no repositories of the user's.
 pub(super) const SKIPPED: [&str; 3] = ["node_modules", "target", ".venv"];
 
@@ -68,11 +70,14 @@ pub(crate) struct Protected {
     pub(crate) repositories: Vec<PathBuf>,
     /// Folders that were not searched, because the workspace has too many files.
     pub(crate) unexamined: Vec<PathBuf>,
+    root: PathBuf,
+    home: Option<PathBuf>,
 }
 
-/// Returns what to protect in a workspace; `configurations` are the user's own files of git.
-pub(crate) fn protected(root: &Path, configurations: &[PathBuf]) -> Protected {
-    let mut found = Protected::default();
+/// Returns what to protect in a workspace, a path without links. `home` is the user's folder, with their own configurations.
+pub(crate) fn protected(root: &Path, home: Option<&Path>) -> Protected {
+    let home = home.map(Path::to_owned);
+    let mut found = Protected { root: root.to_owned(), home: home.clone(), ..Protected::default() };
     found.search(root, ENTRIES_MAX);
     if kind(&root.join(".git")).is_none() {
         found.missing_folders.push(root.join(".git"));
@@ -81,10 +86,18 @@ pub(crate) fn protected(root: &Path, configurations: &[PathBuf]) -> Protected {
         // An empty folder in its place is what git ignores, whatever a command adds.
         found.missing_folders.push(root.join(OWN_CONFIGURATION));
     }
-    for configuration in configurations {
-        found.named_by(configuration, root, root);
+    for configuration in configurations(home.as_deref()) {
+        if let Some(file) = real(&configuration).filter(|file| found.can_be_changed(file)) {
+            found.file(&file);
+        }
+        found.named_by(&configuration, root);
     }
     found
+}
+
+/// Returns the user's own configurations of git.
+fn configurations(home: Option<&Path>) -> Vec<PathBuf> {
+    home.into_iter().flat_map(|home| [home.join(".gitconfig"), home.join(".config/git/config")]).collect()
 }
 
 /// Visits the folders of a workspace, the outer ones first; `visit` gets each folder and the names of interest in it:
@@ -128,11 +141,15 @@ pub(super) fn kind(path: &Path) -> Option<Metadata> {
 }
 
 pub(super) fn text(path: &Path) -> Option<String> {
+    String::from_utf8(bytes(path)?).ok()
+}
+
+fn bytes(path: &Path) -> Option<Vec<u8>> {
     let metadata = kind(path)?;
     if !metadata.is_file() || metadata.len() > FILE_BYTES_MAX {
         return None;
     }
-    String::from_utf8(std::fs::read(path).ok()?).ok()
+    std::fs::read(path).ok()
 }
 
 impl Protected {
@@ -187,10 +204,10 @@ impl Protected {
         }
         self.file(git);
         if let Some(main) = main_repository(git) {
+            self.writable.push(main.clone());
             self.git_folder(&main, folder);
             self.within(&main, folder);
-            self.repositories.push(main.clone());
-            self.writable.push(main);
+            self.repositories.push(main);
         }
     }
 
@@ -213,7 +230,7 @@ impl Protected {
             }
             match is_worktree(&inner) {
                 true => self.worktree(&inner),
-                false => self.git_folder(&inner, folder),
+                false => self.git_folder(&inner, working_folder(&inner).as_deref().unwrap_or(folder)),
             }
             self.repositories.push(inner);
         }
@@ -238,30 +255,54 @@ impl Protected {
     fn git_folder(&mut self, git: &Path, folder: &Path) {
         self.folder_or_none(&git.join("hooks"));
         self.file_or_none(&git.join("config"));
-        self.named_by(&git.join("config"), git, folder);
         for name in ["commondir", "config.worktree"] {
             self.file_or_forbidden(&git.join(name));
         }
+        for name in ["config", "config.worktree"] {
+            self.named_by(&git.join(name), folder);
+        }
     }
 
-    /// What a configuration of git names: a folder of hooks, relative to the working folder, and further
-    /// configurations, relative to the file's folder.
-    fn named_by(&mut self, configuration: &Path, base: &Path, folder: &Path) {
-        let Some(text) = text(configuration) else { return };
-        for named in named(&text) {
-            let (path, is_folder) = match &named {
-                Named::Hooks(path) => (folder.join(path), true),
-                Named::Included(path) => (base.join(path), false),
+    /// What a configuration of git names, and those that it includes: folders of hooks, relative to the working folder, and
+    /// further configurations, relative to the folder of the file.
+    fn named_by(&mut self, configuration: &Path, folder: &Path) {
+        let (mut unread, mut known) = (vec![configuration.to_owned()], HashSet::new());
+        while let Some(configuration) = unread.pop() {
+            // git follows links.
+            let Ok(file) = configuration.canonicalize() else { continue };
+            let Some(text) = bytes(&file).filter(|_| known.insert(file) && known.len() <= INCLUDED_MAX)
+            else {
+                continue;
             };
-            let Some(path) = plain(&path) else { continue };
-            // What is elsewhere cannot be changed anyway.
-            if path.starts_with(folder) && path != folder {
-                match is_folder {
-                    true => self.folder_or_none(&path),
-                    false => self.file_or_none(&path),
+            // Names of people may be in another encoding.
+            for Setting { name: (section, key), value } in settings(&String::from_utf8_lossy(&text)) {
+                let (base, is_folder) = match (&*section, &*key) {
+                    ("core", "hookspath") => (folder, true),
+                    ("include" | "includeif", "path") => (configuration.parent().unwrap_or(folder), false),
+                    _ => continue,
+                };
+                let in_home = value.strip_prefix("~/").and_then(|rest| Some(self.home.as_ref()?.join(rest)));
+                let Some(path) = plain(&in_home.unwrap_or_else(|| base.join(value))) else { continue };
+                if !is_folder {
+                    unread.push(path.clone());
+                }
+                let linked = real(&path).filter(|real| *real != path);
+                for path in [Some(path), linked].into_iter().flatten() {
+                    match is_folder {
+                        // What is elsewhere cannot be changed anyway.
+                        _ if !self.can_be_changed(&path) => {}
+                        true => self.folder_or_none(&path),
+                        false => self.file_or_none(&path),
+                    }
                 }
             }
         }
+    }
+
+    /// Whether a path is in the workspace, or in the repository that belongs to it.
+    fn can_be_changed(&self, path: &Path) -> bool {
+        path.starts_with(&self.root) && path != self.root
+            || self.writable.iter().any(|folder| path.starts_with(folder))
     }
 }
 
@@ -286,33 +327,110 @@ fn main_repository(git: &Path) -> Option<PathBuf> {
     (kind(&main.join("HEAD"))?.is_file() && main.ends_with(".git")).then_some(main)
 }
 
-/// A path that a configuration of git names.
+/// A setting in a configuration of git.
 #[derive(Debug, PartialEq, Eq)]
-enum Named {
-    Hooks(PathBuf),
-    Included(PathBuf),
+struct Setting {
+    /// The section without a subsection, and the key, in lower case.
+    name: (String, String),
+    value: String,
 }
 
-/// Finds paths in the text of a configuration of git. It finds more than git would use, and never less.
-fn named(text: &str) -> Vec<Named> {
-    let mut section = String::new();
-    let mut found = Vec::new();
-    for line in text.lines() {
-        let mut line = line.trim();
-        if let Some(rest) = line.strip_prefix('[') {
-            let Some((name, rest)) = rest.split_once(']') else { continue };
-            section = name.split_whitespace().next().unwrap_or_default().to_ascii_lowercase();
-            line = rest.trim();
+/// Reads a configuration as git does. Where git refuses it, something may be found nevertheless.
+fn settings(text: &str) -> Vec<Setting> {
+    let text = text.replace("\r\n", "\n");
+    let mut rest = text.trim_start_matches('\u{feff}');
+    let (mut section, mut found) = (String::new(), Vec::new());
+    loop {
+        rest = rest.trim_start();
+        if let Some(head) = rest.strip_prefix('[') {
+            let Some((name, after)) = after_head(head) else { return found };
+            (section, rest) = (name, after);
+            continue;
         }
-        let Some((key, value)) = line.split_once('=') else { continue };
-        let value = PathBuf::from(value.trim().trim_matches('"'));
-        match (section.as_str(), key.trim().to_ascii_lowercase().as_str()) {
-            ("core", "hookspath") => found.push(Named::Hooks(value)),
-            ("include" | "includeif", "path") => found.push(Named::Included(value)),
+        let Some(end) = rest.find(['=', '#', ';', '\n']) else { return found };
+        match rest.as_bytes()[end] {
+            b'=' => {
+                let name = (section.clone(), rest[..end].trim().to_ascii_lowercase());
+                let (value, after) = value(&rest[end + 1..]);
+                found.push(Setting { name, value });
+                rest = after;
+            }
+            _ => rest = rest[end..].split_once('\n').map_or("", |(_, after)| after),
+        }
+    }
+}
+
+/// Returns the name in the head of a section, after its `[`, in lower case and without a subsection, and what follows the head.
+/// In the quotes of a subsection, `]` has no meaning.
+pub(super) fn after_head(head: &str) -> Option<(String, &str)> {
+    let (mut is_quoted, mut is_escaped) = (false, false);
+    for (at, letter) in head.char_indices() {
+        match letter {
+            '\n' => return None,
+            _ if std::mem::take(&mut is_escaped) => {}
+            '\\' => is_escaped = true,
+            '"' => is_quoted = !is_quoted,
+            ']' if !is_quoted => {
+                let name = head[..at].split_whitespace().next().unwrap_or_default();
+                return Some((name.to_ascii_lowercase(), &head[at + 1..]));
+            }
             _ => {}
         }
     }
-    found
+    None
+}
+
+/// Returns the value that begins here, and what follows its line. It may be in quotes, and continue on the next line.
+fn value(text: &str) -> (String, &str) {
+    let (mut value, mut length) = (String::new(), 0);
+    let (mut is_quoted, mut is_comment) = (false, false);
+    let mut letters = text.char_indices();
+    while let Some((at, letter)) = letters.next() {
+        match letter {
+            '\n' => {
+                value.truncate(length);
+                return (value, &text[at + 1..]);
+            }
+            _ if is_comment => continue,
+            '#' | ';' if !is_quoted => is_comment = true,
+            '"' => is_quoted = !is_quoted,
+            '\\' => match letters.next() {
+                Some((_, '\n')) | None => {}
+                Some((_, escaped)) => value.push(match escaped {
+                    'n' => '\n',
+                    't' => '\t',
+                    'b' => '\u{8}',
+                    other => other,
+                }),
+            },
+            // Those at either end do not count.
+            space if space.is_ascii_whitespace() && !is_quoted => {
+                if !value.is_empty() {
+                    value.push(space);
+                }
+                continue;
+            }
+            other => value.push(other),
+        }
+        if !is_comment {
+            length = value.len();
+        }
+    }
+    value.truncate(length);
+    (value, "")
+}
+
+/// Returns the working folder that a folder of git names for itself.
+fn working_folder(git: &Path) -> Option<PathBuf> {
+    let of_core = ("core".to_owned(), "worktree".to_owned());
+    let named = settings(&text(&git.join("config"))?).into_iter().rfind(|setting| setting.name == of_core);
+    plain(&git.join(named?.value))
+}
+
+/// Returns a path without links, as far as it exists.
+fn real(path: &Path) -> Option<PathBuf> {
+    let of_parent = || Some(path.parent()?.canonicalize().ok()?.join(path.file_name()?));
+    path.canonicalize().ok().or_else(of_parent)
 }
 
 /// Removes `.` and `..`; returns `None` for a path that does not stay below the root.

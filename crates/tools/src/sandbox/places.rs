@@ -118,8 +118,16 @@ fn sandboxed(
     let real = |paths: &[PathBuf]| -> Vec<PathBuf> {
         paths.iter().filter_map(|path| path.canonicalize().ok()).collect()
     };
-    let Protected { existing, missing_files, missing_folders, forbidden, writable, repositories, unexamined } =
-        git::protected(root, &configurations(home));
+    let Protected {
+        existing,
+        missing_files,
+        missing_folders,
+        forbidden,
+        writable,
+        repositories,
+        unexamined,
+        ..
+    } = git::protected(root, home);
     let mut notes = Vec::new();
     let mut places = Places { is_read_only: true, has_devices: true, ..Places::default() };
     places.writable = [vec![root.to_owned()], real(&sandbox.writable), writable.clone()].concat();
@@ -268,11 +276,6 @@ fn allowed_around(folder: &Path, hidden: &[PathBuf], entries_left: &mut usize, f
             allowed_around(&entry.path(), hidden, entries_left, found);
         }
     }
-}
-
-/// Returns the user's own configurations of git.
-fn configurations(home: Option<&Path>) -> Vec<PathBuf> {
-    home.into_iter().flat_map(|home| [home.join(".gitconfig"), home.join(".config/git/config")]).collect()
 }
 
 /// Returns the paths that exist, without links in them, and those that could be created, below folders that

@@ -202,6 +202,11 @@ fn reason(error: &regex_automata::nfa::thompson::BuildError) -> String {
     last.strip_prefix("error: ").unwrap_or(last).to_owned()
 }
 
+/// Whether an escape follows that stands for a class of characters, and is no end of a range.
+fn is_class_escape(mut rest: impl Iterator<Item = char>) -> bool {
+    rest.next() == Some('\\') && rest.next().is_some_and(|letter| "dDwWsS".contains(letter))
+}
+
 /// Translates an ECMA 262 pattern to Rust's syntax: constructs that look the same but mean something
 /// different are rewritten.
 fn translated(pattern: &str) -> Result<String, String> {
@@ -224,6 +229,8 @@ fn translated(pattern: &str) -> Result<String, String> {
                 (Some('b'), false) => out.push_str(r"(?-u:\b)"),
                 (Some('B'), false) => out.push_str(r"(?-u:\B)"),
                 (Some('0'), _) => out.push_str(r"\x00"),
+                // Here they would be the ends of a word.
+                (Some(angle @ ('<' | '>')), _) => out.push(angle),
                 (Some('c'), _) => match rest.next().filter(char::is_ascii_alphabetic) {
                     Some(letter) => out.push_str(&format!(r"\x{:02X}", (letter as u8) % 32)),
                     None => return Err("a letter is missing after `\\c`".to_owned()),
@@ -255,7 +262,7 @@ fn translated(pattern: &str) -> Result<String, String> {
                 is_in_class = false;
             }
             ('[' | '&' | '~', true) => out.extend(['\\', c]),
-            ('-', true) if was_after_dash => out.push_str(r"\-"),
+            ('-', true) if was_after_dash || is_class_escape(rest.clone()) => out.push_str(r"\-"),
             ('-', true) => {
                 out.push('-');
                 is_after_dash = true;

@@ -32,6 +32,20 @@ fn secrets_of_servers_are_variables() {
 }
 
 #[test]
+fn servers_with_similar_names_are_told_apart() {
+    let long = "x".repeat(40);
+    let servers = ["a b", "a.b", "a-b", "", "ü", &long, &long].map(|name| {
+        let kind = ServerKind::Service { url: "https://example.org".to_owned(), headers: Vec::new() };
+        Server { name: name.to_owned(), kind }
+    });
+    let (settings, _) = of_servers(&servers);
+    let mut names: Vec<String> = settings.into_iter().map(|(name, _)| name).collect();
+    names.dedup();
+    let (long, second) = ("x".repeat(32), format!("{}-2", "x".repeat(30)));
+    assert_eq!(names, ["a-b", "a-b-2", "a-b-3", "editor", "editor-2", &long, &second]);
+}
+
+#[test]
 fn names_of_servers_are_names_of_settings() {
     for (name, expected) in [
         ("github", "github"),

@@ -140,10 +140,12 @@ async fn a_read_waits_until_there_is_something() {
 /// The bearer of a confined token has consumers of its own, which read its label.
 #[tokio::test]
 async fn a_confined_token_has_consumers_of_its_own() {
-    let secret = "b".repeat(32);
+    let (secret, above) = ("b".repeat(32), "c".repeat(32));
     let (server, _model) = server_with(|options| {
-        let within = Some(Label { name: "tenant".into(), value: "a/b".into() });
-        options.tokens.push(Token { secret: secret.clone(), right: Right::Administer, within });
+        for (secret, value) in [(&secret, "a/b"), (&above, "a")] {
+            let within = Some(Label { name: "tenant".into(), value: value.into() });
+            options.tokens.push(Token { secret: secret.clone(), right: Right::Administer, within });
+        }
     })
     .await;
     for (token, id) in [(TOKEN, "ours"), (&*secret, "theirs")] {
@@ -167,8 +169,12 @@ async fn a_confined_token_has_consumers_of_its_own() {
         let names = listed.as_array().unwrap().iter().map(|consumer| consumer["name"].clone());
         names.collect::<Vec<_>>()
     };
-    assert_eq!(names(listed(&server, TOKEN).await), ["audit", "tenant=a/b/audit"]);
+    assert_eq!(names(listed(&server, TOKEN).await), ["audit", "tenant=a%2Fb/audit"]);
     assert_eq!(names(listed(&server, &secret).await), ["audit"]);
+    // A label whose value begins in the same way has others.
+    assert_eq!(names(listed(&server, &above).await), [""; 0]);
+    let delete = request(&server, "consumer/delete", &json!({ "name": "b/audit" })).bearer_auth(&above);
+    assert_eq!(delete.send().await.unwrap().json::<Value>().await.unwrap()["was_known"], false);
     let (status, problem) =
         read_as(&server, &secret, "audit", json!({ "labels": { "tenant": "other" } })).await;
     assert_eq!(status, 400, "{problem}");

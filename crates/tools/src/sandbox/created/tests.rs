@@ -45,7 +45,7 @@ impl Work {
     }
 
     fn known(&self) -> Repositories {
-        let found = protected(&self.root, &[]);
+        let found = protected(&self.root, None);
         let writable = vec![self.root.clone(), self.root.with_file_name("out")];
         let unsearched = vec![self.root.join("many")];
         let known = Repositories::new(
@@ -137,6 +137,9 @@ fn what_git_would_run_in_a_new_repository_is_disarmed() {
         (&[], &["n/.git/config=[filter \"x\"]|\tclean = x"], "", true),
         (&[], &["n/.git/config=[remote \"o\"]|\turl = ext::sh -c x"], "", true),
         (&[], &["n/.git/config=[remote \"o\"]|\turl = a\\|\tb"], "", true),
+        (&[], &["n/.git/config=[remote \"o\"]|\turl = e\"xt::sh\" -c x"], "", true),
+        // A bracket in quotes ends no head of a section.
+        (&[], &["n/.git/config=[remote \"o]url=x\"] uploadpack = x|\turl = /r"], "", true),
         (&[], &["n/.git/config=x"], "", true),
         (&[], &["n/.git/commondir=../x", "n/.git/HEAD=x"], "", true),
         (&[], &["n/.git/config->../x", "n/x=1"], "", true),

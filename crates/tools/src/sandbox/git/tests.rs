@@ -25,7 +25,7 @@ fn workspace(entries: &[&str]) -> tempfile::TempDir {
 fn check(entries: &[&str], existing: &str, files: &str, folders: &str, forbidden: &str) {
     let workspace = workspace(entries);
     let root = workspace.path().canonicalize().expect("it exists");
-    let found = protected(&root, &[]);
+    let found = protected(&root, None);
     let drawn = |paths: &[PathBuf]| {
         let mut names: Vec<String> =
             paths.iter().map(|path| path.strip_prefix(&root).unwrap_or(path).display().to_string()).collect();
@@ -96,6 +96,72 @@ fn what_is_protected() {
     );
 }
 
+/// Checks which folder of hooks is protected in a workspace with this configuration of git, besides its own.
+fn check_hooks(configuration: &str, others: &[&str], hooks: &str) {
+    let own = format!(".git/config={configuration}");
+    let entries =
+        [&[&*own, ".git/hooks/", ".git/commondir=", ".git/config.worktree=", "greenroom.yaml="], others];
+    let workspace = workspace(&entries.concat());
+    let root = workspace.path().canonicalize().expect("it exists");
+    let found = protected(&root, None);
+    let places = [found.missing_folders, found.existing].concat();
+    let names = places.iter().map(|path| path.strip_prefix(&root).unwrap_or(path).display().to_string());
+    let names: Vec<String> = names.filter(|name| name.contains("own")).collect();
+    assert_eq!(names.join(" "), hooks, "{configuration:?} {others:?}");
+}
+
+#[test]
+fn a_configuration_is_read_as_git_reads_it() {
+    for written in [
+        "[core]\n hooksPath = own",
+        "[core]\n hooksPath = own # what is shared",
+        "[core]\n hooksPath = own;x",
+        "[core]\n hooksPath = o\"w\"n\n",
+        "[core]\n hooksPath = o\\\nwn",
+        "[core]\r\n hooksPath = \\\r\n own\r\n",
+        "[core] bare # x = \\\n hooksPath = own",
+        "\u{feff}[CORE]HooksPath=own",
+        "[x \"]\"]\n[core]\n hooksPath = own",
+    ] {
+        check_hooks(written, &[], "own");
+    }
+    // In a file that is included by one that is included.
+    let include = "[include]\n path = ../a";
+    check_hooks(include, &["a=[includeIf \"x]\"] path = b", "b=[core]\n hooksPath = own"], "own");
+    check_hooks(include, &["a->b", "b=[core]\n hooksPath = own\n[include]\n path = b"], "own");
+    // In a nested repository, what is above it; in that of a submodule, what is in the submodule.
+    check_hooks("", &["n/.git/config=[core]\n hooksPath = ../own"], "own");
+    let submodule = "[core]\n worktree = ../../../s\n hooksPath = own";
+    let submodule = format!(".git/modules/s/config={submodule}");
+    let parts = [".git/modules/s/HEAD=", ".git/modules/s/objects/", ".git/modules/s/refs/", "s/own/x="];
+    check_hooks("", &[&[&*submodule], &parts[..]].concat(), "s/own");
+}
+
+#[test]
+fn a_configuration_in_another_encoding_is_read() {
+    let workspace = workspace(&[".git/hooks/"]);
+    let root = workspace.path().canonicalize().expect("it exists");
+    let text = b"[user]\n name = J\xfcrgen\n[core]\n hooksPath = own\n";
+    std::fs::write(root.join(".git/config"), text).expect("files are made");
+    assert!(protected(&root, None).missing_folders.contains(&root.join("own")));
+}
+
+/// The user's own configuration may be in the workspace, and name what is there.
+#[test]
+fn the_user_s_own_configuration_counts() {
+    let place = workspace(&[
+        ".gitconfig->dot/gitconfig",
+        "dot/.git/config=",
+        "dot/gitconfig=[include]\n path = ~/dot/extra\n[core]\n hooksPath = ~/dot/hooks",
+    ]);
+    let home = place.path().canonicalize().expect("it exists");
+    let root = home.join("dot");
+    let found = protected(&root, Some(&home));
+    assert!(found.existing.contains(&root.join("gitconfig")), "{found:?}");
+    assert!(found.missing_files.contains(&root.join("extra")), "{found:?}");
+    assert!(found.missing_folders.contains(&root.join("hooks")), "{found:?}");
+}
+
 /// git takes a folder for a repository without a `.git`, too.
 #[test]
 fn bare_repositories_are_protected() {
@@ -129,7 +195,7 @@ fn a_worktree_belongs_to_its_repository() {
     ] {
         write(&of_worktree.join("gitdir"), format!("{}\n", back.display()));
         write(&git, format!("gitdir: {}\n", own.display()));
-        let found = protected(&root.join("ws"), &[]);
+        let found = protected(&root.join("ws"), None);
         assert!(found.existing.contains(&git));
         assert_eq!(found.existing.contains(&main.join("hooks")), !expect.is_empty());
         assert_eq!(found.writable, expect, "{own:?} {back:?}");
