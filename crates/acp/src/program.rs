@@ -24,7 +24,7 @@ pub trait Program: Send + Sync + 'static {
         after: Option<String>,
     ) -> BoxFuture<'a, Result<SessionPage, Problem>>;
 
-    /// Gives up what is kept for the connection of an open session.
+    /// Closes the connection of an open session.
     fn close(&self, session_id: &str);
 
     /// Deletes a stored session.

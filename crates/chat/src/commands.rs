@@ -292,7 +292,7 @@ pub fn parse(line: &str, custom: &[Custom]) -> Result<Command, String> {
     let line = line.trim().strip_prefix('/').unwrap_or(line).trim_end();
     let (name, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
     let rest = rest.trim();
-    // It has no built-in command's name, but may have one that other agents have for it.
+    // A custom command cannot have the name of a built-in one, but may have a name that other agents use for it.
     if let Some(custom) = custom.iter().find(|custom| custom.name == name) {
         return Ok(Command::Prompt(custom.expand(rest)));
     }
@@ -594,7 +594,7 @@ fn read(path: &Path, follows: bool) -> Option<Custom> {
     }
     let (file, _) = files::open(path, follows).ok()?;
     let body = String::from_utf8(files::read_all(file, CUSTOM_BYTES_MAX).ok()?).ok()?;
-    // As other systems' editors write it.
+    // Editors on other systems write CRLF line ends and a byte order mark.
     let (description, body) = described(&body.trim_start_matches('\u{feff}').replace("\r\n", "\n"));
     Some(Custom { name: name.to_owned(), description, body })
 }

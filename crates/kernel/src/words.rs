@@ -1,9 +1,9 @@
 //! The user's own words in the part of a conversation that a compaction replaces: which are quoted, and how.
 //!
 //! Invariants: only what the user typed is quoted, verbatim: no file and no output of a command that went along, no text
-//! of the program, no result of a tool; each message once; constraints and corrections before the rest, and otherwise the newest first, within the
-//! budget; the list of messages that are not quoted as a whole is bounded. The selection is deterministic, and costs a
-//! pass over the user's messages.
+//! of the program, no result of a tool; each message once; constraints and corrections before the rest, and otherwise the
+//! newest first, within the budget; the list of messages that are not quoted as a whole is bounded. The selection is
+//! deterministic, and costs a pass over the user's messages.
 
 use std::fmt::Write as _;
 use std::sync::Arc;

@@ -12,14 +12,14 @@ pub(crate) struct Likeness {
 }
 
 impl Likeness {
-    /// Takes the text apart, once for all others.
+    /// Counts the letter pairs of the text, once for all comparisons.
     pub(crate) fn to(text: &str) -> Self {
         let pairs = pairs(text);
         Self { count: pairs.values().sum(), pairs }
     }
 
-    /// Returns the similarity of another text: the Dice coefficient of their letter pairs, in thousandths. It takes the
-    /// time of a pass over the other text.
+    /// Returns the similarity of another text: the Dice coefficient of their letter pairs, in thousandths. The cost
+    /// is one pass over the other text.
     pub(crate) fn of(&self, other: &str) -> usize {
         let other = pairs(other);
         let count = self.count + other.values().sum::<usize>();

@@ -146,7 +146,7 @@ impl Inner {
             }
             Choice::Made | Choice::NotListed { .. } => {}
         }
-        // Each prompt says which effort it has: the agent's own would count where the user has chosen the default.
+        // Each prompt sets its effort. An effort of the agent would apply where the user has chosen the default.
         let without_effort = ModelArgs { effort: None, ..args.clone() };
         let opening =
             Link::open_and(global, &without_effort, ClientKind::Run, &self.patience, None, async |link| {
@@ -357,8 +357,8 @@ fn server_name(name: &str) -> String {
     if name.is_empty() { "editor".to_owned() } else { name }
 }
 
-/// Returns this name, or the first one with a number behind it that no setting has: editors' names may differ in what is
-/// replaced.
+/// Returns this name, or, if another server has it, the name with the first free number behind it: an editor's names may
+/// differ only in characters that are replaced.
 fn free_name(name: &str, settings: &[(String, String)]) -> String {
     let numbered = (2_u64..).map(|number| {
         let end = format!("-{number}");

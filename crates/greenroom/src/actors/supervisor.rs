@@ -107,7 +107,7 @@ impl Actor for Supervisor {
                 state.actor_died(&myself, child.get_id(), &reason.to_string());
             }
             SupervisionEvent::ActorTerminated(child, last, reason) => {
-                // Its span ends with its state, and callers that wait for the end expect both.
+                // The session's span closes when its state is dropped, which must be before callers learn of the end.
                 drop(last);
                 let reason = reason.as_deref().unwrap_or("it stopped by itself");
                 state.actor_died(&myself, child.get_id(), reason);

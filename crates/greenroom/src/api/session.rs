@@ -389,8 +389,8 @@ impl SessionHandle {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Interrupted`] if the session is closed meanwhile, or restarted after a failure, and
-    /// [`Error::Deleted`].
+    /// [`Error::Interrupted`] if the session is closed meanwhile, or restarted after a failure; [`Error::Deleted`];
+    /// [`Error::Closed`] after the runtime was shut down.
     pub async fn wait_until_idle(&self) -> Result<()> {
         self.door.ask(SessionMessage::WhenIdle).await
     }

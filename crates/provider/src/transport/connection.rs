@@ -1,4 +1,4 @@
-//! Sends a request, and once more where the connection that it went out on was already dead. Without a proxy, `direct` does
+//! Sends a request, and once more where the connection that it went out on was already dead. Without a proxy, `direct` sends
 //! it.
 //!
 //! Some servers close a connection right after an answer, and a request that leaves at that moment meets a closed
@@ -34,7 +34,7 @@ tokio::task_local! {
     static OPENED: Arc<AtomicBool>;
 }
 
-/// How requests name this program.
+/// The `User-Agent` of requests.
 pub(super) const AGENT: &str = concat!("greenroom/", env!("CARGO_PKG_VERSION"));
 
 /// The HTTP client for a server. A client with `keeps_connections` reuses connections and notes each that it opens.
@@ -99,7 +99,7 @@ impl Server {
         sent.map_err(TransportError::Send)
     }
 
-    /// The same through the HTTP client, which knows proxies.
+    /// Sends a request through the HTTP client, which supports proxies.
     async fn execute_proxied(&self, request: impl Fn() -> reqwest::Request) -> Result<Answer, Unsent> {
         let opened = Arc::new(AtomicBool::new(false));
         let started = Instant::now();

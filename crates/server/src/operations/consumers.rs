@@ -235,7 +235,7 @@ impl CallScope {
     }
 }
 
-/// What the names of a confined client's consumers begin with: for no two labels is it the beginning of the same name.
+/// Returns the prefix of the names of a confined client's consumers. No label's prefix is the beginning of another's.
 fn own(label: &Label) -> String {
     let escaped = |text: &str| text.replace('%', "%25").replace('=', "%3D").replace('/', "%2F");
     format!("{}={}/", escaped(&label.name), escaped(&label.value))

@@ -74,7 +74,7 @@ pub(super) fn preview<A: DeserializeOwned + Send + 'static>(
 fn would_change(workspace: &Workspace, arguments: &Write) -> Option<String> {
     let path = workspace.locate(&arguments.path).ok()?;
     let before = text_of(workspace, &path);
-    // Whoever approves it must not take it for a new file.
+    // The person who approves the call must not take the file for a new one.
     let size = || workspace.open_file(&path).ok()?.0.metadata().ok();
     let replaced = if before.is_none() { size() } else { None };
     let replaced =

@@ -20,7 +20,7 @@ const ENTRIES_MAX: usize = 100_000;
 const UNEXAMINED_MAX: usize = 64;
 /// The maximum number of bytes read of a file of git: its own limit for a `.git` that is a file.
 pub(super) const FILE_BYTES_MAX: u64 = 1024 * 1024;
-/// How many configurations are read that one includes.
+/// The maximum number of configurations that are read because others include them.
 const INCLUDED_MAX: usize = 100;
 /// Folders with many entries that hold no repositories of the user's.
 pub(super) const SKIPPED: [&str; 3] = ["node_modules", "target", ".venv"];
@@ -274,7 +274,7 @@ impl Protected {
             else {
                 continue;
             };
-            // Names of people may be in another encoding.
+            // Users' names may be in another encoding.
             for Setting { name: (section, key), value } in settings(&String::from_utf8_lossy(&text)) {
                 let (base, is_folder) = match (&*section, &*key) {
                     ("core", "hookspath") => (folder, true),
@@ -289,7 +289,7 @@ impl Protected {
                 let linked = real(&path).filter(|real| *real != path);
                 for path in [Some(path), linked].into_iter().flatten() {
                     match is_folder {
-                        // What is elsewhere cannot be changed anyway.
+                        // A command cannot change what is elsewhere.
                         _ if !self.can_be_changed(&path) => {}
                         true => self.folder_or_none(&path),
                         false => self.file_or_none(&path),
@@ -335,7 +335,7 @@ struct Setting {
     value: String,
 }
 
-/// Reads a configuration as git does. Where git refuses it, something may be found nevertheless.
+/// Reads the settings of a configuration as git does. In one that git rejects, settings may be found nevertheless.
 fn settings(text: &str) -> Vec<Setting> {
     let text = text.replace("\r\n", "\n");
     let mut rest = text.trim_start_matches('\u{feff}');
@@ -403,7 +403,7 @@ fn value(text: &str) -> (String, &str) {
                     other => other,
                 }),
             },
-            // Those at either end do not count.
+            // Blanks at either end are not part of the value.
             space if space.is_ascii_whitespace() && !is_quoted => {
                 if !value.is_empty() {
                     value.push(space);
@@ -420,7 +420,7 @@ fn value(text: &str) -> (String, &str) {
     (value, "")
 }
 
-/// Returns the working folder that a folder of git names for itself.
+/// Returns the working folder that a git folder names in its configuration (`core.worktree`).
 fn working_folder(git: &Path) -> Option<PathBuf> {
     let of_core = ("core".to_owned(), "worktree".to_owned());
     let named = settings(&text(&git.join("config"))?).into_iter().rfind(|setting| setting.name == of_core);

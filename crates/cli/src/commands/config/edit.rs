@@ -160,7 +160,7 @@ pub(super) fn edited(text: &str, parts: &[String], value: Option<&Value>) -> Opt
     }
     let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
     put(&mut lines, parts, value)?;
-    // As the file has it.
+    // The line ends of the file are kept.
     let end = if text.contains("\r\n") { "\r\n" } else { "\n" };
     let mut after = lines.join(end);
     if !after.is_empty() {

@@ -218,10 +218,10 @@ pub(super) fn body(
     crate::dialect::body(&before, "messages", &first, conversation, &after(request, style, tools.as_deref()))
 }
 
-/// The maximum number of lists of tools that are kept as they were written.
+/// The maximum number of lists of tools whose JSON is kept.
 const TOOL_LISTS_MAX: usize = 64;
 
-/// The definitions of tools, as they were written. All sessions of an agent have one list.
+/// The JSON of lists of tools. All sessions of an agent share one list.
 #[derive(Debug, Default)]
 pub(super) struct WrittenTools(Mutex<Vec<WrittenList>>);
 
