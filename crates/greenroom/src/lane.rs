@@ -209,11 +209,11 @@ impl Lane {
 
     /// Waits for a slot, and until the call may start. `tell` is called if the call has to wait: when the
     /// wait starts, when its reason changes, and when it ends. Dropping the future leaves the queue.
-    pub(crate) async fn enter(self: &Arc<Self>, call: ModelCall, mut tell: impl FnMut(Queued)) -> Slot {
+    pub(crate) async fn enter(self: &Arc<Self>, call: &ModelCall, mut tell: impl FnMut(Queued)) -> Slot {
         let began = Instant::now();
         let mut waits = |position, reason| tell(Queued { position, waited: began.elapsed(), reason });
         let mut reason = None;
-        let mut ticket = self.ticket(&call);
+        let mut ticket = self.ticket(call);
         if !ticket.has_slot {
             let (sender, mut granted) = oneshot::channel();
             let position = self.queue_up(&mut ticket, sender);
@@ -231,12 +231,12 @@ impl Lane {
         if !delay.is_zero() {
             reason = Some(QueueReason::Tokens);
             waits(1, QueueReason::Tokens);
-            tokio::time::sleep(delay).await;
+            Box::pin(tokio::time::sleep(delay)).await;
         }
         while let Some(until) = self.pause() {
             reason = Some(QueueReason::Paused);
             waits(1, QueueReason::Paused);
-            tokio::time::sleep_until(until).await;
+            Box::pin(tokio::time::sleep_until(until)).await;
         }
         if let Some(reason) = reason {
             waits(0, reason);

@@ -135,7 +135,7 @@ impl Provider for HttpProvider {
     }
 
     fn stream(&self, request: Request) -> BoxFuture<'static, Result<ReplyStream, ProviderError>> {
-        reader::open(Arc::clone(&self.server), request).boxed()
+        reader::open(Arc::clone(&self.server), Box::new(request)).boxed()
     }
 
     fn address(&self) -> Option<&str> {

@@ -5,18 +5,20 @@
 //! results that the model reads. Cancellation, the time limit and the grace period after both are decided
 //! here and nowhere else. No result carries more than 1 MiB or 100,000 lines of text.
 
-use std::panic::AssertUnwindSafe;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use futures_util::FutureExt;
+use futures_util::future::{BoxFuture, CatchUnwind};
 use greenroom_kernel::redact::Redactor;
 use greenroom_kernel::text::panic_text;
 use greenroom_kernel::{Block, ToolCall, ToolResult, ToolSpec, ToolStatus};
 use serde_json::Value;
+use tokio_util::sync::CancellationToken;
 
 use crate::output::cap_blocks;
-use crate::{Tool, ToolContext, ToolOutput, ToolsError, schema, similar};
+use crate::{Pauses, Tool, ToolContext, ToolOutput, ToolsError, schema, similar};
 
 /// The tools of an agent. Cloning is cheap; clones do not see each other's later changes.
 #[derive(Clone)]
@@ -43,6 +45,54 @@ impl WeakRegistry {
 struct Entry {
     name: String,
     tool: Arc<dyn Tool>,
+}
+
+/// A call that was started.
+struct Running {
+    tool: Arc<dyn Tool>,
+    output: CatchUnwind<AssertUnwindSafe<BoxFuture<'static, ToolOutput>>>,
+    /// Cancelled when the run is.
+    run: CancellationToken,
+    /// Tells the tool to end.
+    stop: CancellationToken,
+    pauses: Pauses,
+}
+
+impl Running {
+    /// Returns the call's output; `None` if it was cancelled and did not shut down in time.
+    async fn output(
+        mut self,
+        call: &ToolCall,
+        redactor: &Redactor,
+        time_limit: Option<Duration>,
+        note: impl FnOnce() -> Option<String>,
+    ) -> Option<ToolOutput> {
+        let ended = |result: Result<ToolOutput, Box<dyn std::any::Any + Send>>| {
+            result.unwrap_or_else(|panic| panicked(&call.name, &redactor.all(panic_text(panic.as_ref()))))
+        };
+        let time_limit = self.tool.timeout().or(time_limit);
+        let too_long = async {
+            match time_limit {
+                // Boxed, because most calls have no limit.
+                Some(limit) => Box::pin(self.pauses.sleep(limit)).await,
+                None => std::future::pending().await,
+            }
+        };
+        let is_late = tokio::select! {
+            biased;
+            result = &mut self.output => return Some(ended(result)),
+            () = self.run.cancelled() => false,
+            () = too_long => true,
+        };
+        let limit = time_limit.filter(|_| is_late);
+        let note = limit.and_then(|_| note());
+        self.stop.cancel();
+        let last = tokio::time::timeout(self.tool.grace(), self.output).await.ok().map(ended);
+        match limit {
+            Some(limit) if !self.run.is_cancelled() => Some(timed_out(limit, note, last)),
+            Some(_) | None => last,
+        }
+    }
 }
 
 impl Default for Registry {
@@ -159,7 +209,11 @@ impl Registry {
         note: impl FnOnce() -> Option<String>,
     ) -> ToolResult {
         let redactor = context.redactor.clone();
-        match self.output(call, context, time_limit, note).await {
+        let output = match self.start(call, context) {
+            Ok(running) => running.output(call, &redactor, time_limit, note).await,
+            Err(output) => Some(output),
+        };
+        match output {
             Some(output) => Self::result(call, output, &redactor),
             None => ToolResult::interrupted(call),
         }
@@ -177,58 +231,26 @@ impl Registry {
         }
     }
 
-    /// Returns the call's output; `None` if it was cancelled and did not shut down in time.
-    async fn output(
-        &self,
-        call: &ToolCall,
-        mut context: ToolContext,
-        time_limit: Option<Duration>,
-        note: impl FnOnce() -> Option<String>,
-    ) -> Option<ToolOutput> {
+    /// Starts a call.
+    ///
+    /// # Errors
+    /// What the model reads about a call that could not be started.
+    fn start(&self, call: &ToolCall, mut context: ToolContext) -> Result<Running, ToolOutput> {
         let Some(tool) = self.get(&call.name).cloned() else {
-            return Some(ToolOutput::error(self.unknown(&call.name)));
+            return Err(ToolOutput::error(self.unknown(&call.name)));
         };
-        let arguments = match parse_arguments(&call.arguments) {
-            Ok(arguments) => arguments,
-            Err(wrong) => return Some(ToolOutput::error(wrong)),
-        };
+        let arguments = parse_arguments(&call.arguments).map_err(ToolOutput::error)?;
         let run = context.cancel.clone();
         if run.is_cancelled() {
-            return Some(ToolOutput::interrupted("cancelled before it started; it took no effect"));
+            return Err(ToolOutput::interrupted("cancelled before it started; it took no effect"));
         }
-        let time_limit = tool.timeout().or(time_limit);
-        let pauses = context.questions.pauses().clone();
-        let (stop, grace) = (run.child_token(), tool.grace());
+        let (stop, pauses) = (run.child_token(), context.questions.pauses().clone());
         context.cancel = stop.clone();
         let redactor = context.redactor.clone();
         // The tool's own `call` may panic as well as its future.
-        let running = AssertUnwindSafe(async move { tool.call(arguments, context).await }).catch_unwind();
-        let mut running = std::pin::pin!(running);
-        let ended = |result: Result<ToolOutput, Box<dyn std::any::Any + Send>>| {
-            result.unwrap_or_else(|panic| panicked(&call.name, &redactor.all(panic_text(panic.as_ref()))))
-        };
-        let too_long = async {
-            match time_limit {
-                Some(limit) => {
-                    pauses.sleep(limit).await;
-                    limit
-                }
-                None => std::future::pending().await,
-            }
-        };
-        let limit = tokio::select! {
-            biased;
-            result = &mut running => return Some(ended(result)),
-            () = run.cancelled() => None,
-            limit = too_long => Some(limit),
-        };
-        let note = limit.and_then(|_| note());
-        stop.cancel();
-        let last = tokio::time::timeout(grace, running).await.ok().map(ended);
-        match limit {
-            Some(limit) if !run.is_cancelled() => Some(timed_out(limit, note, last)),
-            Some(_) | None => last,
-        }
+        let output = catch_unwind(AssertUnwindSafe(|| tool.call(arguments, context)))
+            .map_err(|panic| panicked(&call.name, &redactor.all(panic_text(panic.as_ref()))))?;
+        Ok(Running { tool, output: AssertUnwindSafe(output).catch_unwind(), run, stop, pauses })
     }
 
     fn unknown(&self, name: &str) -> String {

@@ -107,7 +107,7 @@ impl AgentState {
                 }
             }
             AgentMessage::FlushEvents => self.tell_session(SessionMessage::EventsFlushed),
-            AgentMessage::Begin(begin) => self.begin(myself, *begin),
+            AgentMessage::Begin(begin) => self.begin(myself, begin),
             AgentMessage::Suspend { attempt } => self.suspend(attempt),
             AgentMessage::Continue { mut running, tracker } => {
                 running.begin.tracker = tracker;
@@ -197,7 +197,7 @@ impl AgentState {
         let _ = self.session.cast(message.into());
     }
 
-    fn begin(&mut self, myself: &ActorRef<Mail<AgentMessage>>, begin: BeginRun) {
+    fn begin(&mut self, myself: &ActorRef<Mail<AgentMessage>>, begin: Box<BeginRun>) {
         let (attempt, is_held) = (begin.attempt, begin.is_held);
         let over = CancellationToken::new();
         let pauses = Pauses::within(self.shared.pauses());
@@ -391,7 +391,7 @@ impl AgentState {
             Effect::Validate { text, rejections } => {
                 let session = Arc::clone(&self.shared.id);
                 let Some(running) = self.current(attempt) else { return };
-                let BeginRun { validators, agent: definition, waiting, .. } = &running.begin;
+                let BeginRun { validators, agent: definition, waiting, .. } = &*running.begin;
                 let (validators, waiting, definition) =
                     (validators.clone(), waiting.clone(), Arc::clone(definition));
                 let app_state = definition.state.clone();
@@ -468,7 +468,7 @@ impl AgentState {
         let Some(running) = self.current(attempt) else { return };
         let Some(form) = running.next_request.take() else { return };
         let request = request::of_step(running, &deps, &shared, messages, form);
-        let begin = &running.begin;
+        let begin = &*running.begin;
         let Some(lane) = deps.lane(&begin.agent).cloned() else { return };
         running.call += 1;
         let cancel = begin.cancel.child_token();
@@ -573,7 +573,7 @@ impl AgentState {
         let Some(running) = self.current(attempt) else { return };
         // The shown size may be from before the prompt or the results at the end of the request.
         let tokens = running.measured.as_ref().map_or(shown, |measured| measured.size.tokens.max(shown));
-        let BeginRun { agent, model, .. } = &running.begin;
+        let BeginRun { agent, model, .. } = &*running.begin;
         let Some(lane) = deps.lane(agent) else { return };
         let (lane, model) = (Arc::clone(lane), model.clone());
         let sent = tokens + output_tokens_max.unwrap_or(0);

@@ -48,8 +48,8 @@ pub(crate) struct Waits<'a> {
 
 /// What a call holds from the end of its waits to its end.
 pub(crate) struct Admitted {
-    tokens: ReservedTokens,
-    slot: Slot,
+    pub(crate) tokens: ReservedTokens,
+    pub(crate) slot: Slot,
 }
 
 impl Waits<'_> {
@@ -68,25 +68,24 @@ impl Waits<'_> {
                 let (waited, reason) = (asked.elapsed(), QueueReason::LabelTokens);
                 self.tell(&mut wait, Queued { position, waited, reason });
                 if position > 0 {
-                    tokio::time::sleep(reserved.delay()).await;
+                    Box::pin(tokio::time::sleep(reserved.delay())).await;
                 }
             }
         }
         reserved
     }
 
-    /// Waits for a slot of the lane, and checks the limits again. Returns what the call holds, and how many tokens
-    /// of output it may have if that is less than wanted.
+    /// Waits for a slot of the lane, and checks the limits again. Returns the slot, and how many tokens of output
+    /// the call may have if that is less than wanted.
     ///
     /// # Errors
     /// Others used a limit up while the call waited.
     pub(crate) async fn slot(
         &self,
-        call: ModelCall,
-        tokens: ReservedTokens,
+        call: &ModelCall,
         wanted: Option<Wanted>,
         cancel: &CancellationToken,
-    ) -> Result<(Admitted, Option<u64>), String> {
+    ) -> Result<(Slot, Option<u64>), String> {
         // The waits for the labels' limits and for the budget are not part of the wait for a slot.
         let asked = Instant::now();
         let mut wait = Span::none();
@@ -98,7 +97,7 @@ impl Waits<'_> {
         let allowed = self.deps.accounts.look(self.tenants, self.deps.now_ms(), wanted)?;
         let is_less = wanted.is_some_and(|wanted| allowed < wanted.output_tokens);
         ownership::may_act(self.deps, cancel).await;
-        Ok((Admitted { tokens, slot }, Some(allowed).filter(|_| is_less)))
+        Ok((slot, Some(allowed).filter(|_| is_less)))
     }
 }
 
@@ -128,25 +127,28 @@ impl<'a> Answering<'a> {
     ///
     /// # Errors
     /// The provider refused it, or was silent.
-    pub(crate) async fn send(
+    pub(crate) fn send(
         sender: Sender<'a>,
         mut admitted: Admitted,
         request: Request,
         info: Option<&ModelInfo>,
         flight: &'a mut Option<Box<Flight>>,
         times: &'a mut CallTimes,
-    ) -> Result<Self, Box<ProviderError>> {
+    ) -> impl Future<Output = Result<Self, Box<ProviderError>>> + use<'a> {
         let Sender { deps, lane, session, attempt } = sender;
         admitted.tokens.begin();
         let mut silence = lane.silence();
         *flight = Some(Flight::begin(session, attempt, deps, lane, &request, info));
         let checks = AnswerChecks::new(lane, &request);
         times.sent = Some(Instant::now());
-        let stream = silence.unless_silent(lane.provider.stream(request)).await.map_err(no_body)?;
-        if stream.is_err() {
-            flight.take().into_iter().for_each(|flight| flight.refused());
+        let opening = lane.provider.stream(request);
+        async move {
+            let stream = silence.unless_silent(opening).await.map_err(no_body)?;
+            if stream.is_err() {
+                flight.take().into_iter().for_each(|flight| flight.refused());
+            }
+            Ok(Self { admitted, silence, stream: stream?, checks, flight, times })
         }
-        Ok(Self { admitted, silence, stream: stream?, checks, flight, times })
     }
 
     /// Returns the next piece of the answer.

@@ -18,7 +18,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::Span;
 
-use crate::actors::call_path::{Answering, Sender, Waits, limit_output, no_body};
+use crate::actors::call_path::{Admitted, Answering, Sender, Waits, limit_output, no_body};
 use crate::actors::model_hooks::{Decision, Finished, ModelHooks};
 use crate::core::deps::Deps;
 use crate::core::flight::{Summarised, warn_of_no_price};
@@ -220,8 +220,9 @@ async fn answer(
         }
     };
     // Dropping the future cancels the call.
-    let admitted = waits.slot(call, tokens, wanted, &CancellationToken::new()).await;
-    let (admitted, allowed) = admitted.map_err(refused)?;
+    let entered = waits.slot(&call, wanted, &CancellationToken::new()).await;
+    let (slot, allowed) = entered.map_err(refused)?;
+    let admitted = Admitted { tokens, slot };
     // A summary's own limit fits beside its input.
     limit_output(&mut request, reserved.as_ref().map(|reserved| reserved.output_tokens()), None);
     limit_output(&mut request, allowed, None);

@@ -94,7 +94,7 @@ impl ToolHooks<'_> {
                 Before::Instead(output) => return Decision::Instead(output),
             }
         }
-        if let Some(refused) = self.permit(call, tool, &arguments, questions).await {
+        if let Some(refused) = Box::pin(self.permit(call, tool, &arguments, questions)).await {
             return Decision::Instead(refused);
         }
         Decision::Run(match is_changed {
@@ -146,9 +146,6 @@ impl ToolHooks<'_> {
         cancel: &CancellationToken,
     ) -> ToolResult {
         let hooks = &self.agent.hooks;
-        if was_run && hooks.after_tool.is_empty() && called.arguments == asked.arguments {
-            return result;
-        }
         let ToolResult { call_id, tool_name, content, status, touched } = result;
         let mut output = ToolOutput::new(content, status, touched);
         for hook in &hooks.after_tool {

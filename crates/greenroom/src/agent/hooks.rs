@@ -159,24 +159,27 @@ impl From<Duration> for TimeLimit {
     }
 }
 
-/// Runs a hook for which these sessions wait. The error says why it made no decision.
-pub(crate) async fn guarded<T>(
+/// Runs a hook for which these sessions wait. The error says why it made no decision. The future is boxed, so that a call
+/// without hooks has no room for one.
+pub(crate) fn guarded<'a, T: Send + 'a>(
     waiting: &Chain,
     limit: impl Into<TimeLimit>,
-    hook: impl FnOnce() -> BoxFuture<'static, T>,
-) -> Result<T, String> {
+    hook: impl FnOnce() -> BoxFuture<'static, T> + Send + 'a,
+) -> BoxFuture<'a, Result<T, String>> {
     let TimeLimit { timeout, pauses, setting } = limit.into();
     let call = waiting.clone().scope(async { hook().await });
-    tokio::select! {
-        biased;
-        ended = AssertUnwindSafe(call).catch_unwind() => {
-            ended.map_err(|panic| format!("it panicked: {}", panic_text(&*panic)))
+    Box::pin(async move {
+        tokio::select! {
+            biased;
+            ended = AssertUnwindSafe(call).catch_unwind() => {
+                ended.map_err(|panic| format!("it panicked: {}", panic_text(&*panic)))
+            }
+            () = pauses.sleep(timeout) => {
+                let by = setting.map(|setting| format!(", the limit by `{setting}`")).unwrap_or_default();
+                Err(format!("it took longer than {timeout:?}{by}"))
+            }
         }
-        () = pauses.sleep(timeout) => {
-            let by = setting.map(|setting| format!(", the limit by `{setting}`")).unwrap_or_default();
-            Err(format!("it took longer than {timeout:?}{by}"))
-        }
-    }
+    })
 }
 
 /// Adds a method for the agent's state to a hook's argument type.

@@ -213,6 +213,11 @@ impl<O> RunRequest<O> {
         link: Arc<RunLink>,
         recorded: Arc<SetOnce<EntryId>>,
     ) -> Result<BoxFuture<'static, Result<Reply>>> {
+        self.handover(link, recorded)?.send().await
+    }
+
+    /// Returns the request in the form in which it is sent.
+    fn handover(self, link: Arc<RunLink>, recorded: Arc<SetOnce<EntryId>>) -> Result<Handover> {
         let Request {
             session,
             ticket,
@@ -256,7 +261,7 @@ impl<O> RunRequest<O> {
             early_aborts: 0,
             from,
         });
-        Handover { door: session.door, prompt, options }.send().await
+        Ok(Handover { door: session.door, prompt, options })
     }
 }
 

@@ -48,12 +48,16 @@ impl Door {
         &self.shared.id
     }
 
+    /// Whether the session's agent has guards of its input.
+    pub(crate) fn is_guarded(&self) -> bool {
+        let agent = self.agent.clone().or_else(|| self.shared.agent());
+        agent.is_some_and(|agent| !agent.hooks.guard_input.is_empty())
+    }
+
     /// Returns the first entry that was recorded for the prompt with this key, if there is one: the guards
     /// have judged that prompt. Without guards, this looks nothing up.
     pub(crate) async fn said_before(&self, key: Option<&str>) -> Result<Option<EntryId>> {
-        let agent = self.agent.clone().or_else(|| self.shared.agent());
-        let is_guarded = agent.is_some_and(|agent| !agent.hooks.guard_input.is_empty());
-        let Some(key) = key.filter(|_| is_guarded) else { return Ok(None) };
+        let Some(key) = key.filter(|_| self.is_guarded()) else { return Ok(None) };
         Ok(self.deps.store.used_key(&self.shared.id, key).await?)
     }
 

@@ -44,10 +44,11 @@ impl Handover {
         // An abort that arrives while the guards run is meant for this prompt, too.
         options.early_aborts = door.early_aborts();
         let prompt = match prompt {
-            Some(prompt) => {
-                let words = words(&door, options.key.as_deref(), prompt);
+            Some(prompt) if door.is_guarded() => {
+                let words = Box::pin(words(&door, options.key.as_deref(), prompt));
                 Some(in_time(&mut timer, words).await?)
             }
+            Some(prompt) => Some(Words::New(prompt)),
             None => None,
         };
         let (link, cancel) = (Arc::clone(&options.link), options.cancel.clone());

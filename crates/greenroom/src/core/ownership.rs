@@ -91,7 +91,7 @@ pub(crate) async fn may_act(deps: &Deps, cancel: &CancellationToken) {
     while placement.check().is_err() && !cancel.is_cancelled() {
         tokio::select! {
             () = cancel.cancelled() => {}
-            () = tokio::time::sleep(LOOK_AGAIN) => {}
+            () = Box::pin(tokio::time::sleep(LOOK_AGAIN)) => {}
         }
     }
 }

@@ -15,7 +15,7 @@ use crate::core::message::{BeginRun, Measurement};
 
 /// The run in progress. A sleeping session keeps it while its tools continue.
 pub(crate) struct Running {
-    pub(crate) begin: BeginRun,
+    pub(crate) begin: Box<BeginRun>,
     pub(crate) run: Run,
     /// The connection of its tasks to the agent.
     pub(crate) line: AgentLine,

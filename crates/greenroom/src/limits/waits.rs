@@ -47,8 +47,8 @@ impl Chain {
     }
 
     /// Runs a tool or a hook for which these sessions wait.
-    pub(crate) async fn scope<F: Future>(self, work: F) -> F::Output {
-        CHAIN.scope(self, work).await
+    pub(crate) fn scope<F: Future>(self, work: F) -> impl Future<Output = F::Output> {
+        CHAIN.scope(self, work)
     }
 }
 

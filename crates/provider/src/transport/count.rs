@@ -50,7 +50,7 @@ pub(super) async fn count(server: Arc<Server>, request: Request) -> Result<Optio
 async fn ask(server: &Server, mut encoded: Encoded) -> Result<u64, ProviderError> {
     encoded.headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
     let base = &server.endpoint.base;
-    let mut body = server.send(encoded).await.map_err(|error| transport_error(base, error))?;
+    let mut body = server.send(&mut encoded).await.map_err(|error| transport_error(base, error))?;
     let answer = match poll_fn(|context| body.poll_next(context)).await {
         Some(Ok(answer)) => answer,
         Some(Err(_)) | None => Data::Own(String::new()),

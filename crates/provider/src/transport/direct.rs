@@ -104,7 +104,7 @@ impl Direct {
                 None => Box::pin(self.connect(to)).await?,
             };
             let started = Instant::now();
-            match self.send(live, request()).await {
+            match self.send(live, &request).await {
                 Err(error) if broke_off(&error) && is_stale(!is_reused, started.elapsed()) => {
                     tracing::debug!(
                         host = to.host(),
@@ -123,8 +123,12 @@ impl Direct {
         Ok(Box::new(Live { sender, connection: Some(connection) }))
     }
 
-    async fn send(&self, mut live: Box<Live>, request: Request<Pieces>) -> hyper::Result<Answer> {
-        let mut sent = pin!(live.sender.send_request(request));
+    async fn send(
+        &self,
+        mut live: Box<Live>,
+        request: &impl Fn() -> Request<Pieces>,
+    ) -> hyper::Result<Answer> {
+        let mut sent = pin!(live.sender.send_request(request()));
         let response = poll_fn(|context| match sent.as_mut().poll(context) {
             Poll::Pending => {
                 live.drive(context);

@@ -60,16 +60,17 @@ fn naming_cause(
 ///
 /// # Errors
 /// Returns what the server answered instead of a stream, or why it could not be reached in time.
-pub(super) async fn open(server: Arc<Server>, request: Request) -> Result<ReplyStream, ProviderError> {
+pub(super) async fn open(server: Arc<Server>, request: Box<Request>) -> Result<ReplyStream, ProviderError> {
     let limit = server.options.first_event_timeout;
     let mut timer = Box::pin(sleep_until(deadline_after(limit)));
-    let sent = match server.encode(&request) {
+    let mut encoded = server.encode(&request);
+    let sent = match &mut encoded {
         Ok(encoded) => tokio::select! {
             biased;
             sent = server.send(encoded) => Some(sent),
             () = &mut timer => None,
         },
-        Err(reason) => Some(Err(TransportError::Make(reason))),
+        Err(reason) => Some(Err(TransportError::Make(std::mem::take(reason)))),
     };
     let body = match sent {
         Some(Ok(body)) => body,
@@ -85,7 +86,7 @@ pub(super) async fn open(server: Arc<Server>, request: Request) -> Result<ReplyS
             return Err(timed_out(format!("{what} from {} within {}", server.endpoint.base, seconds(limit))));
         }
     };
-    let Request { model, messages, purpose, .. } = request;
+    let Request { model, messages, purpose, .. } = *request;
     let reader = Reader::new(body, timer, Call { model, messages, purpose }, server);
     Ok(reader.boxed())
 }

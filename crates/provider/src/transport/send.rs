@@ -223,22 +223,21 @@ impl Server {
     ///
     /// # Errors
     /// It could not be made, or there is no answer to it.
-    pub(super) async fn send(&self, request: Encoded) -> Result<Body, TransportError> {
+    pub(super) async fn send(&self, request: &mut Encoded) -> Result<Body, TransportError> {
         let template = self.template(&request.path).map_err(TransportError::Make)?;
-        let body = request.body;
-        let mut headers = request.headers;
+        let Encoded { body, headers, .. } = request;
         let key = self.keys.current().await.map_err(TransportError::NoKey)?;
         if let Some(key) = &key {
-            self.add_key(key, &mut headers).map_err(TransportError::NoKey)?;
+            self.add_key(key, headers).map_err(TransportError::NoKey)?;
         }
-        let mut response = self.execute(&template, &body, &headers).await?;
+        let mut response = self.execute(&template, body, headers).await?;
         // An access token may have expired before its time. Boxed, because it happens seldom.
         if let (StatusCode::UNAUTHORIZED, Some(refused)) = (response.status, key)
             && let Some(key) =
                 Box::pin(self.keys.in_place_of(&refused)).await.map_err(TransportError::NoKey)?
         {
-            self.add_key(&key, &mut headers).map_err(TransportError::NoKey)?;
-            response = Box::pin(self.execute(&template, &body, &headers)).await?;
+            self.add_key(&key, headers).map_err(TransportError::NoKey)?;
+            response = Box::pin(self.execute(&template, body, headers)).await?;
         }
         self.note_limits(&response.headers);
         self.sort(response).await

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use futures_util::FutureExt;
 use greenroom_kernel::text::panic_text;
 use greenroom_kernel::{AssistantMessage, Failure, FailureClass, Part, StopReason};
-use greenroom_provider::{ProviderError, Purpose, ReplyEvent, Request};
+use greenroom_provider::{ModelInfo, ProviderError, Purpose, ReplyEvent, Request};
 use parking_lot::Mutex;
 use ractor::ActorRef;
 use tokio::time::Instant;
@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::Span;
 
 use super::prefix::Prefix;
-use crate::actors::call_path::{Answering, Sender, Waits, limit_output, no_body};
+use crate::actors::call_path::{Admitted, Answering, Sender, Waits, limit_output, no_body};
 use crate::actors::model_hooks::{Decision, Finished, ModelHooks};
 use crate::actors::summary_call;
 use crate::agent::Agent;
@@ -65,13 +65,17 @@ pub(super) struct ModelTask {
 
 impl ModelTask {
     /// Makes the call, and reports its end to the agent.
-    pub(super) async fn run(self, request: Box<Request>) {
-        let outcome = self.with_hooks(request).await;
-        let over = AgentMessage::ModelOver { attempt: self.attempt, call: self.call, outcome };
-        let agent = self.agent.clone();
-        // The step's span must not outlive the runtime, which may be shut down as soon as the reply is there.
-        drop(self);
-        let _ = agent.cast(over.into());
+    pub(super) fn run(self, request: Box<Request>) -> impl Future<Output = ()> {
+        // An `async fn` would hold the task twice.
+        let this = self;
+        async move {
+            let outcome = this.with_hooks(request).await;
+            let over = AgentMessage::ModelOver { attempt: this.attempt, call: this.call, outcome };
+            let agent = this.agent.clone();
+            // The step's span must not outlive the runtime, which may be shut down as soon as the reply is there.
+            drop(this);
+            let _ = agent.cast(over.into());
+        }
     }
 
     /// Makes the call with its hooks, and returns the outcome.
@@ -153,7 +157,8 @@ impl ModelTask {
         let mut outcome = {
             let work =
                 self.work(request, &mut partial, &mut times, &mut flight, &mut output_tokens_max, &span);
-            let work = AssertUnwindSafe(work).catch_unwind();
+            // Boxed, because a large allocation costs more than two small ones.
+            let work = AssertUnwindSafe(Box::pin(work)).catch_unwind();
             tokio::select! {
                 biased;
                 () = self.cancel.cancelled() => None,
@@ -261,6 +266,34 @@ impl ModelTask {
         waits.tokens(self.tokens, asked).await
     }
 
+    /// Waits until the call may be made. Returns what it holds, and what is known about its model.
+    async fn admitted(
+        &self,
+        request: &mut Request,
+        span: &Span,
+    ) -> Result<(Admitted, Option<ModelInfo>), NoAnswer> {
+        let Self { deps, lane, shared, .. } = self;
+        let tenants = deps.tenants(shared);
+        let publish = |kind| self.publish(kind);
+        let waits =
+            Waits { deps, shared, lane, span, tenants: &tenants, is_summary: false, publish: &publish };
+        let tokens = self.wait_for_tenants(&waits).await;
+        // Sessions that share a limit with this one may be working, too.
+        let info = deps.priced(&self.definition, lane.provider.name(), &request.model);
+        let wanted = Wanted::of(info.as_ref(), request, self.input_tokens_max);
+        if wanted.is_none() {
+            warn_of_no_price(deps, shared, lane, &request.model);
+        }
+        let budget = || trace::wait(span, &shared.id, "budget");
+        let allowed = deps.ledger.reserve(shared, wanted, budget).await.map_err(NoAnswer::OverBudget)?;
+        limit_output(request, allowed, self.output_room);
+        let call = ModelCall { turn: deps.turn(shared), urgency: Urgency::Step, tokens: self.tokens };
+        let entered = waits.slot(&call, wanted, &self.cancel).await;
+        let (slot, allowed) = entered.map_err(NoAnswer::OverBudget)?;
+        limit_output(request, allowed, self.output_room);
+        Ok((Admitted { tokens, slot }, info))
+    }
+
     async fn work(
         &self,
         mut request: Box<Request>,
@@ -270,30 +303,15 @@ impl ModelTask {
         output_sent: &mut Option<u64>,
         span: &Span,
     ) -> Result<Box<AssistantMessage>, NoAnswer> {
-        let Self { deps, lane, shared, .. } = self;
-        let tenants = deps.tenants(shared);
-        let publish = |kind| self.publish(kind);
-        let waits =
-            Waits { deps, shared, lane, span, tenants: &tenants, is_summary: false, publish: &publish };
-        let tokens = self.wait_for_tenants(&waits).await;
-        // Sessions that share a limit with this one may be working, too.
-        let info = deps.priced(&self.definition, lane.provider.name(), &request.model);
-        let wanted = Wanted::of(info.as_ref(), &request, self.input_tokens_max);
-        if wanted.is_none() {
-            warn_of_no_price(deps, shared, lane, &request.model);
-        }
-        let budget = || trace::wait(span, &shared.id, "budget");
-        let allowed = deps.ledger.reserve(shared, wanted, budget).await.map_err(NoAnswer::OverBudget)?;
-        limit_output(&mut request, allowed, self.output_room);
-        let call = ModelCall { turn: deps.turn(shared), urgency: Urgency::Step, tokens: self.tokens };
-        let admitted = waits.slot(call, tokens, wanted, &self.cancel).await;
-        let (admitted, allowed) = admitted.map_err(NoAnswer::OverBudget)?;
-        limit_output(&mut request, allowed, self.output_room);
+        let Self { deps, lane, .. } = self;
+        let (admitted, info) = Box::pin(self.admitted(&mut request, span)).await?;
         *output_sent = request.settings.output_tokens_max.or_else(|| lane.provider.output_tokens_max());
         let mut pieces = Pieces::default();
         let redactor = &deps.redactor;
         let sender = Sender { deps, lane, session: &self.session, attempt: Some(self.attempt) };
-        let mut answering = Answering::send(sender, admitted, *request, info.as_ref(), flight, times).await?;
+        let answering = Answering::send(sender, admitted, *request, info.as_ref(), flight, times);
+        drop(info);
+        let mut answering = answering.await?;
         let mut has_started = false;
         loop {
             let event = answering.next().await?;

@@ -234,7 +234,10 @@ impl ToolTask {
                 (Cow::Borrowed(call), Registry::result(call, output, &self.deps.redactor), false)
             }
         };
-        hooks.after(call, &called, result, was_run, began.elapsed(), &self.cancel).await
+        if was_run && hooks.agent.hooks.after_tool.is_empty() && called.arguments == call.arguments {
+            return result;
+        }
+        Box::pin(hooks.after(call, &called, result, was_run, began.elapsed(), &self.cancel)).await
     }
 
     /// Returns why a call must not run: a part of what it would run, look for or write stands for a secret that the model
@@ -285,6 +288,22 @@ impl ToolTask {
         let is_sub_agent = self.definition.sub_agents.iter().any(|sub_agent| sub_agent.name == call.name);
         let _reserved =
             is_sub_agent.then(|| self.shared.reserve_child(&self.deps.ledger, &call.id)).flatten();
+        let note = || waits::suspicion(self.shared.published().callers_waiting);
+        let (context, time_limit) = (self.context(call, questions.clone()), self.definition.tool_timeout);
+        // Boxed, because a large allocation costs more than two small ones.
+        let running = Box::pin(self.tools.run_noting(call, context, time_limit, note));
+        tokio::select! {
+            biased;
+            result = self.waiting.clone().scope(running) => {
+                questions.end();
+                result
+            }
+            // The call has no end yet, because its question stays open.
+            () = self.left_waiting(questions.pauses()) => ToolResult::interrupted(call),
+        }
+    }
+
+    fn context(&self, call: &ToolCall, questions: Questions) -> ToolContext {
         let session = &*self.shared.id;
         let key = match self.answer {
             Some(answer) => format!("{session}/{answer}/{}", call.id),
@@ -299,18 +318,7 @@ impl ToolTask {
         {
             context.files = kept_files::of_call(&self.deps, &self.shared, self.attempt.run, self.answer);
         }
-        let questions = context.questions.clone();
-        let note = || waits::suspicion(self.shared.published().callers_waiting);
-        let running = self.tools.run_noting(call, context, self.definition.tool_timeout, note);
-        tokio::select! {
-            biased;
-            result = self.waiting.clone().scope(running) => {
-                questions.end();
-                result
-            }
-            // The call has no end yet, because its question stays open.
-            () = self.left_waiting(questions.pauses()) => ToolResult::interrupted(call),
-        }
+        context
     }
 
     /// Waits until the calls lose their agent while a person is being asked and the run is not aborted.

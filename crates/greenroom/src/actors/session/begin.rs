@@ -22,7 +22,7 @@ use crate::agent::validate::Validators;
 use crate::core::message::{AgentMessage, PendingCall, PromptOptions, ReplyTo, SessionMessage, tell_all};
 use crate::core::trace;
 use crate::events::entry_events::RUN_RESUMED;
-use crate::values::error::{ConfigError, Result};
+use crate::values::error::{ConfigError, Error, Result};
 use crate::values::prompt::Reply;
 
 impl SessionState {
@@ -47,10 +47,7 @@ impl SessionState {
         waiting: Waiting,
     ) -> Result<EntryId> {
         if let Err(error) = self.adopt(options.agent.as_ref()) {
-            if let Some(reply) = waiting.into_caller() {
-                self.refuse_prompt(reply, options, error.clone()).await;
-            }
-            return Err(error);
+            return Err(Box::pin(self.not_begun(waiting, options, error)).await);
         }
         self.refresh_settings();
         let mut draft = self.opening_draft();
@@ -118,24 +115,27 @@ impl SessionState {
         let fingerprint = self.shared.agent().and_then(|agent| agent.fingerprint.clone());
         draft.begin_run(run, options.terms(), recorded, fingerprint);
         let judges = options.judges(&self.definition.agent);
-        let begun = match judges.and_then(|judges| Ok((judges, self.write_instructions(run)?))) {
-            Ok(begun) => self.append(draft, options.key.clone()).await.map(|()| begun),
-            Err(error) => Err(error),
-        };
-        let (judges, instructions) = match begun {
-            Ok(begun) => begun,
-            Err(error) => {
-                if let Some(reply) = waiting.into_caller() {
-                    self.refuse_prompt(reply, options, error.clone()).await;
-                }
-                return Err(error);
-            }
-        };
+        let (judges, instructions) =
+            match judges.and_then(|judges| Ok((judges, self.write_instructions(run)?))) {
+                Ok(known) => known,
+                Err(error) => return Err(Box::pin(self.not_begun(waiting, options, error)).await),
+            };
+        if let Err(error) = self.append(draft, options.key.clone()).await {
+            return Err(Box::pin(self.not_begun(waiting, options, error)).await);
+        }
         // A prompt from the inbox was recorded there.
         let _ = options.recorded.set(run);
         self.start_run(run, options, waiting, instructions, judges);
         self.tell_agent_to_begin();
         Ok(())
+    }
+
+    /// Refuses the prompt of a run that could not be started; returns the error.
+    async fn not_begun(&mut self, waiting: Waiting, options: Box<PromptOptions>, error: Error) -> Error {
+        if let Some(reply) = waiting.into_caller() {
+            self.refuse_prompt(reply, options, error.clone()).await;
+        }
+        error
     }
 
     /// Makes the run that is open in the log the run in progress.

@@ -145,7 +145,7 @@ pub(super) struct Told {
 
 /// A run whose end is about to be recorded.
 pub(super) struct ClosingRun {
-    run: OpenRun,
+    run: Box<OpenRun>,
     pub(super) outcome: RunOutcome,
     /// The answer that ends it, which is recorded with the end; empty if everything is recorded.
     pub(super) last: Vec<Arc<Entry>>,
@@ -373,7 +373,7 @@ impl OpenRun {
     }
 
     /// Takes the run whose end is recorded now; `None` if it is not over.
-    pub(super) fn close(mut self) -> Option<ClosingRun> {
+    pub(super) fn close(mut self: Box<Self>) -> Option<ClosingRun> {
         let Closing { outcome, last } = self.closing.take()?;
         Some(ClosingRun { run: self, outcome, last })
     }
@@ -387,7 +387,7 @@ impl ClosingRun {
 
     /// Records its end in the trace and in the metrics.
     pub(super) fn trace(&self, session: &str, metrics: &Metrics) {
-        let OpenRun { span, told, began, attempt, .. } = &self.run;
+        let OpenRun { span, told, began, attempt, .. } = &*self.run;
         let took = began.elapsed();
         trace::run_ended(span, session, attempt.run, &self.outcome, told.steps, &told.usage, took);
         metrics.count(Happened::RunEnded { outcome: &self.outcome, took });

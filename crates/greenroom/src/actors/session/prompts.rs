@@ -55,7 +55,7 @@ impl SessionState {
         }
         let agent = options.agent.clone();
         let queued = self.queue(content, InboxDelivery::Prompt, options.key.clone(), options.terms(), agent);
-        match queued.await {
+        match Box::pin(queued).await {
             Ok(id) => {
                 counted.into_iter().for_each(Message::accepted);
                 let _ = options.recorded.set(id);
