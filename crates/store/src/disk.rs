@@ -19,12 +19,20 @@ use crate::index::{Index, Row};
 use crate::journal::manifest::UnknownLoss;
 use crate::journal::segments::{Segments, random_number};
 use crate::loss::{Loss, Salvaged, StoreDamage};
-use crate::parts::{Part, PartKind};
+use crate::parts::{Part, PartKind, UNMEASURED_MAX};
 use crate::writer::{self, AppendCommand, Command};
-use crate::{Appended, BATCH_BYTES_MAX, Batch, StoreOptions, check_size, lock, read_only, reader, recovery};
+use crate::{Appended, Batch, Begun, StoreOptions, lock, read_only, reader, recovery};
 
 /// The length of the writer's queue. When it is full, callers wait until there is room.
 const QUEUE_COMMANDS: usize = 1_024;
+
+/// The receiver of an append's result.
+pub(crate) type Answered = oneshot::Receiver<Result<Appended, StoreError>>;
+
+/// Waits for the writer's answer.
+pub(crate) async fn answered<T>(answer: oneshot::Receiver<Result<T, StoreError>>) -> Result<T, StoreError> {
+    answer.await.map_err(|_| StoreError::Closed)?
+}
 
 #[derive(Debug)]
 pub(crate) struct Disk {
@@ -81,6 +89,25 @@ impl Disk {
         Ok((Self { commands, index, segments, unknown, quarantined, thread, read_only }, notices))
     }
 
+    /// Sends a batch to the writer if it fits into one frame, and the queue has room. `first` is its first id.
+    pub(crate) fn begin_append(&self, session: &str, first: EntryId, batch: Batch) -> Begun {
+        let place = self.writer().ok().and_then(|commands| commands.try_reserve().ok());
+        let Some(place) = place.filter(|_| batch.entries.len() <= UNMEASURED_MAX) else {
+            return Begun::NotSent(first, batch);
+        };
+        let part = match Part::first_of(&batch.entries, false, 0, &batch.key, &batch.head) {
+            Ok(part) if part.count == batch.entries.len() => part,
+            Ok(_) => return Begun::NotSent(first, batch),
+            Err(error) => return Begun::Over(Err(error)),
+        };
+        let (reply, answer) = oneshot::channel();
+        match AppendCommand::new(session, first, batch.key, part, reply) {
+            Ok((_, command)) => place.send(Command::Append(command)),
+            Err(error) => return Begun::Over(Err(error)),
+        }
+        Begun::Sent(answer)
+    }
+
     /// Appends a batch in as many frames as it takes. `first` is its first id.
     pub(crate) async fn append(
         &self,
@@ -119,19 +146,15 @@ impl Disk {
         key: &Option<String>,
         part: Part,
     ) -> Result<Appended, StoreError> {
-        let Part { kind, count, head, payload } = part;
-        check_size("bytes", payload.len(), BATCH_BYTES_MAX)?;
-        let count = u32::try_from(count).expect("a frame of 32 MiB has fewer entries");
-        let (session, sequence, key) = (session.into(), sequence.0, key.clone());
-        self.ask(|reply| {
-            let part = Box::new(AppendCommand { session, sequence, count, key, head, payload, reply });
-            match kind {
-                PartKind::Whole => Command::Append(part),
-                PartKind::Part(batch) => Command::Part { batch, part },
-                PartKind::Last(batch) => Command::Commit { batch, part },
-            }
-        })
-        .await
+        let (reply, answer) = oneshot::channel();
+        let (kind, command) = AppendCommand::new(session, sequence, key.clone(), part, reply)?;
+        let command = match kind {
+            PartKind::Whole => Command::Append(command),
+            PartKind::Part(batch) => Command::Part { batch, part: command },
+            PartKind::Last(batch) => Command::Commit { batch, part: command },
+        };
+        self.writer()?.send(command).await.map_err(|_| StoreError::Closed)?;
+        answered(answer).await
     }
 
     /// Sends a command to the writer and waits for its answer.
@@ -139,10 +162,19 @@ impl Disk {
         &self,
         command: impl FnOnce(oneshot::Sender<Result<T, StoreError>>) -> Command,
     ) -> Result<T, StoreError> {
+        self.writer()?;
+        self.send(command).await
+    }
+
+    /// Returns the writer's queue.
+    ///
+    /// # Errors
+    /// The store is only read.
+    fn writer(&self) -> Result<&mpsc::Sender<Command>, StoreError> {
         if let Some(dir) = &self.read_only {
             return Err(StoreError::NotPermitted { action: "change the store in", path: dir.clone() });
         }
-        self.send(command).await
+        Ok(self.commands.as_ref().expect("only dropping takes the queue away"))
     }
 
     /// Backs up the store. See [`Store::backup`](crate::Store::backup).
@@ -178,7 +210,7 @@ impl Disk {
         let (reply, answer) = oneshot::channel();
         let commands = self.commands.as_ref().expect("only dropping takes the queue away");
         commands.send(command(reply)).await.map_err(|_| StoreError::Closed)?;
-        answer.await.map_err(|_| StoreError::Closed)?
+        answered(answer).await
     }
 
     pub(crate) fn head(&self, session: &str) -> Result<Option<Head>, StoreError> {

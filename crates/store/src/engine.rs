@@ -19,7 +19,7 @@ use std::pin::Pin;
 
 use greenroom_kernel::{Entry, EntryId, Head};
 
-use crate::{Appended, Batch, LogPage, Salvaged, Store, StoreError};
+use crate::{Appended, Batch, Begun, LogPage, Salvaged, Store, StoreError};
 
 /// A result that is awaited.
 pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
@@ -326,10 +326,13 @@ async fn read<T: Send + 'static>(
 
 impl Engine for Store {
     fn append<'a>(&'a self, session: &'a str, batch: Batch) -> Answer<'a, Appended> {
-        match self.append_in_memory(session, batch) {
-            // A future that is ready is a fifth of one that may wait for a disk.
-            Ok(appended) => Box::pin(std::future::ready(appended)),
-            Err(batch) => Box::pin(Store::append(self, session, batch)),
+        // What is done at once keeps the future small: one that may send several frames takes a kilobyte.
+        match self.begin_append(session, batch) {
+            Begun::Over(appended) => Box::pin(std::future::ready(appended)),
+            #[cfg(feature = "disk")]
+            Begun::Sent(answer) => Box::pin(crate::disk::answered(answer)),
+            #[cfg(feature = "disk")]
+            Begun::NotSent(first, batch) => Box::pin(self.append_checked(session, first, batch)),
         }
     }
 

@@ -186,6 +186,18 @@ pub enum Appended {
     },
 }
 
+/// How far an append has come without waiting.
+enum Begun {
+    /// It is over.
+    Over(Result<Appended, StoreError>),
+    /// The writer has it, and will answer.
+    #[cfg(feature = "disk")]
+    Sent(disk::Answered),
+    /// Nothing was done: it takes several frames, or the writer's queue is full. This is the first id.
+    #[cfg(feature = "disk")]
+    NotSent(EntryId, Batch),
+}
+
 /// A store of sessions. All clones are the same store. Dropping the last one closes it, and waits for the disk.
 #[derive(Debug, Clone)]
 pub struct Store {
@@ -258,6 +270,15 @@ impl Store {
     /// and [`StoreError::Invariant`] if it could not be written, in which case nothing of it remains.
     pub async fn append(&self, session: &str, batch: Batch) -> Result<Appended, StoreError> {
         let (first, batch) = batch.checked(session)?;
+        self.append_checked(session, first, batch).await
+    }
+
+    async fn append_checked(
+        &self,
+        session: &str,
+        first: EntryId,
+        batch: Batch,
+    ) -> Result<Appended, StoreError> {
         match self.inner.as_ref() {
             Inner::Memory(memory) => open_memory(memory)?.append(session, first, batch),
             #[cfg(feature = "disk")]
@@ -265,14 +286,18 @@ impl Store {
         }
     }
 
-    /// Appends a batch at once if the store is in memory; returns it otherwise.
-    fn append_in_memory(&self, session: &str, batch: Batch) -> Result<Result<Appended, StoreError>, Batch> {
+    /// Appends a batch as far as that is possible without waiting.
+    fn begin_append(&self, session: &str, batch: Batch) -> Begun {
+        let (first, batch) = match batch.checked(session) {
+            Ok(checked) => checked,
+            Err(error) => return Begun::Over(Err(error)),
+        };
         match self.inner.as_ref() {
-            Inner::Memory(memory) => Ok(batch
-                .checked(session)
-                .and_then(|(first, batch)| open_memory(memory)?.append(session, first, batch))),
+            Inner::Memory(memory) => {
+                Begun::Over(open_memory(memory).and_then(|mut memory| memory.append(session, first, batch)))
+            }
             #[cfg(feature = "disk")]
-            Inner::Disk(_) => Err(batch),
+            Inner::Disk(disk) => disk.begin_append(session, first, batch),
         }
     }
 

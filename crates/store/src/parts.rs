@@ -16,7 +16,7 @@ pub(crate) const PART_ENTRIES_MAX: usize = if cfg!(test) { 8 } else { 512 };
 
 const PART_BYTES_MAX: usize = 1 << 20;
 /// Only as many entries of a larger batch are encoded as fit into a part by their sizes.
-const UNMEASURED_MAX: usize = 16;
+pub(crate) const UNMEASURED_MAX: usize = 16;
 
 /// The content of one frame: a batch, or a part of one.
 pub(crate) struct Part {

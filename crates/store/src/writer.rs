@@ -35,8 +35,9 @@ use crate::journal::manifest::{Manifest, SegmentState, UnknownLoss};
 use crate::journal::segments::Segments;
 use crate::journal::{Frame, FrameKind, NewFrame, SEGMENT_HEADER_BYTES};
 use crate::lock::DirectoryLock;
+use crate::parts::{Part, PartKind};
 use crate::record::{self, StoredRecord};
-use crate::{Appended, reader};
+use crate::{Appended, BATCH_BYTES_MAX, check_size, reader};
 
 mod checks;
 mod erase_again;
@@ -79,12 +80,12 @@ type Reply<T> = oneshot::Sender<Result<T, StoreError>>;
 #[derive(Debug)]
 pub(crate) enum Command {
     /// Append an encoded batch.
-    Append(Box<AppendCommand>),
+    Append(AppendCommand),
     /// Append a part of a batch that takes several frames. It has no idempotency key of its own: that of the
     /// batch is only looked up.
-    Part { batch: u64, part: Box<AppendCommand> },
+    Part { batch: u64, part: AppendCommand },
     /// Append the last part of such a batch.
-    Commit { batch: u64, part: Box<AppendCommand> },
+    Commit { batch: u64, part: AppendCommand },
     /// Discard the session's uncommitted batch.
     DropParts { session: String },
     /// Store a fact.
@@ -118,6 +119,26 @@ pub(crate) struct AppendCommand {
     /// The encoded record.
     pub(crate) payload: Vec<u8>,
     pub(crate) reply: Reply<Appended>,
+}
+
+impl AppendCommand {
+    /// Creates the command to append a part of a batch, or a whole one, behind the session's entries before `sequence`.
+    ///
+    /// # Errors
+    /// [`StoreError::TooLarge`].
+    pub(crate) fn new(
+        session: &str,
+        sequence: EntryId,
+        key: Option<String>,
+        part: Part,
+        reply: Reply<Appended>,
+    ) -> Result<(PartKind, Self), StoreError> {
+        let Part { kind, count, head, payload } = part;
+        check_size("bytes", payload.len(), BATCH_BYTES_MAX)?;
+        let count = u32::try_from(count).expect("a frame of 32 MiB has fewer entries");
+        let (session, sequence) = (session.into(), sequence.0);
+        Ok((kind, Self { session, sequence, count, key, head, payload, reply }))
+    }
 }
 
 /// The segment that is being written to.
@@ -342,7 +363,7 @@ impl Writer {
     /// Takes a command into the group. Returns it if it has to be performed alone.
     fn join(&mut self, command: Command, group: &mut Group) -> Option<Command> {
         match command {
-            Command::Append(append) => self.join_append(*append, group),
+            Command::Append(append) => self.join_append(append, group),
             Command::LearnedPut { key, value, reply } => {
                 let record = StoredRecord::Learned { key, value };
                 match encode_frame("", 0, &record) {
