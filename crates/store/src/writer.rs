@@ -68,9 +68,14 @@ const STAGED_BYTES_LIMIT: usize = 512 << 20;
 
 /// After a group with fewer callers than this, the next group starts without a pause.
 const PAUSE_CALLERS_MIN: usize = 16;
-/// How long the writer pauses for more commands, and the most pauses. A few pauses are shorter than a sync.
-const PAUSE: Duration = Duration::from_micros(50);
-const PAUSES_MAX: u32 = 20;
+/// How long the writer pauses for more commands. Each pause is longer than the one before, because waking up costs
+/// more than waiting; all together are about as long as a sync.
+const PAUSES: [Duration; 4] = [
+    Duration::from_micros(50),
+    Duration::from_micros(100),
+    Duration::from_micros(200),
+    Duration::from_micros(400),
+];
 /// The largest buffer that is kept from one group to the next, in bytes.
 const BUFFER_BYTES_MAX: usize = 2 << 20;
 
@@ -275,7 +280,7 @@ impl Writer {
         while let Some(command) = commands.blocking_recv() {
             let mut next = Some(command);
             let mut group = Group::default();
-            await_more_commands(callers, || commands.len(), || std::thread::sleep(PAUSE));
+            await_more_commands(callers, || commands.len(), std::thread::sleep);
             while let Some(command) = next.take() {
                 if let Some(alone) = self.join(command, &mut group) {
                     self.commit(std::mem::take(&mut group));
@@ -641,13 +646,13 @@ impl Group {
 /// After a group with many callers, pauses as long as more commands arrive, or until as many are waiting: one
 /// sync for all is cheaper than several, and callers that were just answered are likely to send again.
 /// `waiting` returns the number of commands in the queue.
-fn await_more_commands(callers_before: usize, waiting: impl Fn() -> usize, mut pause: impl FnMut()) {
+fn await_more_commands(callers_before: usize, waiting: impl Fn() -> usize, mut pause: impl FnMut(Duration)) {
     if callers_before < PAUSE_CALLERS_MIN {
         return;
     }
     let mut known = waiting();
-    for _ in 0..PAUSES_MAX {
-        pause();
+    for length in PAUSES {
+        pause(length);
         let now = waiting();
         if now <= known || now >= callers_before {
             break;
