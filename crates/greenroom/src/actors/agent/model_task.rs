@@ -66,7 +66,8 @@ pub(super) struct ModelTask {
 impl ModelTask {
     /// Makes the call, and reports its end to the agent.
     pub(super) async fn run(self, request: Box<Request>) {
-        let outcome = self.with_hooks(request).await;
+        // Boxed, because starting a large task is expensive.
+        let outcome = Box::pin(self.with_hooks(request)).await;
         let over = AgentMessage::ModelOver { attempt: self.attempt, call: self.call, outcome };
         let agent = self.agent.clone();
         // The step's span must not outlive the runtime, which may be shut down as soon as the reply is there.
