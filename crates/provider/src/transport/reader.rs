@@ -1,7 +1,7 @@
 //! One model call, from its request to the last event of its stream.
 //!
-//! Invariants: only progress of the answer resets the idle timeout, not bytes, and it counts from the wait that follows; an answer is complete only if the
-//! server gave a finish reason or sent `[DONE]`; and nothing follows `Done` or an error.
+//! Invariants: only progress of the answer resets the idle timeout, not bytes, and it counts from the wait that follows;
+//! an answer is complete only if the server gave a finish reason or sent `[DONE]`; and nothing follows `Done` or an error.
 
 use std::collections::VecDeque;
 use std::future::Future;

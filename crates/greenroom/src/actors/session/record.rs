@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use greenroom_kernel::entry::{Entry, EntryKind, InboxDelivery, Spender, Spent};
+use greenroom_kernel::entry::{EntryKind, InboxDelivery, Spender, Spent};
 use greenroom_kernel::log::{Draft, InboxItem};
 use greenroom_kernel::message::{Message, ToolResult, ToolStatus};
 use greenroom_kernel::path::is_message;
@@ -65,7 +65,7 @@ impl SessionState {
         let is_over = boundary == Boundary::End && delivered == 0;
         if is_over && !draft.is_empty() {
             // One write for the answer and the end of the run.
-            return self.start_closing(RunOutcome::Completed, draft.entries().to_vec());
+            return self.start_closing(RunOutcome::Completed, Some(draft));
         }
         if !self.append_for_run(draft).await {
             return;
@@ -85,7 +85,7 @@ impl SessionState {
             self.measure_for_step(attempt);
         }
         if is_over {
-            self.start_closing(RunOutcome::Completed, Vec::new());
+            self.start_closing(RunOutcome::Completed, None);
         }
     }
 
@@ -111,7 +111,7 @@ impl SessionState {
         }
         if outcome == RunOutcome::Completed && !draft.is_empty() {
             // One write for the answer in the last permitted step and the end of the run.
-            return self.start_closing(outcome, draft.entries().to_vec());
+            return self.start_closing(outcome, Some(draft));
         }
         if !draft.is_empty() && !self.append_for_run(draft).await {
             return;
@@ -119,7 +119,7 @@ impl SessionState {
         if is_cut_off && self.log.is_waiting() {
             self.leave_waiting().await;
         } else if self.close_open_calls().await {
-            self.start_closing(outcome, Vec::new());
+            self.start_closing(outcome, None);
         }
     }
 
@@ -226,11 +226,11 @@ impl SessionState {
     }
 
     /// Ends the run: its end is recorded with the measured size, and `last` with it.
-    pub(super) fn start_closing(&mut self, outcome: RunOutcome, last: Vec<Arc<Entry>>) {
+    pub(super) fn start_closing(&mut self, outcome: RunOutcome, last: Option<Box<Draft>>) {
         self.refresh_settings();
         if let Some(run) = self.runs.open_mut() {
-            run.start_closing(outcome, last);
-            self.tell_last_answer();
+            run.start_closing(outcome, last.as_ref().map(|last| last.entries().to_vec()).unwrap_or_default());
+            last.iter().for_each(|last| self.tell_unrecorded(last));
             self.tracker.tell(TrackerMessage::MeasureFor(MeasureFor::RunEnd));
         }
         // No run waits for this compaction any more.
@@ -242,6 +242,10 @@ impl SessionState {
         let Some(last) = self.runs.open().and_then(OpenRun::unrecorded) else { return };
         let mut draft = self.log.draft(self.deps.now_ms());
         draft.repeat(last);
+        self.tell_unrecorded(&draft);
+    }
+
+    fn tell_unrecorded(&mut self, draft: &Draft) {
         self.tracker.tell(TrackerMessage::Billed(draft.billed()));
         for entry in draft.entries().iter().filter(|entry| is_message(&entry.kind)) {
             self.tracker.tell(TrackerMessage::Appended(Arc::clone(entry)));
