@@ -6,6 +6,7 @@
 //! here and nowhere else. No result carries more than 1 MiB or 100,000 lines of text.
 
 use std::panic::AssertUnwindSafe;
+use std::pin::pin;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -202,12 +203,12 @@ impl Registry {
         context.cancel = stop.clone();
         let redactor = context.redactor.clone();
         // The tool's own `call` may panic as well as its future.
-        let running = AssertUnwindSafe(async move { tool.call(arguments, context).await }).catch_unwind();
-        let mut running = std::pin::pin!(running);
+        let mut running =
+            pin!(AssertUnwindSafe(async move { tool.call(arguments, context).await }).catch_unwind());
         let ended = |result: Result<ToolOutput, Box<dyn std::any::Any + Send>>| {
             result.unwrap_or_else(|panic| panicked(&call.name, &redactor.all(panic_text(panic.as_ref()))))
         };
-        let too_long = async {
+        let mut too_long = pin!(async {
             match time_limit {
                 Some(limit) => {
                     pauses.sleep(limit).await;
@@ -215,12 +216,12 @@ impl Registry {
                 }
                 None => std::future::pending().await,
             }
-        };
+        });
         let limit = tokio::select! {
             biased;
             result = &mut running => return Some(ended(result)),
             () = run.cancelled() => None,
-            limit = too_long => Some(limit),
+            limit = &mut too_long => Some(limit),
         };
         let note = limit.and_then(|_| note());
         stop.cancel();

@@ -2,6 +2,7 @@
 //! message.
 
 use std::panic::AssertUnwindSafe;
+use std::pin::pin;
 use std::sync::Arc;
 
 use futures_util::FutureExt;
@@ -152,13 +153,17 @@ impl ModelTask {
         let mut flight = None;
         let mut output_tokens_max = None;
         let mut outcome = {
-            let work =
-                self.work(request, &mut partial, &mut times, &mut flight, &mut output_tokens_max, &span);
-            let work = AssertUnwindSafe(work).catch_unwind();
+            // Not a variable first: a future that is moved takes its room twice.
+            let mut work = pin!(
+                AssertUnwindSafe(
+                    self.work(request, &mut partial, &mut times, &mut flight, &mut output_tokens_max, &span)
+                )
+                .catch_unwind()
+            );
             tokio::select! {
                 biased;
                 () = self.cancel.cancelled() => None,
-                outcome = work => Some(outcome),
+                outcome = &mut work => Some(outcome),
             }
         };
         // A call that was cut off reports its cost to the session, which releases the reservation.

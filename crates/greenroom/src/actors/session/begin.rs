@@ -48,7 +48,7 @@ impl SessionState {
     ) -> Result<EntryId> {
         if let Err(error) = self.adopt(options.agent.as_ref()) {
             if let Some(reply) = waiting.into_caller() {
-                self.refuse_prompt(reply, options, error.clone()).await;
+                Box::pin(self.refuse_prompt(reply, options, error.clone())).await;
             }
             return Err(error);
         }
@@ -112,7 +112,7 @@ impl SessionState {
     ) -> Result<()> {
         if self.shared.parent.is_some() {
             // The labels of its top-level session may have changed.
-            let tenants = sub_agent::tenants(&self.deps, &self.shared, self.log.head()).await;
+            let tenants = Box::pin(sub_agent::tenants(&self.deps, &self.shared, self.log.head())).await;
             tenants.into_iter().for_each(|tenants| self.shared.set_tenants(tenants));
         }
         let fingerprint = self.shared.agent().and_then(|agent| agent.fingerprint.clone());
@@ -126,7 +126,7 @@ impl SessionState {
             Ok(begun) => begun,
             Err(error) => {
                 if let Some(reply) = waiting.into_caller() {
-                    self.refuse_prompt(reply, options, error.clone()).await;
+                    Box::pin(self.refuse_prompt(reply, options, error.clone())).await;
                 }
                 return Err(error);
             }
