@@ -65,7 +65,7 @@ impl SessionState {
         let is_over = boundary == Boundary::End && delivered == 0;
         if is_over && !draft.is_empty() {
             // One write for the answer and the end of the run.
-            return self.start_closing(RunOutcome::Completed, Some(draft));
+            return self.start_closing(RunOutcome::Completed, Some(&draft));
         }
         if !self.append_for_run(draft).await {
             return;
@@ -111,7 +111,7 @@ impl SessionState {
         }
         if outcome == RunOutcome::Completed && !draft.is_empty() {
             // One write for the answer in the last permitted step and the end of the run.
-            return self.start_closing(outcome, Some(draft));
+            return self.start_closing(outcome, Some(&draft));
         }
         if !draft.is_empty() && !self.append_for_run(draft).await {
             return;
@@ -226,10 +226,10 @@ impl SessionState {
     }
 
     /// Ends the run: its end is recorded with the measured size, and `last` with it.
-    pub(super) fn start_closing(&mut self, outcome: RunOutcome, last: Option<Box<Draft>>) {
+    pub(super) fn start_closing(&mut self, outcome: RunOutcome, last: Option<&Draft>) {
         self.refresh_settings();
         if let Some(run) = self.runs.open_mut() {
-            run.start_closing(outcome, last.as_ref().map(|last| last.entries().to_vec()).unwrap_or_default());
+            run.start_closing(outcome, last.map(|last| last.entries().to_vec()).unwrap_or_default());
             last.iter().for_each(|last| self.tell_unrecorded(last));
             self.tracker.tell(TrackerMessage::MeasureFor(MeasureFor::RunEnd));
         }
