@@ -98,6 +98,11 @@ impl Redactor {
         });
     }
 
+    /// Whether it knows values.
+    pub fn has_values(&self) -> bool {
+        self.known().values.is_some()
+    }
+
     /// Whether it changes no text.
     pub fn is_off(&self) -> bool {
         let known = self.known();

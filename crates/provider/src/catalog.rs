@@ -5,6 +5,7 @@
 //! Invariants: an unknown value is `None` and never a guess; a model of an unknown provider gets the smallest
 //! limit that any provider lists for it, and no price.
 
+use std::ops::Range;
 use std::sync::OnceLock;
 
 use greenroom_kernel::Usage;
@@ -17,6 +18,8 @@ pub struct Catalog {
     models: Vec<ModelInfo>,
     /// All providers, sorted by id.
     providers: Vec<ProviderInfo>,
+    /// For each provider, the positions of its models.
+    own: Vec<Range<usize>>,
 }
 
 /// A provider in the catalogue.
@@ -89,7 +92,7 @@ impl Catalog {
     }
 
     fn parse(text: &'static str) -> Self {
-        let mut catalog = Self { models: Vec::new(), providers: Vec::new() };
+        let mut catalog = Self { models: Vec::new(), providers: Vec::new(), own: Vec::new() };
         let mut provider = "";
         for line in text.lines().filter(|line| !line.starts_with('#')) {
             let mut columns = line.split('\t');
@@ -101,6 +104,7 @@ impl Catalog {
                 let key_variables = column().split(',').filter(|variable| !variable.is_empty()).collect();
                 let base_url = Some(column()).filter(|url| !url.is_empty());
                 catalog.providers.push(ProviderInfo { id, name, key_variables, base_url });
+                catalog.own.push(catalog.models.len()..catalog.models.len());
                 continue;
             }
             let (context_tokens, input_tokens, output_tokens) =
@@ -119,6 +123,7 @@ impl Catalog {
                 prices,
                 tiers: column().split(';').filter_map(tier).collect(),
             });
+            catalog.own.iter_mut().last().into_iter().for_each(|own| own.end += 1);
         }
         catalog
     }
@@ -149,9 +154,8 @@ impl Catalog {
 
     /// Finds a provider's model by its name, with or without a date at its end, such as `gpt-5-2025-08-07`.
     pub fn find(&self, provider: &str, model: &str) -> Option<ModelInfo> {
-        let start = self.models.partition_point(|info| info.provider < provider);
-        let end = self.models.partition_point(|info| info.provider <= provider);
-        let own = self.models.get(start..end)?;
+        let at = self.providers.binary_search_by(|info| info.id.cmp(provider)).ok()?;
+        let own = self.models.get(self.own.get(at)?.clone())?;
         let model = model
             .strip_prefix(provider)
             .and_then(|rest| rest.strip_prefix('/'))
@@ -247,6 +251,9 @@ fn is_named(model: &str, name: &str) -> bool {
 fn without_date(model: &str) -> Option<&str> {
     if let Some(base) = model.strip_suffix("-latest") {
         return Some(base);
+    }
+    if !model.ends_with(|last: char| last.is_ascii_digit()) {
+        return None;
     }
     let digits_only = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let at = model.rfind("-20").into_iter().chain(model.rfind("@20")).max()?;

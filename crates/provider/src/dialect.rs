@@ -14,6 +14,7 @@ pub(crate) mod ids;
 mod lenient;
 mod responses;
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::fmt;
 use std::io::Write as _;
@@ -67,7 +68,7 @@ impl Api {
 pub(crate) struct Encoded {
     /// The path below the base URL, without a slash in front. It may have a query, which comes before that of the base
     /// URL.
-    pub(crate) path: String,
+    pub(crate) path: Cow<'static, str>,
     /// Headers of this request alone.
     pub(crate) headers: HeaderMap,
     /// The body, in pieces.

@@ -5,6 +5,7 @@
 //! each task ends with exactly one message. All state of the agent is in the log, so a successor can replace
 //! it. When the agent ends, its tasks are cancelled.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -641,17 +642,17 @@ struct Watch {
 impl Watch {
     async fn run(self) {
         let Self { line, attempt, cancel, time_limit, pauses, over } = self;
-        let time_is_up = async {
+        let mut time_is_up = pin!(async {
             match time_limit {
                 Some(limit) => pauses.sleep(limit).await,
                 None => std::future::pending().await,
             }
-        };
+        });
         let cause = tokio::select! {
             biased;
             () = cancel.cancelled() => AbortCause::Requested,
             () = over.cancelled() => return,
-            () = time_is_up => {
+            () = &mut time_is_up => {
                 let limit_ms = time_limit.unwrap_or_default().as_millis();
                 AbortCause::OutOfTime { limit_ms: u64::try_from(limit_ms).unwrap_or(u64::MAX) }
             }

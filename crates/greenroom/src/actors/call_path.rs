@@ -94,7 +94,7 @@ impl Waits<'_> {
         trace::entered(self.span, &self.shared.id, waited);
         let provider = self.lane.provider.name();
         self.deps.metrics.count(Happened::CallEntered { provider, waited });
-        let allowed = self.deps.accounts.look(self.tenants, self.deps.now_ms(), wanted)?;
+        let allowed = self.deps.accounts.look(self.tenants, || self.deps.now_ms(), wanted)?;
         let is_less = wanted.is_some_and(|wanted| allowed < wanted.output_tokens);
         ownership::may_act(self.deps, cancel).await;
         Ok((slot, Some(allowed).filter(|_| is_less)))

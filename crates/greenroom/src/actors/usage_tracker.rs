@@ -152,7 +152,7 @@ impl TrackerState {
         let mut size = self.config.limits.size(usage.tokens, self.tracker.counted(), cost);
         let compacts_at = self.config.limits.compacts_at();
         size.is_uncertain = compacts_at.is_some_and(|at| self.tracker.is_uncertain(at));
-        let used_up = || self.deps.accounts.used_up(&self.deps.tenants(&self.shared), self.deps.now_ms());
+        let used_up = || self.deps.accounts.used_up(&self.deps.tenants(&self.shared), || self.deps.now_ms());
         size.over_budget = size.over_budget.or_else(used_up);
         let ContextLimits { window, settings, .. } = &self.config.limits;
         let trigger_at = window.tokens.and_then(|window| settings.trigger_tokens(window));

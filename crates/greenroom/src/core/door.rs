@@ -64,12 +64,13 @@ impl Door {
     /// Calls the guards of the session's agent; returns the input to record.
     pub(crate) async fn judge(&self, kind: InputKind, prompt: Prompt) -> Result<Prompt> {
         match self.agent.clone().or_else(|| self.shared.agent()) {
-            Some(agent) => {
-                let judged = input::judge(&agent, &self.shared.id, kind, prompt).await;
+            // Boxed, because few agents have guards, and otherwise each request would have the size of this future.
+            Some(agent) if !agent.hooks.guard_input.is_empty() => {
+                let judged = Box::pin(input::judge(&agent, &self.shared.id, kind, prompt)).await;
                 judged.map_err(|error| error.redacted(&self.deps.redactor))
             }
             // The session refuses input without an agent.
-            None => Ok(prompt),
+            Some(_) | None => Ok(prompt),
         }
     }
 

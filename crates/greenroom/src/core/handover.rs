@@ -4,7 +4,7 @@
 //! withdraws the prompt from the inbox, unless other callers wait for it. A time limit holds whether the future is
 //! polled or not.
 
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -54,12 +54,12 @@ impl Handover {
         let (link, cancel) = (Arc::clone(&options.link), options.cancel.clone());
         let ticket = options.ticket;
         let mut guard = WithdrawOnDrop { door: Some(door.clone()), ticket };
-        let request = door.request(move |reply| match prompt {
+        let message = move |reply| match prompt {
             Some(Words::New(prompt)) => SessionMessage::Prompt { content: prompt.0, options, reply },
             Some(Words::Recorded { first }) => SessionMessage::Repeat { first, options, reply },
             None => SessionMessage::Resume { options, reply },
-        });
-        let answer = in_time(&mut timer, request).await.inspect_err(|_| guard.disarm())?;
+        };
+        let answer = in_time(&mut timer, door.request(message)).await.inspect_err(|_| guard.disarm())?;
         let ended = match timer {
             None => Either::Left({
                 let door = door.clone();
@@ -158,10 +158,11 @@ type Timer = Option<(Duration, Pin<Box<tokio::time::Sleep>>)>;
 
 /// Runs `work` within the time limit.
 async fn in_time<T>(timer: &mut Timer, work: impl Future<Output = Result<T>>) -> Result<T> {
+    let mut work = pin!(work);
     let Some((timeout, timer)) = timer else { return work.await };
     tokio::select! {
         biased;
-        done = work => done,
+        done = &mut work => done,
         () = timer => Err(Error::TimedOut { timeout: *timeout }),
     }
 }

@@ -8,6 +8,9 @@ use ractor::ActorRef;
 #[cfg(test)]
 mod tests;
 
+/// As many messages as are usually sent together.
+const SEVERAL: usize = 4;
+
 /// One message, or several that were sent together.
 #[derive(Debug)]
 pub(crate) enum Mail<T> {
@@ -34,7 +37,11 @@ impl<T> Mail<T> {
     /// Adds a message.
     fn and(self, message: T) -> Self {
         match self {
-            Self::One(first) => Self::Several(vec![first, message]),
+            Self::One(first) => {
+                let mut messages = Vec::with_capacity(SEVERAL);
+                messages.extend([first, message]);
+                Self::Several(messages)
+            }
             Self::Several(mut messages) => {
                 messages.push(message);
                 Self::Several(messages)

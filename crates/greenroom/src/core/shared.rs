@@ -40,7 +40,7 @@ mod children;
 mod published;
 mod run_slot;
 
-use broadcast::{Broadcast, Place, Placed, Unrecorded};
+use broadcast::{Broadcast, Discarded, Place, Unrecorded};
 use children::Children;
 pub(crate) use published::Published;
 use run_slot::RunSlot;
@@ -565,7 +565,7 @@ impl SessionShared {
         let broadcast = self.broadcast.lock();
         let Unrecorded { seq, n, run, events } = broadcast.unrecorded()?;
         let place = Place { seq: seq.unwrap_or(0), n };
-        let event = |(at_ms, kind)| self.event(&broadcast, Placed { place, run, kind }, at_ms);
+        let event = |(at_ms, kind)| self.event(&broadcast, place, run, kind, at_ms);
         let events = events.into_iter().map(event).collect();
         Some(InProgress { seq, n, events })
     }
@@ -603,11 +603,12 @@ impl SessionShared {
     pub(crate) fn publish_durable(&self, bus: &Bus, due: &Due) {
         let mut broadcast = self.broadcast.lock();
         let Due { entry, run } = due;
-        let (is_due, first) = broadcast.durable(entry.id.0, *run, &due.outline(), entry.at_ms);
-        if let Some(first) = first {
-            self.publish_placed(bus, &broadcast, first);
+        let (is_due, discarded) = broadcast.durable(entry.id.0, *run, &due.outline(), entry.at_ms);
+        if bus.is_unheard() {
+            return;
         }
-        if is_due && !bus.is_unheard() {
+        self.publish_discarded(bus, &broadcast, discarded);
+        if is_due {
             let created_at_ms = broadcast.created_at_ms().unwrap_or(0);
             self.publish_to(bus, &Arc::new(due.event(&self.id, self.parent.as_ref(), created_at_ms)));
         }
@@ -621,22 +622,31 @@ impl SessionShared {
         mut kind: EventKind,
     ) {
         redact::transient(bus.redactor(), &mut kind);
-        let (first, place) = broadcast.transient(run, &kind, || bus.now_ms());
+        let (discarded, place) = broadcast.transient(run, &kind, || bus.now_ms());
         if bus.is_unheard() {
             return;
         }
-        let itself = place.map(|place| Placed { place, run, kind });
-        first.into_iter().chain(itself).for_each(|placed| self.publish_placed(bus, broadcast, placed));
-    }
-
-    fn publish_placed(&self, bus: &Bus, broadcast: &Broadcast, placed: Placed) {
-        if !bus.is_unheard() {
-            self.publish_to(bus, &Arc::new(self.event(broadcast, placed, bus.now_ms())));
+        self.publish_discarded(bus, broadcast, discarded);
+        if let Some(place) = place {
+            self.publish_to(bus, &Arc::new(self.event(broadcast, place, run, kind, bus.now_ms())));
         }
     }
 
-    fn event(&self, broadcast: &Broadcast, placed: Placed, at_ms: u64) -> Event {
-        let Placed { place: Place { seq, n }, run, kind } = placed;
+    fn publish_discarded(&self, bus: &Bus, broadcast: &Broadcast, discarded: Option<Discarded>) {
+        if let Some(Discarded { place, run }) = discarded {
+            let event = self.event(broadcast, place, Some(run), EventKind::MessageDiscarded, bus.now_ms());
+            self.publish_to(bus, &Arc::new(event));
+        }
+    }
+
+    fn event(
+        &self,
+        broadcast: &Broadcast,
+        Place { seq, n }: Place,
+        run: Option<RunId>,
+        kind: EventKind,
+        at_ms: u64,
+    ) -> Event {
         Event {
             session: Arc::clone(&self.id),
             session_created_at_ms: broadcast.created_at_ms().unwrap_or(0),

@@ -43,9 +43,9 @@ pub(crate) struct Due {
 
 impl Due {
     /// Returns consecutive entries of a log, up to its end, as [`of_entries`] does.
-    pub(crate) fn of(entries: &[Arc<Entry>], open_run: Option<RunId>) -> impl Iterator<Item = Self> + '_ {
-        let runs = runs_of(entries, open_run);
-        entries.iter().zip(runs).map(|(entry, run)| Self { entry: Arc::clone(entry), run })
+    pub(crate) fn of(entries: &[Arc<Entry>], open_run: Option<RunId>) -> Vec<Self> {
+        let of_run = |entry: &Arc<Entry>, run| Self { entry: Arc::clone(entry), run };
+        with_runs(entries, open_run, of_run)
     }
 
     /// Returns the event.
@@ -65,29 +65,34 @@ impl Due {
 /// id. The run's id is the note's, because each run has one end.
 pub(crate) const RUN_RESUMED: &str = "run_resumed";
 
-/// Returns the run of each entry. A run ends with the entry of its end, and starts with the entry whose id it
-/// has: a prompt, or the note that an unanswered one is resumed.
 fn runs_of<E: Borrow<Entry>>(entries: &[E], open_run: Option<RunId>) -> Vec<Option<RunId>> {
+    with_runs(entries, open_run, |_, run| run)
+}
+
+/// Returns something of each entry and its run. A run ends with the entry of its end, and starts with the entry whose id
+/// it has: a prompt, or the note that an unanswered one is resumed.
+fn with_runs<'a, E: Borrow<Entry>, T>(
+    entries: &'a [E],
+    open_run: Option<RunId>,
+    of: impl Fn(&'a E, Option<RunId>) -> T,
+) -> Vec<T> {
     let mut run = open_run;
-    let mut runs: Vec<Option<RunId>> = entries
-        .iter()
-        .rev()
-        .map(|entry| {
-            let entry = entry.borrow();
-            if let EntryKind::RunEnded { run: ended, .. } = &entry.kind {
-                run = Some(*ended);
-            }
-            // An imported end may name a run that is not in this log.
-            run = run.filter(|run| *run <= entry.id);
-            let its_run = run;
-            if run == Some(entry.id) {
-                run = None;
-            }
-            its_run
-        })
-        .collect();
-    runs.reverse();
-    runs
+    let newest_first = entries.iter().rev().map(|with| {
+        let entry = with.borrow();
+        if let EntryKind::RunEnded { run: ended, .. } = &entry.kind {
+            run = Some(*ended);
+        }
+        // An imported end may name a run that is not in this log.
+        run = run.filter(|run| *run <= entry.id);
+        let its_run = run;
+        if run == Some(entry.id) {
+            run = None;
+        }
+        of(with, its_run)
+    });
+    let mut all: Vec<T> = newest_first.collect();
+    all.reverse();
+    all
 }
 
 fn of_entry(session: &Arc<str>, parent: Option<&Arc<str>>, run: Option<RunId>, entry: &Entry) -> Event {

@@ -23,8 +23,8 @@ pub(crate) struct Pairs {
 /// The events to publish for one event.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Admitted {
-    /// An event to publish before it, with its run.
-    pub(crate) first: Option<(RunId, EventKind)>,
+    /// The run whose answer is discarded first: an event to publish before it.
+    pub(crate) discarded: Option<RunId>,
     /// Whether the event itself is published.
     pub(crate) itself: bool,
 }
@@ -38,27 +38,23 @@ impl Pairs {
     /// Applies an event that is about to be published. Durable events are always published.
     #[expect(clippy::wildcard_enum_match_arm, reason = "all other events stand alone, or end by themselves")]
     pub(crate) fn admit(&mut self, run: Option<RunId>, kind: &EventKind) -> Admitted {
-        let mut first = None;
+        let mut discarded = None;
         // A tool that was aborted may end after its run.
         let mut itself = run.is_none() || run == self.run;
         match kind {
             // An agent that replaces a crashed one continues the same run.
             EventKind::RunStart => itself = std::mem::replace(&mut self.run, run) != run,
             EventKind::MessageStart if itself => {
-                first = std::mem::replace(&mut self.answering, run).map(discarded)
+                discarded = std::mem::replace(&mut self.answering, run);
             }
             EventKind::MessageDiscarded if itself => itself = self.answering.take().is_some(),
             EventKind::MessageEnd { message, .. } if message.role == Role::Assistant => self.answering = None,
             EventKind::RunEnd { .. } => {
-                first = self.answering.take().map(discarded);
+                discarded = self.answering.take();
                 self.run = None;
             }
             _ => {}
         }
-        Admitted { first, itself }
+        Admitted { discarded, itself }
     }
-}
-
-fn discarded(run: RunId) -> (RunId, EventKind) {
-    (run, EventKind::MessageDiscarded)
 }

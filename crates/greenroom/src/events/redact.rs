@@ -54,6 +54,10 @@ impl Pieces {
                 (AnswerPart::Arguments(index), text, name)
             }
         };
+        if self.parts.is_empty() && !redactor.has_values() {
+            // Nothing was held back, and nothing has to be.
+            return [None, delta(part, name, text)];
+        }
         // A text is over when another part begins; the arguments of several calls may alternate.
         let over = self.newest.replace(part).filter(|newest| *newest != part);
         let over = over.filter(|over| matches!(over, AnswerPart::Text | AnswerPart::Reasoning));

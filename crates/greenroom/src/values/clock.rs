@@ -26,8 +26,13 @@ impl Clock {
 
     pub(crate) fn now_ms(&self) -> u64 {
         let now_ms = self.base_ms.saturating_add(millis(self.since.elapsed()));
-        let set = self.read.map_or(0, |read| set_by_ms(self.base_ms, read.elapsed(), system_ms()));
-        now_ms.saturating_add_signed(set)
+        let Some(read) = self.read else { return now_ms };
+        let system_ms = system_ms();
+        // Reading clocks takes time: whether the system's was set is asked only if the two differ.
+        if system_ms.abs_diff(now_ms) < NOISE_MS {
+            return now_ms;
+        }
+        now_ms.saturating_add_signed(set_by_ms(self.base_ms, read.elapsed(), system_ms))
     }
 }
 

@@ -7,6 +7,8 @@
 mod decode;
 mod encode;
 
+use std::borrow::Cow;
+
 use http::HeaderMap;
 use http::header::{AUTHORIZATION, HeaderName, HeaderValue};
 
@@ -82,9 +84,9 @@ impl Dialect for Anthropic {
         let style = encode::Style { is_vertex, stream: options.stream, names_session, output_tokens_max };
         let body = encode::body(request, &style, history).map_err(|error| error.to_string())?;
         let path = match (is_vertex, options.stream) {
-            (false, _) => "messages".to_owned(),
-            (true, true) => format!("{}:streamRawPredict", request.model),
-            (true, false) => format!("{}:rawPredict", request.model),
+            (false, _) => Cow::Borrowed("messages"),
+            (true, true) => format!("{}:streamRawPredict", request.model).into(),
+            (true, false) => format!("{}:rawPredict", request.model).into(),
         };
         let mut headers = HeaderMap::new();
         let mut features = Vec::new();
@@ -117,7 +119,7 @@ impl Dialect for Anthropic {
         let fields: Fields =
             serde_json::from_slice(&whole.body.concat()).map_err(|error| error.to_string())?;
         let body = vec![fields.only(COUNTED).json().into()];
-        Ok(Some(Encoded { path: "messages/count_tokens".to_owned(), body, ..whole }))
+        Ok(Some(Encoded { path: "messages/count_tokens".into(), body, ..whole }))
     }
 
     fn native_compaction(&self, model: &str) -> Option<NativeCompaction> {

@@ -9,6 +9,7 @@ mod template;
 mod think;
 mod wire;
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -61,7 +62,7 @@ impl Dialect for Chat {
             stream: options.stream,
         };
         let body = wire::body(request, &style, &self.tools, history).map_err(|error| error.to_string())?;
-        Ok(Encoded { path: PATH.to_owned(), headers: HeaderMap::new(), body })
+        Ok(Encoded { path: PATH.into(), headers: HeaderMap::new(), body })
     }
 
     fn decoder(&self) -> Box<dyn Decoder> {
@@ -132,8 +133,8 @@ impl Decoder for ChatDecoder {
         context: &CallContext<'_>,
         events: &mut VecDeque<ReplyEvent>,
     ) -> Result<AssistantMessage, ProviderError> {
-        let assembler = self.assembler;
-        let stop_raw = assembler.finish_reason().map(str::to_owned);
+        let mut assembler = self.assembler;
+        let stop_raw = assembler.take_finish_reason();
         let stop = stop_reason(stop_raw.as_deref().unwrap_or_default(), assembler.has_output())?;
         let answer = assembler.finish(stop, context.provider, context.model, context.messages, events);
         Ok(AssistantMessage { stop_raw, ..answer })
@@ -145,8 +146,9 @@ impl Decoder for ChatDecoder {
 /// # Errors
 /// The answer's end is a failure.
 pub(super) fn stop_reason(reason: &str, has_output: bool) -> Result<StopReason, ProviderError> {
-    let reason = reason.to_ascii_lowercase();
-    Ok(match reason.as_str() {
+    let has_capitals = reason.bytes().any(|byte| byte.is_ascii_uppercase());
+    let reason = if has_capitals { Cow::Owned(reason.to_ascii_lowercase()) } else { Cow::Borrowed(reason) };
+    Ok(match &*reason {
         "length" | "max_tokens" | "max_output_tokens" | "model_length" => StopReason::Length,
         "model_context_window_exceeded" | "context_length_exceeded" if has_output => StopReason::Length,
         "model_context_window_exceeded" | "context_length_exceeded" => {

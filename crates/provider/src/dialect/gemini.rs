@@ -50,7 +50,7 @@ impl Dialect for Gemini {
         let path = format!("{}:{method}", model.path());
         let body = encode::body(request, &model, options.output_tokens_max, history)
             .map_err(|error| error.to_string())?;
-        Ok(Encoded { path, headers: HeaderMap::new(), body })
+        Ok(Encoded { path: path.into(), headers: HeaderMap::new(), body })
     }
 
     fn decoder(&self) -> Box<dyn Decoder> {
@@ -78,7 +78,7 @@ impl Dialect for Gemini {
             count.json()
         };
         let path = format!("{}:countTokens", model.path());
-        Ok(Some(Encoded { path, headers: HeaderMap::new(), body: vec![json.into()] }))
+        Ok(Some(Encoded { path: path.into(), headers: HeaderMap::new(), body: vec![json.into()] }))
     }
 
     fn count_field(&self) -> &'static str {

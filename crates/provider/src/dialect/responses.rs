@@ -72,7 +72,7 @@ impl Dialect for Responses {
             let body = body.map_err(|error| error.to_string())?;
             // The answer is never streamed.
             let headers = HeaderMap::from_iter([(ACCEPT, HeaderValue::from_static("application/json"))]);
-            return Ok(Encoded { path: COMPACT_PATH.to_owned(), headers, body });
+            return Ok(Encoded { path: COMPACT_PATH.into(), headers, body });
         }
         let style = encode::Style {
             provider: &options.name,
@@ -82,7 +82,7 @@ impl Dialect for Responses {
             reasons: self.reasons(&options.name, &request.model),
         };
         let body = encode::body(request, &style, history).map_err(|error| error.to_string())?;
-        Ok(Encoded { path: PATH.to_owned(), headers: HeaderMap::new(), body })
+        Ok(Encoded { path: PATH.into(), headers: HeaderMap::new(), body })
     }
 
     fn decoder(&self) -> Box<dyn Decoder> {
@@ -102,7 +102,7 @@ impl Dialect for Responses {
         let fields: Fields =
             serde_json::from_slice(&whole.body.concat()).map_err(|error| error.to_string())?;
         let body = vec![fields.only(COUNTED).json().into()];
-        Ok(Some(Encoded { path: COUNT_PATH.to_owned(), body, ..whole }))
+        Ok(Some(Encoded { path: COUNT_PATH.into(), body, ..whole }))
     }
 
     fn native_compaction(&self, _: &str) -> Option<NativeCompaction> {

@@ -328,6 +328,10 @@ impl Utf8 {
         if self.is_broken {
             return false;
         }
+        // Most chunks are, and it takes a fraction of the time to see it.
+        if chunk.is_ascii() && self.begun.is_empty() {
+            return true;
+        }
         let mut joined = std::mem::take(&mut self.begun);
         let is_by_itself = joined.is_empty();
         let bytes = if is_by_itself {

@@ -42,12 +42,14 @@ impl Histories {
 
     /// Keeps the conversation of a session.
     pub(super) fn put(&mut self, session: &str, history: History) {
-        self.take(session);
         let (used, bytes) = (self.uses, history.size());
         self.uses += 1;
         self.bytes += bytes;
         let session: Arc<str> = session.into();
-        self.by_session.insert(Arc::clone(&session), Kept { history, used, bytes });
+        if let Some(before) = self.by_session.insert(Arc::clone(&session), Kept { history, used, bytes }) {
+            self.by_use.remove(&before.used);
+            self.bytes -= before.bytes;
+        }
         self.by_use.insert(used, session);
         while self.bytes > self.bytes_max
             && let Some((_, oldest)) = self.by_use.pop_first()

@@ -1,7 +1,7 @@
 //! One model call, from its request to the last event of its stream.
 //!
-//! Invariants: only progress of the answer resets the idle timeout, not bytes; an answer is complete only if the
-//! server gave a finish reason or sent `[DONE]`; and nothing follows `Done` or an error.
+//! Invariants: only progress of the answer resets the idle timeout, not bytes, and it counts from the wait that follows;
+//! an answer is complete only if the server gave a finish reason or sent `[DONE]`; and nothing follows `Done` or an error.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -113,6 +113,8 @@ struct Reader {
     events: VecDeque<ReplyEvent>,
     /// When the next progress must have been made.
     deadline: Instant,
+    /// How long the next progress may take, from the next wait on; `None` if it is waited for already.
+    wait: Option<Duration>,
     /// Ends at the deadline or before. It is not set anew for each piece: pieces are many, and few waits are long.
     timer: Pin<Box<Sleep>>,
     has_chunk: bool,
@@ -176,6 +178,7 @@ impl Reader {
             decoder: server.dialect.decoder(),
             events: VecDeque::new(),
             deadline: timer.deadline(),
+            wait: None,
             timer,
             has_chunk: false,
             is_over: false,
@@ -186,6 +189,9 @@ impl Reader {
 
     /// Whether the deadline is over. Otherwise the task is woken when it is.
     fn is_late(&mut self, context: &mut Context<'_>) -> bool {
+        if let Some(wait) = self.wait.take() {
+            self.deadline = deadline_after(wait);
+        }
         if Instant::now() >= self.deadline {
             return true;
         }
@@ -234,7 +240,8 @@ impl Reader {
             Progress::Over => return Some(self.finish()),
         };
         if taken == Taken::Progress {
-            self.deadline = deadline_after(wait);
+            // The clock is not read for each piece: pieces are many.
+            self.wait = Some(wait);
         }
         None
     }

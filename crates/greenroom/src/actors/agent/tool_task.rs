@@ -140,11 +140,13 @@ impl ToolTask {
         });
         let span = trace::tool(&self.span, &self.shared.id, call);
         let began = tokio::time::Instant::now();
-        let work = async {
+        // Not a variable first: a future that is moved takes its room twice.
+        let mut result = async {
             ownership::may_act(&self.deps, &self.cancel).await;
             if self.is_cut_off(call) { self.cut_off(call).await } else { self.with_hooks(call).await }
-        };
-        let mut result = work.instrument(span.clone()).await;
+        }
+        .instrument(span.clone())
+        .await;
         self.deps.redactor.result(&mut result, self.is_from_outside(call));
         let (status, took) = (result.status, began.elapsed());
         trace::tool_ended(&span, &self.shared.id, call, status, took);

@@ -161,7 +161,7 @@ impl SessionState {
     /// Lets the agent publish the events of these entries, and then answer the callers of the run. `ended` is
     /// the run that ends with an answer among them.
     fn announce(&mut self, entries: &[Arc<Entry>], ended: Option<RunAttempt>, then: Option<RunCompletion>) {
-        let mut events: Vec<Due> = Due::of(entries, self.log.head().open_run).collect();
+        let mut events = Due::of(entries, self.log.head().open_run);
         self.outgoing.add(&events, self.shared.broadcast_below());
         let then = then.map(|then| self.outgoing.complete(then));
         if let Some(attempt) = ended {

@@ -109,7 +109,7 @@ impl SessionState {
     ) -> Result<()> {
         if self.shared.parent.is_some() {
             // The labels of its top-level session may have changed.
-            let tenants = sub_agent::tenants(&self.deps, &self.shared, self.log.head()).await;
+            let tenants = Box::pin(sub_agent::tenants(&self.deps, &self.shared, self.log.head())).await;
             tenants.into_iter().for_each(|tenants| self.shared.set_tenants(tenants));
         }
         let fingerprint = self.shared.agent().and_then(|agent| agent.fingerprint.clone());

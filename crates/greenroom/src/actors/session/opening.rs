@@ -215,7 +215,7 @@ impl SessionState {
 async fn missed_events(deps: &Deps, shared: &SessionShared, from: u64, head: &Head) -> Result<VecDeque<Due>> {
     let entries = deps.store.load(&shared.id, EntryId(from)).await?;
     let entries: Vec<_> = entries.into_iter().map(Arc::new).collect();
-    Ok(Due::of(&entries, head.open_run).collect())
+    Ok(Due::of(&entries, head.open_run).into())
 }
 
 /// Returns what a session adds to its definition when it is opened.

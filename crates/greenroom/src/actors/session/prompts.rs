@@ -55,13 +55,14 @@ impl SessionState {
         }
         let agent = options.agent.clone();
         let queued = self.queue(content, InboxDelivery::Prompt, options.key.clone(), options.terms(), agent);
+        // Boxed, because most prompts start a run.
         match Box::pin(queued).await {
             Ok(id) => {
                 counted.into_iter().for_each(Message::accepted);
                 let _ = options.recorded.set(id);
                 self.inbox.wait_for(id, Caller { options, reply });
             }
-            Err(error) => self.refuse_prompt(reply, options, error).await,
+            Err(error) => Box::pin(self.refuse_prompt(reply, options, error)).await,
         }
     }
 

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use greenroom_kernel::entry::{Entry, EntryKind, InboxDelivery, Spender, Spent};
+use greenroom_kernel::entry::{EntryKind, InboxDelivery, Spender, Spent};
 use greenroom_kernel::log::{Draft, InboxItem};
 use greenroom_kernel::message::{Message, ToolResult, ToolStatus};
 use greenroom_kernel::path::is_message;

@@ -185,7 +185,7 @@ async fn amend_claimed(
         let definition = Definition::resolve_to_read(deps, agent)?;
         draft.begin(definition.provider(), definition.model(), shared.parent.as_deref(), created_at_ms);
     }
-    let events: Vec<Due> = Due::of(draft.entries(), log.head().open_run).collect();
+    let events = Due::of(draft.entries(), log.head().open_run);
     let batch = Batch { entries: draft.entries().to_vec(), head: draft.shared_head(), key: None };
     deps.store.append(&shared.id, batch).await?;
     if withdrawn > 0 && shared.is_suspended() {

@@ -3,6 +3,7 @@
 //! Invariants: a label has a closed set of values, or one that [`Names`] bounds; no label names a session. Units are
 //! seconds, tokens and dollars. `docs/operations.md` has the same table, and a test compares both.
 
+use std::hash::Hash;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
@@ -10,7 +11,7 @@ use std::time::Duration;
 use greenroom_kernel::entry::{CompactionEnded, EntryKind, Spender};
 use greenroom_kernel::{Entry, ToolStatus, Usage, bill};
 use greenroom_provider::Purpose;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use prometheus_client::encoding::{EncodeLabelSet, prometheus_text};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -147,7 +148,32 @@ struct OfBuild {
     version: &'static str,
 }
 
-type Histograms<L> = Family<L, Histogram, fn() -> Histogram>;
+type Histograms<L> = Series<L, Histogram>;
+
+/// A family that is asked for often. Its first series are found without a hash of their labels: usually there are no others.
+struct Series<L, M> {
+    family: Family<L, M>,
+    /// At most [`FIRST_MAX`].
+    first: RwLock<Vec<(L, M)>>,
+}
+
+/// So many series are found without a hash.
+const FIRST_MAX: usize = 8;
+
+impl<L: Clone + Hash + Eq, M: Clone> Series<L, M> {
+    /// Returns the series with these labels.
+    fn get(&self, labels: &L) -> M {
+        if let Some((_, metric)) = self.first.read().iter().find(|(known, _)| known == labels) {
+            return metric.clone();
+        }
+        let metric = self.family.get_or_create_owned(labels);
+        let mut first = self.first.write();
+        if first.len() < FIRST_MAX && first.iter().all(|(known, _)| known != labels) {
+            first.push((labels.clone(), metric.clone()));
+        }
+        metric
+    }
+}
 
 /// The metrics of a runtime.
 pub(super) struct Families {
@@ -155,16 +181,16 @@ pub(super) struct Families {
     providers: Names,
     models: Names,
     tools: Names,
-    runs: Family<OfRun, Counter>,
+    runs: Series<OfRun, Counter>,
     run_seconds: Histograms<OfOutcome>,
-    calls: Family<OfCall, Counter>,
+    calls: Series<OfCall, Counter>,
     call_seconds: Histograms<OfModel>,
     first_seconds: Histograms<OfModel>,
     retries: Family<OfClass, Counter>,
     fallbacks: Counter,
-    tokens: Family<OfTokens, Counter>,
-    dollars: Family<OfModel, Counter<f64, AtomicU64>>,
-    tool_calls: Family<OfToolCall, Counter>,
+    tokens: Series<OfTokens, Counter>,
+    dollars: Series<OfModel, Counter<f64, AtomicU64>>,
+    tool_calls: Series<OfToolCall, Counter>,
     tool_seconds: Histograms<OfTool>,
     compactions: Family<OfCompaction, Counter>,
     compaction_seconds: Histogram,
@@ -235,21 +261,21 @@ impl Default for Families {
             providers: Names::new(PROVIDERS_MAX),
             models: Names::new(MODELS_MAX),
             tools: Names::new(TOOLS_MAX),
-            runs: add(r, "runs", "Ended runs", Family::default()),
-            run_seconds: add(
+            runs: often(r, "runs", "Ended runs", Family::default()),
+            run_seconds: often(
                 r,
                 "run_duration_seconds",
                 "Duration of runs",
                 of_labels(|| Histogram::new(RUN_SECONDS)),
             ),
-            calls: add(r, "model_calls", "Model calls, retries included", Family::default()),
-            call_seconds: add(
+            calls: often(r, "model_calls", "Model calls, retries included", Family::default()),
+            call_seconds: often(
                 r,
                 "model_call_duration_seconds",
                 "Duration of answered model calls, without the wait for a slot",
                 of_labels(|| Histogram::new(CALL_SECONDS)),
             ),
-            first_seconds: add(
+            first_seconds: often(
                 r,
                 "model_time_to_first_token_seconds",
                 "Time until the first piece of an answer, without the wait for a slot",
@@ -262,15 +288,15 @@ impl Default for Families {
                 Family::default(),
             ),
             fallbacks: add(r, "fallbacks", "Runs that continue with a fallback model", Counter::default()),
-            tokens: add(r, "tokens", "Billed tokens", Family::default()),
-            dollars: add(
+            tokens: often(r, "tokens", "Billed tokens", Family::default()),
+            dollars: often(
                 r,
                 "cost_dollars",
                 "Cost in US dollars, as far as prices are known",
                 Family::default(),
             ),
-            tool_calls: add(r, "tool_calls", "Ended tool calls", Family::default()),
-            tool_seconds: add(
+            tool_calls: often(r, "tool_calls", "Ended tool calls", Family::default()),
+            tool_seconds: often(
                 r,
                 "tool_call_duration_seconds",
                 "Duration of tool calls, hooks and questions included",
@@ -295,7 +321,7 @@ impl Default for Families {
                 "Size of the context after installed compactions",
                 Histogram::new(SIZE_TOKENS),
             ),
-            wait_seconds: add(
+            wait_seconds: often(
                 r,
                 "lane_wait_seconds",
                 "Time that model calls waited for a slot, and for limits and pauses of the provider",
@@ -345,7 +371,20 @@ fn add<M: Metric + Clone>(registry: &mut Registry, name: &str, help: &str, metri
     metric
 }
 
-fn of_labels<L: Clone + std::hash::Hash + Eq>(new: fn() -> Histogram) -> Histograms<L> {
+/// As [`add`], for a family that is asked for often.
+fn often<L: Clone + Hash + Eq, M>(
+    registry: &mut Registry,
+    name: &str,
+    help: &str,
+    family: Family<L, M>,
+) -> Series<L, M>
+where
+    Family<L, M>: Metric,
+{
+    Series { family: add(registry, name, help, family), first: RwLock::default() }
+}
+
+fn of_labels<L: Clone + Hash + Eq>(new: fn() -> Histogram) -> Family<L, Histogram> {
     Family::new_with_constructor(new)
 }
 
@@ -368,11 +407,11 @@ impl Families {
             }
             Happened::RunEnded { outcome, took } => {
                 let labels = OfOutcome { outcome: outcome.as_str() };
-                self.run_seconds.get_or_create(&labels).observe(took.as_secs_f64());
+                self.run_seconds.get(&labels).observe(took.as_secs_f64());
             }
             Happened::CallEntered { provider, waited } => {
                 let labels = OfProvider { provider: self.providers.of(provider) };
-                self.wait_seconds.get_or_create(&labels).observe(waited.as_secs_f64());
+                self.wait_seconds.get(&labels).observe(waited.as_secs_f64());
             }
             Happened::CallEnded { provider, model, purpose, result, times } => {
                 self.call_ended(self.of_model(provider, model), purpose, result, times);
@@ -405,13 +444,13 @@ impl Families {
     fn call_ended(&self, of: OfModel, purpose: Purpose, result: CallResult, times: CallTimes) {
         let CallTimes { sent, first } = times;
         if let (Some(sent), Some(first)) = (sent, first) {
-            self.first_seconds.get_or_create(&of).observe(first.duration_since(sent).as_secs_f64());
+            self.first_seconds.get(&of).observe(first.duration_since(sent).as_secs_f64());
         }
         let result = match result {
             CallResult::Answered => {
                 if let Some(sent) = sent {
                     let took = Instant::now().duration_since(sent);
-                    self.call_seconds.get_or_create(&of).observe(took.as_secs_f64());
+                    self.call_seconds.get(&of).observe(took.as_secs_f64());
                 }
                 "answered"
             }
@@ -420,20 +459,20 @@ impl Families {
         };
         let OfModel { provider, model } = of;
         let labels = OfCall { provider, model, purpose: purpose_name(purpose), result };
-        self.calls.get_or_create(&labels).inc();
+        self.calls.get(&labels).inc();
     }
 
     fn tool_ended(&self, tool: Option<&str>, status: ToolStatus, took: Duration) {
         // A name that the agent does not have is the model's invention.
         let tool = tool.map_or_else(|| self.tools.other(), |tool| self.tools.of(tool));
         let seconds = OfTool { tool: Arc::clone(&tool) };
-        self.tool_seconds.get_or_create(&seconds).observe(took.as_secs_f64());
+        self.tool_seconds.get(&seconds).observe(took.as_secs_f64());
         let status = match status {
             ToolStatus::Ok => "ok",
             ToolStatus::Error => "error",
             ToolStatus::Interrupted => "interrupted",
         };
-        self.tool_calls.get_or_create(&OfToolCall { tool, status }).inc();
+        self.tool_calls.get(&OfToolCall { tool, status }).inc();
     }
 
     /// Counts what a log records: the ends of runs and compactions, and what was spent.
@@ -447,7 +486,7 @@ impl Families {
             match &entry.kind {
                 EntryKind::RunEnded { outcome, .. } => {
                     let OfModel { provider, model } = self.of_model(provider, model);
-                    self.runs.get_or_create(&OfRun { provider, model, outcome: outcome.as_str() }).inc();
+                    self.runs.get(&OfRun { provider, model, outcome: outcome.as_str() }).inc();
                 }
                 EntryKind::Message { message, .. } => {
                     if let Some(answer) = message.as_answer() {
@@ -491,10 +530,10 @@ impl Families {
         ];
         for (kind, tokens) in kinds.into_iter().filter(|(_, tokens)| *tokens > 0) {
             let (provider, model) = (Arc::clone(&of.provider), Arc::clone(&of.model));
-            self.tokens.get_or_create(&OfTokens { provider, model, kind }).inc_by(tokens);
+            self.tokens.get(&OfTokens { provider, model, kind }).inc_by(tokens);
         }
         if let Some(cost) = cost_microdollars {
-            self.dollars.get_or_create(&of).inc_by(as_f64(cost) / 1e6);
+            self.dollars.get(&of).inc_by(as_f64(cost) / 1e6);
         }
     }
 

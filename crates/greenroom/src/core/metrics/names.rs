@@ -2,7 +2,6 @@
 //!
 //! Invariants: there are at most `max` values and [`OTHER`]; the first ones that occur are kept.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 
 use parking_lot::RwLock;
@@ -15,7 +14,7 @@ const NAME_BYTES_MAX: usize = 128;
 /// The values of one label.
 pub(super) struct Names {
     max: usize,
-    known: RwLock<HashSet<Arc<str>>>,
+    known: RwLock<Vec<Arc<str>>>,
     other: Arc<str>,
 }
 
@@ -31,20 +30,20 @@ impl Names {
         }
         {
             let known = self.known.read();
-            if let Some(known) = known.get(name) {
-                return Arc::clone(known);
+            if let Some(known) = find(&known, name) {
+                return known;
             }
             if known.len() >= self.max {
                 return self.other();
             }
         }
         let mut known = self.known.write();
-        match known.get(name) {
-            Some(known) => Arc::clone(known),
+        match find(&known, name) {
+            Some(known) => known,
             None if known.len() >= self.max => self.other(),
             None => {
                 let name: Arc<str> = name.into();
-                known.insert(Arc::clone(&name));
+                known.push(Arc::clone(&name));
                 name
             }
         }
@@ -54,4 +53,9 @@ impl Names {
     pub(super) fn other(&self) -> Arc<str> {
         Arc::clone(&self.other)
     }
+}
+
+/// Returns a known name. They are few, and differ in length: nothing is hashed.
+fn find(known: &[Arc<str>], name: &str) -> Option<Arc<str>> {
+    known.iter().find(|known| ***known == *name).cloned()
 }

@@ -39,12 +39,11 @@ pub(super) struct Place {
     pub(super) n: u64,
 }
 
-/// A transient event and its position.
-#[derive(Debug, PartialEq)]
-pub(super) struct Placed {
+/// The end of an answer that is discarded, and its position.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Discarded {
     pub(super) place: Place,
-    pub(super) run: Option<RunId>,
-    pub(super) kind: EventKind,
+    pub(super) run: RunId,
 }
 
 /// The work in progress that the log does not contain yet.
@@ -123,44 +122,40 @@ impl Broadcast {
         })
     }
 
-    /// Applies a durable event that is about to be published. Returns whether it is still due, and the event
-    /// to publish before it.
+    /// Applies a durable event that is about to be published. Returns whether it is still due, and the end of an
+    /// answer to publish before it.
     pub(super) fn durable(
         &mut self,
         seq: u64,
         run: Option<RunId>,
         kind: &EventKind,
         at_ms: u64,
-    ) -> (bool, Option<Placed>) {
+    ) -> (bool, Option<Discarded>) {
         if seq < self.next {
             return (false, None);
         }
-        let first = self.pairs.admit(run, kind).first;
-        let first = first.map(|(run, kind)| self.place(Some(run), kind));
+        let discarded = self.pairs.admit(run, kind).discarded;
+        let discarded = discarded.map(|run| Discarded { place: self.next_place(), run });
         self.tracked.follow(kind, || at_ms);
         self.goes_on_at(seq + 1);
-        (true, first)
+        (true, discarded)
     }
 
-    /// Applies a transient event that is about to be published. Returns the event to publish before it, and its own
-    /// position, unless its subject is over.
+    /// Applies a transient event that is about to be published. Returns the end of an answer to publish before it, and
+    /// its own position, unless its subject is over.
     pub(super) fn transient(
         &mut self,
         run: Option<RunId>,
         kind: &EventKind,
         now_ms: impl FnOnce() -> u64,
-    ) -> (Option<Placed>, Option<Place>) {
+    ) -> (Option<Discarded>, Option<Place>) {
         let admitted = self.pairs.admit(run, kind);
-        let first = admitted.first.map(|(run, kind)| self.place(Some(run), kind));
+        let discarded = admitted.discarded.map(|run| Discarded { place: self.next_place(), run });
         let itself = admitted.itself.then(|| {
             self.tracked.follow(kind, now_ms);
             self.next_place()
         });
-        (first, itself)
-    }
-
-    fn place(&mut self, run: Option<RunId>, kind: EventKind) -> Placed {
-        Placed { place: self.next_place(), run, kind }
+        (discarded, itself)
     }
 
     fn next_place(&mut self) -> Place {

@@ -41,7 +41,7 @@ fn nothing_of_a_run_is_told_after_its_end() {
     for kind in &late {
         assert_eq!(
             pairs.admit(FIRST, kind),
-            Admitted { first: None, itself: false },
+            Admitted { discarded: None, itself: false },
             "in the next: {kind:?}"
         );
     }

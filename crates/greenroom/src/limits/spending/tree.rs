@@ -179,7 +179,7 @@ impl<S: Spends> Ledger<S> {
     /// Returns a session and the sessions whose calls it works on, nearest first.
     pub(crate) fn chain(&self, shared: &Arc<S>) -> Vec<Arc<S>> {
         let _lock = self.lock.lock();
-        chain(shared)
+        chain(shared).collect()
     }
 
     /// Waits until a call of this session may be made. Returns the output limit for its request if it is
@@ -241,7 +241,7 @@ impl<S: Spends> Ledger<S> {
         wanted: Option<Wanted>,
     ) -> Result<Option<ReservedCall<S>>, String> {
         let _lock = self.lock.lock();
-        let chain = chain(shared);
+        let chain: Vec<_> = chain(shared).collect();
         let mut output_tokens = wanted.map_or(u64::MAX, |wanted| wanted.output_tokens);
         for session in &chain {
             let account = session.account();
@@ -264,11 +264,10 @@ impl<S: Spends> Ledger<S> {
     /// about this model: the sessions with a limit, or, if only the runtime or a label has one, the top session.
     pub(crate) fn not_told(&self, shared: &Arc<S>, model: &str, is_limited_otherwise: bool) -> Vec<Arc<S>> {
         let _lock = self.lock.lock();
-        let chain = chain(shared);
         let is_limited = |session: &Arc<S>| session.account().limits != CostLimits::default();
-        let mut limited: Vec<_> = chain.iter().filter(|session| is_limited(session)).cloned().collect();
+        let mut limited: Vec<_> = chain(shared).filter(is_limited).collect();
         if limited.is_empty() && is_limited_otherwise {
-            limited.extend(chain.last().cloned());
+            limited.extend(chain(shared).last());
         }
         limited.retain(|session| session.account().told_of.insert(model.to_owned()));
         limited
@@ -361,8 +360,9 @@ fn bill_above<S: Spends>(shared: &S, own: u64, of_summaries: u64) {
     }
 }
 
-fn chain<S: Spends>(shared: &Arc<S>) -> Vec<Arc<S>> {
-    [Arc::clone(shared)].into_iter().chain(above(&**shared)).collect()
+/// Returns a session, and those whose calls it works on.
+fn chain<S: Spends>(shared: &Arc<S>) -> impl Iterator<Item = Arc<S>> {
+    std::iter::once(Arc::clone(shared)).chain(above(&**shared))
 }
 
 /// Returns the sessions whose calls a session works on, nearest first.

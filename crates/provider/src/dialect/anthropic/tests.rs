@@ -1056,7 +1056,7 @@ fn a_count_is_asked_for_with_the_fields_that_count() {
     let options = ServerOptions { prompt_cache_key: Some(true), ..ServerOptions::anthropic("k") };
     let anthropic = Anthropic::new(&options);
     let count = anthropic.encode_count(&asked, &options).expect("it can be written").expect("it counts");
-    assert_eq!((count.path.as_str(), anthropic.count_field()), ("messages/count_tokens", "input_tokens"));
+    assert_eq!((&*count.path, anthropic.count_field()), ("messages/count_tokens", "input_tokens"));
     let whole = body(&asked);
     let body: Value = serde_json::from_slice(&count.body.concat()).expect("a body is JSON");
     let names: Vec<&String> = body.as_object().expect("an object").keys().collect();

@@ -236,6 +236,11 @@ impl Assembler {
         self.finish.as_deref()
     }
 
+    /// Takes it, at the end.
+    pub(super) fn take_finish_reason(&mut self) -> Option<String> {
+        self.finish.take()
+    }
+
     /// Whether any text, reasoning or call has arrived.
     pub(super) fn has_output(&self) -> bool {
         !self.pieces.is_empty()

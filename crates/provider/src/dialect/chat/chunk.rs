@@ -4,6 +4,7 @@
 //! the fields that are used; and text that is no chunk at all is an error of the stream, which carries the text.
 
 use std::fmt;
+use std::ops::Range;
 
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
@@ -31,7 +32,7 @@ pub(super) struct Chunk {
 
 impl Chunk {
     /// The text of a chunk that carries a piece of the first choice's text and nothing else.
-    pub(super) fn only_text(&self) -> Option<&str> {
+    pub(super) fn only_text(&self) -> Option<&Content> {
         let Self { choices, usage: None, error: None, message: None, detail: None, code: None, kind: None } =
             self
         else {
@@ -58,7 +59,7 @@ impl Chunk {
             || reasoning.is_some()
             || refusal.is_some()
             || !tool_calls.is_empty();
-        (!has_more && !content.text.is_empty()).then_some(&content.text)
+        (!has_more && !content.text.is_empty()).then_some(content)
     }
 
     /// The error as a body for the classifier, if this chunk is an error.
@@ -281,6 +282,18 @@ pub(super) struct CompletionDetails {
 pub(super) struct Content {
     pub(super) text: String,
     pub(super) reasoning: Box<str>,
+    /// The address of the text in the chunk, if it stands there as it is.
+    at: Option<usize>,
+}
+
+impl Content {
+    /// Returns where the text stands in the chunk that was read, without its quotation marks; `None` if it has escapes, or is
+    /// one of several parts.
+    pub(super) fn place_in(&self, chunk: &str) -> Option<Range<usize>> {
+        let start = self.at?.checked_sub(chunk.as_ptr().addr())?;
+        let place = start..start + self.text.len();
+        (chunk.get(place.clone()) == Some(&self.text)).then_some(place)
+    }
 }
 
 #[derive(Debug, Default, serde::Deserialize)]
@@ -303,6 +316,10 @@ impl<'de> Visitor<'de> for ContentVisitor {
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("text, null or a list of parts")
+    }
+
+    fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Content, E> {
+        Ok(Content { text: text.to_owned(), at: Some(text.as_ptr().addr()), ..Content::default() })
     }
 
     fn visit_str<E>(self, text: &str) -> Result<Content, E> {
@@ -329,7 +346,7 @@ impl<'de> Visitor<'de> for ContentVisitor {
                 reasoning.push_str(&thinking.text);
             }
         }
-        Ok(Content { text, reasoning: reasoning.into() })
+        Ok(Content { text, reasoning: reasoning.into(), at: None })
     }
 
     fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Content, A::Error> {

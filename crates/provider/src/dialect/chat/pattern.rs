@@ -7,14 +7,12 @@
 //! Invariants: a text that is read from a pattern is the text that parsing gives, and the chunk carries nothing else
 //! (a test compares the two). Whatever does not follow the pattern is parsed.
 
+use std::ops::Range;
+
 use super::chunk::Chunk;
 
-/// What comes before the text of a chunk, its opening quotation mark included.
-const TEXT: &str = r#""content":""#;
-/// What comes before the padding of a chunk.
+/// What comes before the padding of a chunk, its opening quotation mark included.
 const PADDING: &str = r#""obfuscation":""#;
-/// What is added to the text of a chunk to see whether a pattern was understood.
-const PROBE: &str = "+";
 /// After so many patterns in a row that no chunk followed, none is looked for any more.
 const UNUSED_MAX: u8 = 4;
 
@@ -48,31 +46,25 @@ impl Pattern {
     /// Learns the pattern of a chunk that was parsed, if it carries text and nothing else.
     pub(super) fn learn(&mut self, data: &str, chunk: &Chunk) {
         if self.unused < UNUSED_MAX
-            && let Some(text) = chunk.only_text()
+            && let Some(place) = chunk.only_text().and_then(|text| text.place_in(data))
         {
-            self.known = Parts::of(data, text);
+            self.known = Some(Parts::of(data, place));
             self.unused += 1;
         }
     }
 }
 
 impl Parts {
-    /// Those of a chunk that carries this text.
-    fn of(data: &str, text: &str) -> Option<Self> {
-        let place = value_after(data, TEXT)?;
-        let (before, raw, rest) = (&data[..place.start], &data[place.clone()], &data[place.end..]);
-        let parts = match value_after(rest, PADDING) {
+    /// Those of a chunk whose text has this place.
+    fn of(data: &str, place: Range<usize>) -> Self {
+        let (before, rest) = (&data[..place.start], &data[place.end..]);
+        match value_after(rest, PADDING) {
             None => Self { before: before.into(), after: rest.into(), end: None },
             Some(padding) => {
                 let (after, end) = (&rest[..padding.start], &rest[padding.end..]);
                 Self { before: before.into(), after: after.into(), end: Some(end.into()) }
             }
-        };
-        // The place may be that of another field with the same name: then the text does not change with it.
-        let (padding, end) = parts.end.as_ref().map_or(("", ""), |end| (PROBE, &**end));
-        let other = [&*parts.before, raw, PROBE, &parts.after, padding, end].concat();
-        let other: Chunk = serde_json::from_str(&other).ok()?;
-        (other.only_text()?.strip_suffix(PROBE) == Some(text)).then_some(parts)
+        }
     }
 
     fn text(&self, data: &str) -> Option<String> {
@@ -97,7 +89,7 @@ impl Parts {
 
 /// Where the string lies whose beginning is marked by `mark`, without its quotation marks. `None` where there is not
 /// exactly one.
-fn value_after(data: &str, mark: &str) -> Option<std::ops::Range<usize>> {
+fn value_after(data: &str, mark: &str) -> Option<Range<usize>> {
     let start = data.find(mark)? + mark.len();
     if data[start..].contains(mark) {
         return None;

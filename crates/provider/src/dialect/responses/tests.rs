@@ -965,7 +965,7 @@ fn a_count_is_asked_for_with_the_fields_that_count() {
     let options = ServerOptions::responses("k");
     let responses = Responses::new(&options);
     let count = responses.encode_count(&asked, &options).unwrap().unwrap();
-    assert_eq!((count.path.as_str(), responses.count_field()), ("responses/input_tokens", "input_tokens"));
+    assert_eq!((&*count.path, responses.count_field()), ("responses/input_tokens", "input_tokens"));
     let whole = body(&asked);
     let body: Value = serde_json::from_slice(&count.body.concat()).unwrap();
     let names: Vec<&String> = body.as_object().unwrap().keys().collect();

@@ -95,6 +95,16 @@ async fn each_piece_moves_the_deadline_and_silence_does_not() {
     assert_eq!((end.pieces, end.took), (1, second + IDLE), "{end:?}");
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_reader_that_takes_its_time_does_not_shorten_the_wait() {
+    let second = Duration::from_secs(1);
+    let mut reader = reader(after(vec![(second, text("a")), (second, text("b"))]), FIRST);
+    let first = reader.next().await.expect("a piece");
+    sleep(2 * IDLE).await;
+    let second = reader.next().await.expect("a piece");
+    assert!(first.is_ok() && second.is_ok(), "{second:?}");
+}
+
 /// The clock is the real one: paused time stands still while there is something to do.
 #[tokio::test]
 async fn pings_that_come_without_a_pause_do_not_hold_the_deadline_up() {

@@ -30,9 +30,12 @@ fn run_end() -> EventKind {
     }
 }
 
-fn shown(placed: &Placed) -> String {
-    let what = if placed.kind == EventKind::MessageDiscarded { "discard " } else { "" };
-    format!("{what}{}+{}", placed.place.seq, placed.place.n)
+fn shown(place: Place) -> String {
+    format!("{}+{}", place.seq, place.n)
+}
+
+fn discard(discarded: Option<Discarded>) -> Option<String> {
+    Some(format!("discard {}", shown(discarded?.place)))
 }
 
 /// The published events of a session.
@@ -43,7 +46,7 @@ impl Told {
     fn durable(&mut self, seq: u64, run: Option<RunId>, kind: &EventKind, published: &str) {
         let (is_due, first) = self.0.durable(seq, run, kind, 50);
         let itself = is_due.then(|| seq.to_string());
-        let all: Vec<String> = first.iter().map(shown).chain(itself).collect();
+        let all: Vec<String> = discard(first).into_iter().chain(itself).collect();
         assert_eq!(all.join(", "), published, "{seq}: {kind:?}");
     }
 
@@ -51,8 +54,7 @@ impl Told {
     fn transient(&mut self, run: Option<RunId>, kind: EventKind, published: &str) {
         let said = format!("{kind:?}");
         let (first, place) = self.0.transient(run, &kind, || 50);
-        let itself = place.map(|place| Placed { place, run, kind });
-        let all: Vec<String> = first.iter().chain(&itself).map(shown).collect();
+        let all: Vec<String> = discard(first).into_iter().chain(place.map(shown)).collect();
         assert_eq!(all.join(", "), published, "{said}");
     }
 }
