@@ -44,8 +44,8 @@ use crate::server::{Http, Server, Transport};
 const END_MAX: Duration = Duration::from_secs(2);
 /// How long the last lines of a server that ended are awaited.
 const LAST_WORDS_MAX: Duration = Duration::from_millis(500);
-/// How long a server may take to read that a call was cancelled.
-const TELL_MAX: Duration = Duration::from_millis(500);
+/// How long a server may take to read that a call was cancelled: less than the grace period of a call.
+const TELL_MAX: Duration = Duration::from_millis(100);
 /// The number of lines of a server's error output that are kept.
 const LAST_LINES: usize = 3;
 /// The maximum number of bytes of such a line that are kept.

@@ -321,8 +321,9 @@ async fn a_call_is_cancelled_whose_server_reads_nothing() {
         () = std::future::ready(()) => {}
     }
     cancel.cancel();
-    let result = tokio::time::timeout(PATIENCE / 3, calling).await.expect("it ends");
+    let result = calling.await;
     assert_eq!(result.status, ToolStatus::Interrupted);
+    assert_eq!(text(&result), "cancelled; whether the call took effect is not known");
 }
 
 #[tokio::test]
