@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use greenroom::prelude::*;
 use greenroom::provider::Purpose;
-use greenroom::{EventType, Filter, StoreError, TakeOver};
+use greenroom::{EventType, Filter, Retention, StoreError, TakeOver};
 use greenroom_kernel::{EntryId, EntryKind};
 use greenroom_simulator::{
     Answer as Said, ByPurpose, CallInfo, Function, Pace, SeenRequest, Simulator, Summariser,
@@ -85,6 +85,24 @@ async fn a_session_is_run_by_one_node() {
     b.runtime.shutdown().await.unwrap();
     on_a.prompt("3").await.unwrap();
     assert_eq!(answers(&cluster, "s").await, whole(&["1", "2", "3"]));
+}
+
+/// A session that is live on another node is kept, and delays the deletion of no other one.
+#[tokio::test(start_paused = true)]
+async fn retention_leaves_out_what_another_node_runs() {
+    let (cluster, model) = (Cluster::new(), model(1));
+    let (a, b) = (start(&cluster, "a", &model).await, start(&cluster, "b", &model).await);
+    for id in ["1", "2", "3"] {
+        let node = if id == "2" { &b.runtime } else { &a.runtime };
+        node.open(id, &agent(WINDOW)).await.unwrap().prompt("x").await.unwrap();
+        if id != "2" {
+            node.close(id).await.unwrap();
+        }
+    }
+    let none = Retention { sessions_max: Some(0), ..Retention::default() };
+    let retained = a.runtime.retain(&none).await.unwrap();
+    let deleted: Vec<&str> = retained.deleted.iter().map(|session| session.id.as_str()).collect();
+    assert_eq!((deleted, retained.used_again), (vec!["1", "3"], 1));
 }
 
 #[tokio::test(start_paused = true)]

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use greenroom::{Event, InProgress, ModelSettings, SessionSummary};
+use greenroom::{Event, InProgress, SessionSummary};
 use greenroom::{EventKind, Record};
 use greenroom_server::operations::{ListQuestions, RewindScope, SessionPermissions, WaitingInput};
 use greenroom_server::{Client, ClientError, Events, Received};
@@ -109,8 +109,6 @@ struct TerminalChat {
     chosen: Option<String>,
     /// The mode of this session, and which one the user chose in this chat.
     modes: modes::Modes,
-    /// The user's model settings for each prompt.
-    prompt_settings: ModelSettings,
     history: History,
     local: Arc<Local>,
     folder: PathBuf,
@@ -188,7 +186,6 @@ pub async fn talk(
         program,
         chosen: None,
         modes: modes::Modes::default(),
-        prompt_settings: ModelSettings { reasoning_effort: environment.effort, ..ModelSettings::default() },
         history,
         local,
         folder: environment.folder,
@@ -215,7 +212,6 @@ pub async fn talk(
     live.model.set_outlives(live.program.outlives());
     live.program.keep_settings();
     live.model.set_now(time::now_ms());
-    live.model.status.effort = environment.effort.map(|effort| effort.as_str().to_owned());
     live.model.status.git_branch = live.local.git_branch();
     live.welcome(opened, false);
     let result = live.hold(&mut results, typed).await;
@@ -587,7 +583,7 @@ impl TerminalChat {
                     self.title.clone_from(&text);
                 }
                 self.program.keep_settings();
-                let (backend, settings) = (self.backend.clone(), self.prompt_settings.clone());
+                let (backend, settings) = (self.backend.clone(), self.prompt_settings());
                 let told = std::mem::take(&mut self.told);
                 self.undone.clear();
                 let said = Said { backend, ticket, kind, text, names, is_typed, settings, told };

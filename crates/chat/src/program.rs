@@ -61,7 +61,10 @@ pub trait Program: Send + Sync + 'static {
     /// Returns the known parts of the system prompt: the project's instructions, and the list of skills.
     fn prompt_parts(&self) -> Vec<PromptPart>;
 
-    /// Keeps what the user chose for a session, so that it is resumed with it.
+    /// Returns the effort of the present session; `None` for the default.
+    fn effort(&self) -> Option<ReasoningEffort>;
+
+    /// Keeps what the user chose for the present session, so that it is resumed with it.
     fn keep(&self, session_id: &str, chosen: Chosen);
 
     /// Returns a connection with the agent of a session; the chat continues there. From now on the session is resumed
@@ -127,8 +130,6 @@ pub struct Environment {
     pub own_folder: Option<PathBuf>,
     /// Whether the user trusts the project, so that its custom commands are offered.
     pub trusts_project: bool,
-    /// The effort that the session was resumed with, or that a flag names.
-    pub effort: Option<ReasoningEffort>,
     /// Whether to use colours.
     pub color: ColorChoice,
     /// Which colours to use.

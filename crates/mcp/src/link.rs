@@ -44,6 +44,8 @@ use crate::server::{Http, Server, Transport};
 const END_MAX: Duration = Duration::from_secs(2);
 /// How long the last lines of a server that ended are awaited.
 const LAST_WORDS_MAX: Duration = Duration::from_millis(500);
+/// How long a server may take to read that a call was cancelled: less than the grace period of a call.
+const TELL_MAX: Duration = Duration::from_millis(100);
 /// The number of lines of a server's error output that are kept.
 const LAST_LINES: usize = 3;
 /// The maximum number of bytes of such a line that are kept.
@@ -155,8 +157,9 @@ impl Link {
                 biased;
                 answer = &mut request.rx => break answer.unwrap_or(Err(ServiceError::TransportClosed)),
                 () = context.cancel.cancelled() => {
-                    // The server is told; it may still complete the call.
-                    let _ = request.cancel(Some("the call was cancelled".to_owned())).await;
+                    // The server is told; it may still complete the call. One that reads nothing is not waited for.
+                    let telling = request.cancel(Some("the call was cancelled".to_owned()));
+                    let _ = tokio::time::timeout(TELL_MAX, telling).await;
                     return ToolOutput::interrupted("cancelled; whether the call took effect is not known");
                 }
                 Some(report) = progress.next() => {

@@ -3,6 +3,7 @@
 It checks every message it gets, and writes what is wrong with one to standard error and into the answer. Its arguments:
   --http PORT_FILE   serve over HTTP and write the port there, instead of standard streams
   --token TOKEN      refuse HTTP requests without this bearer token
+  --deaf             read nothing more once the tools were listed
   --log FILE         append a line for each call, cancellation and end
   --silent           answer nothing
   --exit             end at once, with words on standard error
@@ -234,6 +235,8 @@ def serve_streams():
             threading.Thread(target=answer, args=(message,), daemon=True).start()
         else:
             answer(message)
+        if "--deaf" in OPTIONS and (message.get("params") or {}).get("cursor"):
+            time.sleep(1000)
     if stays:
         time.sleep(1000)
     if "--slow-end" in OPTIONS:

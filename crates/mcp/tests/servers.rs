@@ -306,6 +306,27 @@ async fn a_cancelled_call_is_cancelled_at_the_server_and_progress_is_reported() 
 }
 
 #[tokio::test]
+async fn a_call_is_cancelled_whose_server_reads_nothing() {
+    let Some(server) = program(&["--deaf"]) else { return };
+    let connection = server.connect().await.expect("it connects");
+    let context = ToolContext::new("s", "c");
+    let cancel = context.cancel.clone();
+    // More than a pipe holds.
+    let text_of_call = "x".repeat(1 << 20);
+    let calling = call_in(&connection, "echo", json!({ "text": text_of_call }), context);
+    let mut calling = std::pin::pin!(calling);
+    tokio::select! {
+        biased;
+        result = &mut calling => panic!("it got an answer: {}", text(&result)),
+        () = std::future::ready(()) => {}
+    }
+    cancel.cancel();
+    let result = calling.await;
+    assert_eq!(result.status, ToolStatus::Interrupted);
+    assert_eq!(text(&result), "cancelled; whether the call took effect is not known");
+}
+
+#[tokio::test]
 async fn a_call_that_takes_too_long_is_stopped() {
     let Some(server) = program(&[]) else { return };
     let connection = server.call_max(Duration::from_millis(200)).connect().await.expect("it connects");

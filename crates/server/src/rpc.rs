@@ -459,10 +459,12 @@ impl Server {
 
     /// The session, opened when it is first named; from then on its events are sent.
     async fn session(&mut self, id: &str, agent: &Arc<Agent>) -> Result<Started, Refusal> {
-        if let Some(session) = self.sessions.get(id) {
+        if let Some(session) = self.sessions.get(id).filter(|session| !session.handle.is_deleted()) {
             return Ok(session.clone());
         }
-        let watching = self.watched.remove(id);
+        // Somebody else may have deleted the one that was opened.
+        let deleted = self.sessions.remove(id).map(|session| session.telling);
+        let watching = deleted.or_else(|| self.watched.remove(id));
         let is_watched = watching.is_some();
         let telling = watching.unwrap_or_else(|| self.teller(id));
         let handle = match self.runtime.join(id, Arc::clone(agent)).await {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use base64::Engine as _;
 use greenroom::permissions::{Effect, Mode};
-use greenroom::{CompactionDetails, CompactionOutcome, Order as ListOrder, ReasoningEffort};
+use greenroom::{CompactionDetails, CompactionOutcome, ModelSettings, Order as ListOrder, ReasoningEffort};
 use greenroom_files::private;
 use greenroom_kernel::size::{Estimator, text_tokens};
 use greenroom_server::operations::{
@@ -109,7 +109,7 @@ impl TerminalChat {
                 self.spawn(async move { sessions(&backend, &*program).await });
             }
             Command::Continue => {
-                let settings = self.prompt_settings.clone();
+                let settings = self.prompt_settings();
                 self.spawn(async move {
                     backend.resume(settings).await?;
                     Ok(Vec::new())
@@ -295,9 +295,15 @@ impl TerminalChat {
         });
     }
 
+    /// Returns the settings of a prompt. The agent has no effort of its own, which would apply where the user has chosen
+    /// the default.
+    pub(super) fn prompt_settings(&self) -> ModelSettings {
+        ModelSettings { reasoning_effort: self.program.effort(), ..ModelSettings::default() }
+    }
+
     fn effort(&mut self, level: Option<String>) {
         let Some(level) = level else {
-            let now = self.prompt_settings.reasoning_effort.map_or("default", ReasoningEffort::as_str);
+            let now = self.program.effort().map_or("default", ReasoningEffort::as_str);
             let levels = ["default", "none", "minimal", "low", "medium", "high", "xhigh"];
             let item = |level: &str| Item {
                 value: level.to_owned(),
@@ -315,7 +321,6 @@ impl TerminalChat {
                 Err(error) => return self.model.note(Look::WARN, &error.to_string()),
             },
         };
-        self.prompt_settings.reasoning_effort = effort;
         self.program.keep(self.backend.id(), Chosen::Effort(effort));
         self.model.status.effort = effort.map(|effort| effort.as_str().to_owned());
         self.model.note(Look::DIM, &format!("Effort {level} from the next prompt on"));

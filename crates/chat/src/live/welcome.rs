@@ -31,6 +31,7 @@ impl TerminalChat {
         let Opened { backend, events, state, past, in_progress, questions, permissions, .. } = opened;
         let (held_back, summary, copy_of) = (opened.held_back, opened.summary, opened.copy_of);
         (self.backend, self.events) = (backend, events);
+        self.model.status.effort = self.program.effort().map(|effort| effort.as_str().to_owned());
         let newest = past.last().map(|event| event.seq).max(state.entries.checked_sub(1));
         let going_on = in_progress.as_ref().map(|told| told.events.clone()).unwrap_or_default();
         self.follow = in_progress.map_or_else(|| Follow::after(newest), Follow::within);

@@ -322,7 +322,7 @@ impl Kept {
 
     /// Returns it with the effort and the mode that were chosen in another one.
     pub(crate) fn with_choices_of(self, other: &Self) -> Self {
-        Self { effort: other.effort.or(self.effort), chosen_mode: other.chosen_mode, ..self }
+        Self { effort: other.effort, chosen_mode: other.chosen_mode, ..self }
     }
 
     /// Returns it with the permissions of another one.

@@ -3,9 +3,9 @@
 //! Invariants: a server is asked for its list of models only, within a moment, without a key; the servers of this
 //! machine are asked at the same time.
 
-use std::io::{Read as _, Write as _};
+use std::io::{ErrorKind, Read, Write as _};
 use std::net::{IpAddr, TcpStream};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use greenroom::provider::BaseUrl;
 use serde_json::Value;
@@ -24,6 +24,8 @@ const USUAL: [(&str, &str); 4] = [
 ];
 /// How long a server may take to connect, and to send each piece of its answer.
 const MOMENT: Duration = Duration::from_millis(300);
+/// How long its whole answer may take.
+const ANSWER_MAX: Duration = Duration::from_secs(1);
 /// The maximum number of bytes of a list of models.
 const BYTES_MAX: u64 = 1 << 20;
 
@@ -83,9 +85,22 @@ fn models_at(address: &str) -> Option<Vec<String>> {
     stream.set_read_timeout(Some(MOMENT)).ok()?;
     let request = format!("GET /v1/models HTTP/1.0\r\nHost: {host}\r\nConnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).ok()?;
-    let mut answer = Vec::new();
-    stream.take(BYTES_MAX).read_to_end(&mut answer).ok()?;
-    models_of(&String::from_utf8_lossy(&answer))
+    let began = Instant::now();
+    models_of(&answer_within(stream, || began.elapsed())?)
+}
+
+/// Reads an answer; returns `None` if it takes too long.
+fn answer_within(from: impl Read, elapsed: impl Fn() -> Duration) -> Option<String> {
+    let (mut from, mut answer, mut piece) = (from.take(BYTES_MAX), Vec::new(), [0; 4096]);
+    while elapsed() <= ANSWER_MAX {
+        match from.read(&mut piece) {
+            Ok(0) => return Some(String::from_utf8_lossy(&answer).into_owned()),
+            Ok(bytes) => answer.extend_from_slice(piece.get(..bytes)?),
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(_) => return None,
+        }
+    }
+    None
 }
 
 /// Reads the names of the models in an answer.

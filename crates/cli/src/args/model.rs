@@ -165,6 +165,12 @@ impl ModelArgs {
         <None as clap::Parser>::parse_from([""]).model
     }
 
+    /// Returns the flags for an agent each of whose prompts sets its effort. An effort of the agent would apply where the
+    /// user has chosen the default.
+    pub(crate) fn without_effort(&self) -> Self {
+        Self { effort: None, ..self.clone() }
+    }
+
     /// Returns the model settings of the flags.
     pub(crate) fn settings(&self) -> ModelSettings {
         ModelSettings {

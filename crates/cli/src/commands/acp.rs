@@ -146,8 +146,7 @@ impl Inner {
             }
             Choice::Made | Choice::NotListed { .. } => {}
         }
-        // Each prompt sets its effort. An effort of the agent would apply where the user has chosen the default.
-        let without_effort = ModelArgs { effort: None, ..args.clone() };
+        let without_effort = args.without_effort();
         let opening =
             Link::open_and(global, &without_effort, ClientKind::Run, &self.patience, None, async |link| {
                 let id = match session_id {
@@ -163,11 +162,14 @@ impl Inner {
         warnings.extend(chosen);
         warnings.extend(kept.as_ref().and_then(|kept| kept.lacking(global)));
         let mode = kept.as_ref().and_then(|kept| kept.chosen_mode(args));
+        let is_open = self.link(&id).is_some();
         let keeping = Kept::of(global, args).and_then(|new| {
-            let new = kept
-                .as_ref()
-                .map_or_else(|| Ok(new.clone()), |kept| anyhow::Ok(new.clone().with_choices_of(kept)));
-            new?.write(global, &id)
+            let new = match &kept {
+                // What was chosen since it was opened counts, and not the flags.
+                Some(kept) if is_open => new.with_choices_of(kept),
+                Some(_) | None => new.with_mode(mode),
+            };
+            new.write(global, &id)
         });
         if let Err(error) = keeping {
             warnings.push(format!("the session is not resumed with these flags: {error:#}"));

@@ -188,7 +188,6 @@ fn environment(global: &Global, args: &ModelArgs, link: &Link) -> Result<Environ
         data_dir: agent::data_dir(global)?,
         workspace,
         own_folder: agent::own_folder(),
-        effort: args.effort,
         color: global.color,
     })
 }
@@ -202,7 +201,8 @@ async fn open(
     wanted: &Wanted,
     before: Vec<Input>,
 ) -> Result<Option<(Link, Opened, Typed)>> {
-    let opening = Link::open_and(global, args, ClientKind::Chat, patience, None, async |link| {
+    let without_effort = args.without_effort();
+    let opening = Link::open_and(global, &without_effort, ClientKind::Chat, patience, None, async |link| {
         let id = wanted.id(link).await?;
         link.check_not_waiting_for_others(&id).await?;
         Ok(program::open_with(&link.client, &id, wanted.mode).await?)

@@ -8,7 +8,7 @@ use greenroom_terminal::progress::Progress;
 use greenroom_terminal::{Screen, format, time};
 use serde_json::json;
 
-use crate::agent;
+use crate::agent::{self, kept};
 use crate::args::{Global, PruneArgs};
 use crate::config::DAY_S;
 use crate::error::{self, usage};
@@ -29,6 +29,9 @@ pub(crate) async fn run(global: &Global, args: &PruneArgs) -> Result<u8> {
         let dry_run = args.dry_run;
         PrunedSessions { dry_run, sessions: Vec::new(), used_again: 0, erased: !dry_run, reason: None }
     };
+    if !args.dry_run {
+        pruned.sessions.iter().for_each(|session| kept::forget(global, &session.session_id));
+    }
     if args.json {
         screen.pretty_json(&json!(pruned))?;
     } else {

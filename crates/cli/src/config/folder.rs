@@ -1,10 +1,12 @@
 //! The folder of a configuration file that is about to be written.
 //!
 //! Invariants: the folder is private if it is made here; a placeholder that the command of an agent left is no obstacle,
-//! and what such a command must not create now remains impossible for it.
+//! and what such a command must not create now remains impossible for it; one process at a time changes files there.
 
+use std::fs::{File, TryLockError};
 use std::io::ErrorKind;
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use greenroom_files::private;
@@ -12,11 +14,23 @@ use greenroom_tools::sandbox;
 
 use crate::error::usage;
 
-/// Makes it possible to write a file: makes its folder, and takes a placeholder out of its way.
+/// How often a folder that another process has locked is tried again, and how long in between. Who has it longer than
+/// that does not change a file.
+const LOCK_ATTEMPTS: u32 = 200;
+const LOCK_EVERY: Duration = Duration::from_millis(10);
+
+/// The right to change files of a folder, until it is dropped.
+#[must_use]
+pub(crate) struct Room {
+    _locked: Option<File>,
+}
+
+/// Makes it possible to change a file: makes its folder, takes a placeholder out of its way, and waits until no other
+/// process changes a file of the folder. What is changed is to be read afterwards.
 ///
 /// # Errors
 /// A command of an agent runs that must not create the file, or the folder cannot be made.
-pub(crate) fn make_room(path: &Path) -> Result<()> {
+pub(crate) fn make_room(path: &Path) -> Result<Room> {
     let failed = || format!("write {}", path.display());
     sandbox::make_room(path).map_err(|error| match error.kind() == ErrorKind::ResourceBusy {
         true => usage(format!(
@@ -26,6 +40,20 @@ pub(crate) fn make_room(path: &Path) -> Result<()> {
         )),
         false => anyhow::Error::from(error).context(failed()),
     })?;
-    let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) else { return Ok(()) };
-    private::create_folders(folder).with_context(failed)
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    private::create_folders(folder).with_context(failed)?;
+    Ok(Room { _locked: locked(folder) })
+}
+
+/// Returns a folder, locked; `None` if it cannot be locked.
+fn locked(folder: &Path) -> Option<File> {
+    let opened = File::open(folder).ok()?;
+    for _ in 0..LOCK_ATTEMPTS {
+        match opened.try_lock() {
+            Ok(()) => return Some(opened),
+            Err(TryLockError::WouldBlock) => std::thread::sleep(LOCK_EVERY),
+            Err(TryLockError::Error(_)) => return None,
+        }
+    }
+    None
 }

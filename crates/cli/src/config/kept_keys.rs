@@ -3,7 +3,7 @@
 //! A stored key is used as if its variable were set; a variable that is set takes precedence.
 //!
 //! Invariants: the file has mode 600 from its first byte; a file that others can read or write is not used; a key
-//! leaves this module only by its variable's name.
+//! leaves this module only by its variable's name; two processes that keep keys lose none.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -76,17 +76,24 @@ pub(crate) fn problem() -> Option<String> {
 pub(crate) fn keep(variable: &str, key: Option<&str>) -> Result<PathBuf> {
     let path = path().ok_or_else(|| usage("there is no configuration directory for the key: set HOME"))?;
     check_variable(variable).map_err(usage)?;
-    let mut keys = read(&path)?;
+    if let Some(key) = key {
+        secrets::note(variable, key);
+    }
+    *KNOWN.lock() = Some(change(&path, variable, key)?);
+    Ok(path)
+}
+
+/// Changes a key in the file, and returns all keys.
+fn change(path: &std::path::Path, variable: &str, key: Option<&str>) -> Result<BTreeMap<String, String>> {
+    let _room = folder::make_room(path)?;
+    let mut keys = read(path)?;
     match key {
-        Some(key) => {
-            secrets::note(variable, key);
-            keys.insert(variable.to_owned(), key.to_owned());
-        }
+        Some(key) => drop(keys.insert(variable.to_owned(), key.to_owned())),
         None => drop(keys.remove(variable)),
     }
-    write(&path, &keys)?;
-    *KNOWN.lock() = Some(keys);
-    Ok(path)
+    let text = format!("# Keys stored by `greenroom login`.\n{}", serde_norway::to_string(&keys)?);
+    private::replace(path, text.as_bytes()).with_context(|| format!("write {}", path.display()))?;
+    Ok(keys)
 }
 
 /// Reads the file; one that does not exist has no keys.
@@ -110,11 +117,4 @@ fn read(path: &std::path::Path) -> Result<BTreeMap<String, String>> {
     let keys = keys.ok_or_else(|| usage(format!("{} is not a list of VARIABLE: KEY", path.display())))?;
     secrets::redactor().add(keys.clone());
     Ok(keys)
-}
-
-/// Writes the file as a whole.
-fn write(path: &std::path::Path, keys: &BTreeMap<String, String>) -> Result<()> {
-    folder::make_room(path)?;
-    let text = format!("# Keys stored by `greenroom login`.\n{}", serde_norway::to_string(keys)?);
-    private::replace(path, text.as_bytes()).with_context(|| format!("write {}", path.display()))
 }

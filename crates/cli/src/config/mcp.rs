@@ -142,8 +142,8 @@ impl McpConfig {
                 }
             }
         }
-        if self.start_timeout_s == 0 {
-            return wrong_at(&["start_timeout_s"], "must be at least 1");
+        if !(1..=86_400).contains(&self.start_timeout_s) {
+            return wrong_at(&["start_timeout_s"], "must be from 1 to 86400");
         }
         if self.call_timeout_s == Some(0) {
             return wrong_at(&["call_timeout_s"], "must be at least 1, or null");

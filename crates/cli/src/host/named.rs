@@ -9,6 +9,7 @@ use std::sync::Arc;
 use anyhow::Result;
 use greenroom::Agent;
 use greenroom_server::Definer as _;
+use tokio::sync::broadcast::{self, error::RecvError};
 
 use super::agents::Agents;
 use super::connect::definition;
@@ -50,7 +51,7 @@ pub(crate) async fn named_agents(
         if let Some(mut news) = defined.news {
             let name = name.clone();
             tokio::spawn(async move {
-                while let Ok(warning) = news.recv().await {
+                while let Some(warning) = next(&mut news).await {
                     // Nobody reads it if standard error is closed.
                     let _ = warn(&global, &format!("serve.agents.{name}: {warning}"));
                 }
@@ -59,6 +60,17 @@ pub(crate) async fn named_agents(
         made.insert(name.clone(), defined.agent);
     }
     Ok(made)
+}
+
+/// Returns the next warning; `None` if there are no more. Those that were too many are left out.
+async fn next(news: &mut broadcast::Receiver<String>) -> Option<String> {
+    loop {
+        match news.recv().await {
+            Ok(warning) => return Some(warning),
+            Err(RecvError::Lagged(_)) => {}
+            Err(RecvError::Closed) => return None,
+        }
+    }
 }
 
 /// Returns the flags of an agent. The command's own say where the model is, and which folder the tools have, unless the

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use greenroom::provider::{BaseUrl, Provider};
-use greenroom::{Agent, Engine, Runtime, RuntimeBuilder, SessionHandle};
+use greenroom::{Agent, Delivery, Engine, EventType, Filter, Runtime, RuntimeBuilder, SessionHandle};
 use greenroom_kernel::settings::CompactionSettings;
 use greenroom_server::operations::{ClientKind, FOLDER, Hello, PROTOCOL};
 use greenroom_server::{Client, Host};
@@ -20,7 +20,7 @@ use super::agents::Agents;
 use super::connect::{is_free, make_room_by};
 use super::stored::tell;
 use crate::agent::simulated::Simulated;
-use crate::agent::{Made, Server, Stay, check_reachable, config, data_dir, keep_files, warn};
+use crate::agent::{Made, Server, Stay, check_reachable, config, data_dir, keep_files, kept, warn};
 use crate::args::{Global, ModelArgs, ModelsArgs};
 use crate::config::surroundings::Surroundings;
 use crate::config::{LimitsConfig, ProviderConfig, ServeConfig};
@@ -90,7 +90,21 @@ pub(crate) fn limited(builder: RuntimeBuilder, limits: &LimitsConfig) -> Runtime
 pub(crate) async fn start(global: &Global, builder: RuntimeBuilder) -> Result<Runtime> {
     let runtime = keep_files(global, builder)?.start().await?;
     tell(global, runtime.notices())?;
+    forget_deleted(global, &runtime);
     Ok(runtime)
+}
+
+/// Forgets what deleted sessions were resumed with, whoever deletes them: retention, for example.
+fn forget_deleted(global: &Global, runtime: &Runtime) {
+    let global = global.clone();
+    let mut deletions = runtime.subscribe(Filter::all().kinds([EventType::SessionDeleted]));
+    tokio::spawn(async move {
+        while let Some(delivery) = deletions.next().await {
+            if let Delivery::Event(event) = delivery {
+                kept::forget(&global, &event.session);
+            }
+        }
+    });
 }
 
 /// Connects to this runtime as a client without an agent connects to a host.

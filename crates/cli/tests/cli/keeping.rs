@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use greenroom_simulator::Echo;
 use serde_json::{Value, json};
 
-use super::host::Hosted;
-use super::support::{Model, Place, Ran};
+use super::host::{Hosted, wait_until};
+use super::support::{Model, Place, Ran, files};
 
 /// Sessions with one prompt each.
 fn talk(place: &Place, sessions: &[&str]) {
@@ -190,6 +190,14 @@ fn sessions_are_pruned_by_flags_and_by_the_configuration() {
     check(&place.run(&["prune"]), 0, "Deleted 1 session.", "");
     let left = place.json(&["sessions", "--json"]);
     assert_eq!((left.as_array().map(Vec::len), &left[0]["id"]), (Some(1), &json!("c")));
+    // With a session goes what it was resumed with, also if a program deletes it.
+    let kept = || files(&place.store().join("resumed-with"));
+    assert!(matches!(&*kept(), [only] if only.ends_with("c.json")), "{:?}", kept());
+    let mut program = place.start(&["rpc", "--simulate"]);
+    program.say(r#"{"jsonrpc":"2.0","id":1,"method":"session/delete","params":{"session_id":"c"}}"#);
+    wait_until("nothing is kept", || kept().is_empty());
+    program.close_input();
+    assert_eq!(program.end().code, Some(0));
     for (text, expected) in [
         ("retention: { age_max_days: 0 }\n", "retention.age_max_days: must be at least 1, or null"),
         ("retention: { rules: [{ labels: {} }] }\n", "retention.rules: each must have labels"),

@@ -114,6 +114,22 @@ fn what_is_chosen_in_the_chat_is_the_sessions_own() {
     terminal.shows("New session");
     says(&terminal, "a new one");
     assert_eq!(model.simulator.requests().last().unwrap().request.model, "other-model");
+    // An effort is that of its session, and the default is a choice, too.
+    let effort = |said: &str| {
+        says(&terminal, said);
+        let settings = model.simulator.requests().last().unwrap().request.settings.clone();
+        settings.reasoning_effort.map(|effort| effort.as_str())
+    };
+    assert_eq!(effort("as the one before"), Some("high"));
+    terminal.says("/effort low");
+    terminal.shows("Effort low");
+    assert_eq!(effort("a little"), Some("low"));
+    terminal.says("/resume mine");
+    terminal.until("it is the first one's", |screen| status(screen).contains("other-model (high)"));
+    assert_eq!(effort("as before"), Some("high"));
+    terminal.says("/effort default");
+    terminal.shows("Effort default");
+    assert_eq!(effort("as the provider wants"), None);
     let hint = leave(&terminal);
     let hint: Vec<&str> = hint.iter().map(String::as_str).collect();
     let terminal = Terminal::run(&place, SIZE, &hint);

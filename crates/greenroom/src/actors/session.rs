@@ -32,7 +32,7 @@ use crate::core::deps::Deps;
 use crate::core::mail::Outbox;
 use crate::core::message::{
     AgentMessage, CompactorMessage, MeasureFor, PromptOptions, ReplyTo, SessionMail, SessionMessage,
-    SupervisorMessage, TrackerMessage,
+    SupervisorMessage, TrackerMessage, add_waiting,
 };
 use crate::core::ownership;
 use crate::core::shared::SessionShared;
@@ -318,7 +318,7 @@ impl SessionState {
             SessionMessage::Import { entries, leaf, reply } => {
                 let _ = reply.send(Box::pin(self.import(&entries, leaf)).await);
             }
-            SessionMessage::WhenIdle(reply) => self.idle_waiters.push(reply),
+            SessionMessage::WhenIdle(reply) => add_waiting(&mut self.idle_waiters, reply),
             SessionMessage::State(reply) => {
                 let _ = reply.send(self.state());
             }

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
 
 use greenroom_kernel::Head;
-use greenroom_store::{Engine, Heads};
+use greenroom_store::{Engine, Heads, StoreError};
 
 use crate::api::deletion;
 use crate::api::runtime::Runtime;
@@ -45,7 +45,7 @@ pub struct DueSession {
 pub struct Retained {
     /// The deleted sessions, the one with the oldest activity first.
     pub deleted: Vec<DueSession>,
-    /// How many sessions were due, but were used again in the meantime, and were not deleted.
+    /// How many sessions were due, but were used again in the meantime, or are live on another node, and were not deleted.
     pub used_again: usize,
     /// Why the bytes of the deleted sessions are still on the disk, if they are. The store erases them as soon as it
     /// can.
@@ -154,7 +154,12 @@ impl Runtime {
         let (mut deleted, mut used_again) = (Vec::new(), 0);
         for Due { session, entries } in due {
             let DueSession { id, reason, .. } = &session;
-            if deletion::delete_unused(self, id, entries, *reason).await? {
+            let is_deleted = match deletion::delete_unused(self, id, entries, *reason).await {
+                // Another node runs it.
+                Err(Error::Store(error)) if matches!(*error, StoreError::Elsewhere { .. }) => false,
+                ended => ended?,
+            };
+            if is_deleted {
                 tracing::info!(session = %id, %reason, below = session.below, "retention deleted a session");
                 deleted.push(session);
             } else {
@@ -181,7 +186,7 @@ async fn read_due(
 ) -> Result<Vec<Due>> {
     #[cfg(feature = "disk")]
     if let Some(segment) = store.as_store().and_then(|store| store.unknown_losses().first().copied()) {
-        return Err(greenroom_store::StoreError::UnknownLoss { segment }.into());
+        return Err(StoreError::UnknownLoss { segment }.into());
     }
     let mut known: HashMap<String, Known> = HashMap::new();
     let mut heads = Heads::new(store, None, PAGE);

@@ -614,6 +614,11 @@ impl SessionHandle {
         self.door.shared.actor().is_some()
     }
 
+    /// Whether this session was deleted. Another one may have its id.
+    pub fn is_deleted(&self) -> bool {
+        self.door.shared.is_deleted()
+    }
+
     /// Returns the sub-agents of the session's newest run, in order of start, as long as this process knows
     /// them. The store has all sub-agents that the session ever called:
     /// [`SessionQuery::children_of`](crate::SessionQuery::children_of).

@@ -71,6 +71,12 @@ pub(crate) fn tell_all<T>(waiting: Vec<ReplyTo<T>>, result: impl Fn() -> Result<
     }
 }
 
+/// Adds a caller to those that wait, and forgets those that no longer do.
+pub(crate) fn add_waiting<T>(waiting: &mut Vec<ReplyTo<T>>, caller: ReplyTo<T>) {
+    waiting.retain(|reply| !reply.is_closed());
+    waiting.push(caller);
+}
+
 /// Messages to the supervisor.
 pub(crate) enum SupervisorMessage {
     /// From a task: a session that sleeps during its run cannot be woken; callers of this run get the error.
@@ -666,3 +672,6 @@ impl CompactorMessage {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -15,6 +15,9 @@ use tokio::time::{Instant, Sleep, sleep_until};
 #[cfg(test)]
 mod tests;
 
+/// As good as no limit: a moment further away may not be representable.
+const CENTURY: Duration = Duration::from_secs(100 * 365 * 86_400);
+
 /// The timer for the pieces of one answer.
 pub(crate) struct Silence {
     /// Zero: no limit.
@@ -25,7 +28,7 @@ pub(crate) struct Silence {
 
 impl Silence {
     pub(super) fn new(max: Duration) -> Self {
-        Self { max, timer: None }
+        Self { max: max.min(CENTURY), timer: None }
     }
 
     /// Waits for the next piece of an answer, up to the limit.

@@ -39,7 +39,7 @@ pub struct OpenConsumers {
 struct Slot {
     /// Locked while it is read.
     held: tokio::sync::Mutex<Option<Held>>,
-    /// The number of reads that were begun: a newer one ends the wait of an older one, whose client may be gone.
+    /// The number of reads and deletions that were begun: each ends the wait of an older read, whose client may be gone.
     reads: watch::Sender<u64>,
 }
 
@@ -302,7 +302,11 @@ impl Operation for DeleteConsumer {
 
     async fn perform(self, scope: CallScope) -> Performed<Self> {
         let name = scope.consumer_name(&self.name);
-        *scope.consumers.slot(&name).held.lock().await = None;
+        let slot = scope.consumers.slot(&name);
+        // A read does not wait any longer.
+        slot.reads.send_modify(|reads| *reads += 1);
+        let mut held = slot.held.lock().await;
+        *held = None;
         Ok(Answer::Now(ConsumerDeleted { was_known: scope.runtime.delete_consumer(&name).await? }))
     }
 }

@@ -131,6 +131,8 @@ impl Teller {
                 self.newest_end = self.newest_end.max(end.started);
                 self.release(end.started).await;
             }
+            // Another session may get the id.
+            EventKind::SessionDeleted { .. } => self.newest_end = None,
             _ => {}
         }
     }

@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use greenroom::{Agent, Runtime};
 use greenroom_simulator::{
@@ -703,4 +704,35 @@ async fn forks_are_taken_on_in_their_order() {
         assert_eq!(answers[&(first + 3)]["result"]["session"]["title"], "a copy");
     }
     client.end().await;
+}
+
+/// A consumer that is being read can be deleted at once: the read ends, and other requests do not wait for it.
+#[tokio::test(start_paused = true)]
+async fn a_deletion_does_not_wait_for_a_read_of_the_consumer() {
+    let mut client = Client::start().await;
+    let began = tokio::time::Instant::now();
+    let read = json!({ "name": "audit", "wait_ms": 60_000 });
+    client
+        .send(&json!({ "jsonrpc": "2.0", "id": 1, "method": "consumer/read", "params": read }).to_string())
+        .await;
+    client.call(2, "session/list", json!({})).await;
+    client.call(3, "consumer/delete", json!({ "name": "audit" })).await;
+    assert!(began.elapsed() < Duration::from_secs(1), "it took {:?}", began.elapsed());
+}
+
+/// What a client knows of a session that somebody else has deleted does not stand in the way of a new one.
+#[tokio::test(start_paused = true)]
+async fn a_session_that_somebody_else_deleted_begins_anew() {
+    let mut client = Client::start().await;
+    for number in 0..2 {
+        let prompt = json!({ "session_id": "a", "text": "hello" });
+        let accepted = client.call(2 * number, "session/prompt", prompt).await;
+        assert_eq!(accepted["result"]["entry_id"], 0, "{accepted}");
+        client.until(|message| message["params"]["type"] == "run_end").await;
+        client.until(|message| message["method"] == "session/prompt_result").await;
+        client.runtime.delete("a").await.unwrap();
+        let gone =
+            client.call(2 * number + 1, "session/steer", json!({ "session_id": "a", "text": "x" })).await;
+        assert_eq!(gone["error"]["code"], -32_001, "{gone}");
+    }
 }

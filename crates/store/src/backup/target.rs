@@ -4,7 +4,7 @@
 //! longer written to are hard links where the file system permits it, to those of the backup before or of the store:
 //! they never change. Others, and the active one, are copied.
 //!
-//! Invariants: a directory that is neither empty nor a backup of this store is never changed. The mark is removed after
+//! Invariants: a directory that is neither empty nor a backup of this store, and nothing else, is never changed. The mark is removed after
 //! everything was synced, and written again before anything of a finished backup is removed.
 
 use std::ffi::{OsStr, OsString};
@@ -303,11 +303,30 @@ fn before(files: &dyn Files, dir: &Path, store: &Path, id: &str) -> Result<Optio
         let reason = "is a backup that was used as a store, and may have newer data; name another directory";
         return Err(StoreError::unusable(dir, reason));
     }
+    if let Some(name) = foreign_file(dir)? {
+        let reason = format!(
+            "also holds {name}, which would be removed with it; move that away, or name another directory"
+        );
+        return Err(StoreError::unusable(dir, reason));
+    }
     let mut manifest = Manifest::load(files, &journal_dir(dir))?;
     if let Some(manifest) = manifest.as_mut() {
         manifest.segments.retain(|listed| !info.damage.segments.contains(&listed.id));
     }
     Ok(manifest)
+}
+
+/// Returns the name of a file that somebody else put into a backup. Hidden files, which file managers leave, do not count.
+fn foreign_file(dir: &Path) -> Result<Option<String>, StoreError> {
+    let failed = |error| StoreError::io("read", dir, error);
+    for found in fs::read_dir(dir).map_err(failed)? {
+        let name = found.map_err(failed)?.file_name().to_string_lossy().into_owned();
+        let is_own = name == info::FILE || dir.join(&name) == journal_dir(dir);
+        if !is_own && !name.starts_with('.') {
+            return Ok(Some(name));
+        }
+    }
+    Ok(None)
 }
 
 /// Whether a directory does not exist, or is empty.

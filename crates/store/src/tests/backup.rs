@@ -391,6 +391,8 @@ fn directories_that_cannot_be_used_are_refused() {
     back_up(&other, &at("of_other")).unwrap();
     back_up(&other, &at("of_earlier")).unwrap();
     change_info(&at("of_earlier"), |info| info["store"] = real(&at("store")).into());
+    back_up(&store, &at("shared")).unwrap();
+    back_up(&store, &at("shared/another")).unwrap();
     std::fs::create_dir(at("folder")).unwrap();
     std::fs::write(at("folder/note"), "mine").unwrap();
     std::fs::write(at("file"), "mine").unwrap();
@@ -409,12 +411,14 @@ fn directories_that_cannot_be_used_are_refused() {
         ("of_other", "is a backup of the store in"),
         ("of_earlier", "is a backup of another store that was in"),
         ("blocked", "exists and is no unfinished backup"),
+        ("shared", "also holds another"),
     ] {
         let error = back_up(&store, &at(name)).unwrap_err();
         assert!(matches!(error, StoreError::Backup { .. }), "{name}: {error}");
         assert!(error.to_string().contains(expected), "{name}: {error}");
     }
     assert_eq!(files(&at("folder")), before);
+    verified(&at("shared/another"));
     // An empty directory is used.
     std::fs::create_dir(at("empty")).unwrap();
     back_up(&store, &at("empty")).unwrap();

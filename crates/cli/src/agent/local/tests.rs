@@ -4,7 +4,11 @@
 
 use greenroom::provider::BaseUrl;
 
-use super::{is_local, models_of, usual_name};
+use std::cell::Cell;
+use std::io::Read;
+use std::time::Duration;
+
+use super::{ANSWER_MAX, answer_within, is_local, models_of, usual_name};
 
 #[test]
 fn a_local_address_is_recognised() {
@@ -24,6 +28,34 @@ fn a_local_address_is_recognised() {
     ] {
         let address: BaseUrl = address.parse().unwrap();
         assert_eq!((is_local(&address), usual_name(&address)), (expected, name), "{address}");
+    }
+}
+
+/// A server that sends a byte at a time, each of which takes a moment of the test's clock.
+struct Drips<'a> {
+    bytes_left: u64,
+    clock: &'a Cell<Duration>,
+}
+
+impl Read for Drips<'_> {
+    fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
+        if self.bytes_left == 0 {
+            return Ok(0);
+        }
+        self.bytes_left -= 1;
+        self.clock.set(self.clock.get() + Duration::from_millis(100));
+        into[0] = b'x';
+        Ok(1)
+    }
+}
+
+#[test]
+fn an_answer_that_takes_too_long_is_not_awaited() {
+    for (bytes, is_answer) in [(0, true), (3, true), (1_000_000, false)] {
+        let clock = Cell::default();
+        let found = answer_within(Drips { bytes_left: bytes, clock: &clock }, || clock.get());
+        assert_eq!(found, is_answer.then(|| "x".repeat(bytes.try_into().unwrap())), "{bytes} bytes");
+        assert!(clock.get() <= ANSWER_MAX * 2, "{bytes} bytes took {:?}", clock.get());
     }
 }
 

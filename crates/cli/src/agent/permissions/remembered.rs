@@ -1,7 +1,8 @@
 //! The rules that the user added with the answer "always", in a file of their own beside the configuration.
 //!
 //! Invariants: a rule applies to the folder in which it was added; the file is replaced as a whole, so a reader sees
-//! the old one or the new one; only its owner can read it, and the agent's tools cannot.
+//! the old one or the new one; two processes that add rules lose none; only its owner can read it, and the agent's
+//! tools cannot.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt as _;
@@ -86,11 +87,11 @@ impl Answers {
     /// # Errors
     /// The file cannot be read or written.
     pub(crate) fn add(&self, rules: &[String]) -> Result<()> {
+        let _room = make_room(&self.path)?;
         let mut all = self.all()?;
         let known = all.allow.entry(self.folder.clone()).or_default();
         known.extend(rules.iter().filter(|rule| !known.contains(rule)).cloned().collect::<Vec<_>>());
         let failed = || format!("write {}", self.path.display());
-        make_room(&self.path)?;
         let text = format!("{HEAD}{}", serde_norway::to_string(&all).with_context(failed)?);
         private::replace(&self.path, text.as_bytes()).with_context(failed)
     }

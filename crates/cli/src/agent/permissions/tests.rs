@@ -72,6 +72,19 @@ fn answers_are_remembered_by_folder() {
     assert_eq!(mode & 0o777, 0o600);
     assert_eq!(std::fs::read_dir(&own).expect("the folder").count(), 1, "nothing else is left");
 
+    // Those that are added at the same time are all kept.
+    std::thread::scope(|scope| {
+        for writer in 0..4 {
+            let elsewhere = &elsewhere;
+            scope.spawn(move || {
+                for number in 0..10 {
+                    elsewhere.add(&[format!("tool_{writer}_{number}")]).expect("written");
+                }
+            });
+        }
+    });
+    assert_eq!(elsewhere.read().expect("the rules").len(), 41);
+
     // What was edited badly is an error, and is not overwritten.
     std::fs::write(own.join(FILE), "allow: [x").expect("written");
     assert!(here.read().is_err_and(|problem| problem.contains(FILE)));

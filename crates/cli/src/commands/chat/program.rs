@@ -6,11 +6,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::Result;
-use greenroom::SessionSummary;
 use greenroom::futures_util::FutureExt as _;
 use greenroom::futures_util::future::BoxFuture;
 use greenroom::internal::Catalog;
 use greenroom::permissions::Mode;
+use greenroom::{ReasoningEffort, SessionSummary};
 use greenroom_chat::{Chosen, Opened, Origin, OtherModel, Program, PromptPart, Reconnected};
 use greenroom_server::operations::{ClientKind, FOLDER, GetSession, SetPermissions, StartSession};
 use greenroom_server::{Client, ClientError};
@@ -76,7 +76,8 @@ impl Around {
         let mut attempt = 1;
         loop {
             let last_valid = last_valid.as_ref();
-            let link = Link::open(global, args, ClientKind::Chat, &self.patience, last_valid).await?;
+            let args = args.without_effort();
+            let link = Link::open(global, &args, ClientKind::Chat, &self.patience, last_valid).await?;
             match open_with(&link.client, session_id, mode).await {
                 Ok(opened) => {
                     let warnings = link.with.warnings.clone();
@@ -132,11 +133,13 @@ impl Around {
         let has_same_files = global.config == global_now.config;
         let is_same = has_same_files && global.settings == global_now.settings && is_same_agent(&args, &now)?;
         let client = if is_same || !self.link().is_host() {
+            self.flags.lock().1.effort = args.effort;
             self.client()
         } else {
             let last_valid = self.last_valid.lock().clone().filter(|_| has_same_files);
+            let agent = args.without_effort();
             let link =
-                Link::open(&global, &args, ClientKind::Chat, &self.patience, last_valid.as_ref()).await?;
+                Link::open(&global, &agent, ClientKind::Chat, &self.patience, last_valid.as_ref()).await?;
             let client = link.client.clone();
             self.turn_to(link);
             *self.last_valid.lock() = last_valid;
@@ -180,7 +183,7 @@ impl Around {
 
 /// Whether flags make the same agent.
 fn is_same_agent(one: &ModelArgs, other: &ModelArgs) -> Result<bool> {
-    Ok(serde_json::to_value(one)? == serde_json::to_value(other)?)
+    Ok(serde_json::to_value(one.without_effort())? == serde_json::to_value(other.without_effort())?)
 }
 
 /// Opens a session, in the mode that the user chose for it.
@@ -252,7 +255,8 @@ impl Program for Around {
         let connecting = async move {
             let (global, mut args) = self.flags();
             let model = self.named(&global, &mut args, model)?;
-            let client = link.with_model(&global, &args, model, &self.patience, last_valid.as_ref()).await?;
+            let agent = args.without_effort();
+            let client = link.with_model(&global, &agent, model, &self.patience, last_valid.as_ref()).await?;
             args.model = Some(model.to_owned());
             self.flags.lock().1 = args;
             *self.client.lock() = client.clone();
@@ -317,7 +321,14 @@ impl Program for Around {
         agent::prompt::parts(&global, &args, &self.link().with.folder)
     }
 
+    fn effort(&self) -> Option<ReasoningEffort> {
+        self.flags.lock().1.effort
+    }
+
     fn keep(&self, session_id: &str, chosen: Chosen) {
+        if let Chosen::Effort(effort) = chosen {
+            self.flags.lock().1.effort = effort;
+        }
         let global = self.flags().0;
         let kept = match chosen {
             // The server may be another one, too.

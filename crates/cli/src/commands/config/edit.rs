@@ -47,7 +47,8 @@ pub(super) fn open(global: &Global, is_project: bool) -> Result<u8> {
     let editor = editor.ok_or_else(|| {
         usage(format!("no editor is set: set EDITOR, or open the file yourself: {}", path.display()))
     })?;
-    make_room(&path)?;
+    // The file may stay open in the editor for long.
+    drop(make_room(&path)?);
     let status = greenroom_tools::editor::open(&editor, &path);
     let status = status.with_context(|| format!("start {editor}"))?;
     if !status.success() {
@@ -80,7 +81,7 @@ pub(super) fn set(
 ) -> Result<String> {
     let path = place(global, is_project)?;
     let author = if is_project { Author::Project } else { Author::User };
-    make_room(&path)?;
+    let _room = make_room(&path)?;
     let before = match std::fs::read_to_string(&path) {
         Ok(text) => text,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),

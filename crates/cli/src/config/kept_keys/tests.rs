@@ -5,19 +5,19 @@
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt as _;
 
-use super::{read, write};
+use super::{change, read};
 
 #[test]
 fn only_the_user_can_read_the_file() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("new/keys.yaml");
-    let mut keys = BTreeMap::from([("OPENAI_API_KEY".to_owned(), "sk-\"x: y\" #1".to_owned())]);
-    for _ in 0..2 {
-        write(&path, &keys).unwrap();
+    let mut keys = BTreeMap::new();
+    for (variable, key) in [("OPENAI_API_KEY", "sk-\"x: y\" #1"), ("OTHER_KEY", "null")] {
+        keys.insert(variable.to_owned(), key.to_owned());
+        assert_eq!(change(&path, variable, Some(key)).unwrap(), keys);
         let mode = path.metadata().unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
         assert_eq!(read(&path).unwrap(), keys);
-        keys.insert("OTHER_KEY".to_owned(), "null".to_owned());
     }
     assert_eq!(std::fs::read_dir(path.parent().unwrap()).unwrap().count(), 1, "nothing is left beside it");
     for mode in [0o640, 0o604, 0o660, 0o666] {
@@ -25,6 +25,23 @@ fn only_the_user_can_read_the_file() {
         let refused = read(&path).unwrap_err().to_string();
         assert!(refused.contains("chmod 600") && !refused.contains("sk-"), "{mode:o}: {refused}");
     }
+}
+
+#[test]
+fn keys_that_are_kept_at_the_same_time_are_all_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("keys.yaml");
+    std::thread::scope(|scope| {
+        for writer in 0..4 {
+            let path = &path;
+            scope.spawn(move || {
+                for number in 0..10 {
+                    change(path, &format!("KEY_{writer}_{number}"), Some("sk-1")).unwrap();
+                }
+            });
+        }
+    });
+    assert_eq!(read(&path).unwrap().len(), 40);
 }
 
 #[test]

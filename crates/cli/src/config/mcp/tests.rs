@@ -55,7 +55,13 @@ fn what_cannot_work_is_refused_with_its_key() {
             "env.A B",
             "is not the name of an environment",
         ),
-        ("a", json!({ "command": "x", "start_timeout_s": 0 }), "start_timeout_s", "must be at least 1"),
+        ("a", json!({ "command": "x", "start_timeout_s": 0 }), "start_timeout_s", "must be from 1 to 86400"),
+        (
+            "a",
+            json!({ "command": "x", "start_timeout_s": u64::MAX }),
+            "start_timeout_s",
+            "must be from 1 to 86400",
+        ),
         ("a", json!({ "command": "x", "call_timeout_s": 0 }), "call_timeout_s", "must be at least 1"),
     ] {
         let (at, why) = parsed(value).check(name).expect_err(reason);

@@ -1,4 +1,6 @@
-//! The sandbox of an agent of `serve`, as a table.
+//! The agents of `serve`: their sandboxes, as a table, and their warnings.
+
+#![expect(clippy::unwrap_used, reason = "tests end where something is not as it should be")]
 
 use super::*;
 use crate::config::sandbox::ModeConfig;
@@ -24,4 +26,18 @@ fn an_agent_names_its_sandbox_and_loosens_none_of_the_command() {
         let found = flags_of(&config, &command, &Surroundings::here()).sandbox;
         assert_eq!(found, expect, "{own:?} with {flag:?}");
     }
+}
+
+#[tokio::test]
+async fn warnings_go_on_after_too_many_at_once() {
+    let (sender, mut news) = broadcast::channel(2);
+    for number in 0..5 {
+        sender.send(number.to_string()).unwrap();
+    }
+    drop(sender);
+    let mut told = Vec::new();
+    while let Some(warning) = next(&mut news).await {
+        told.push(warning);
+    }
+    assert_eq!(told, ["3", "4"]);
 }

@@ -9,7 +9,7 @@ use greenroom_kernel::usage::{ContextUsage, Measured};
 use tokio_util::sync::CancellationToken;
 
 use super::SessionState;
-use crate::core::message::{AgentMessage, SupervisorMessage};
+use crate::core::message::{AgentMessage, SupervisorMessage, tell_all};
 use crate::core::shared::Published;
 use crate::values::error::{Error, Result};
 use crate::values::state::{State, Status};
@@ -26,9 +26,7 @@ impl SessionState {
         self.publish_state();
         let rests = self.has_nothing_to_do();
         if rests && !self.runs.is_left_waiting() && !self.life.is_stopping() {
-            for waiter in self.idle_waiters.drain(..) {
-                let _ = waiter.send(Ok(()));
-            }
+            tell_all(std::mem::take(&mut self.idle_waiters), || Ok(()));
         }
         if self.life.rests(rests) && self.deps.live_sessions_max.is_some() {
             // More sessions may be live than permitted, since each stays while it works.
