@@ -585,36 +585,6 @@ async fn a_model_an_effort_and_a_mode_are_chosen_and_kept() {
     assert_eq!(editor.end(), Some(0));
 }
 
-/// What is chosen counts from then on, also when another model is chosen later; a flag counts when a session is opened.
-#[tokio::test(flavor = "multi_thread")]
-async fn an_effort_that_is_chosen_replaces_that_of_a_flag() {
-    let hosted = hosted().await;
-    let mut session = String::new();
-    for (flags, chosen, kept) in [
-        (&["--effort", "low"][..], Some("default"), "low"),
-        (&[], Some("high"), "default"),
-        (&["--effort", "low"], None, "low"),
-        (&[], None, "low"),
-    ] {
-        let mut editor = Editor::start(&hosted, flags);
-        if session.is_empty() {
-            session = editor.open(&hosted.place.work());
-        }
-        let known = json!({ "sessionId": session, "cwd": hosted.place.work(), "mcpServers": [] });
-        let opened = editor.call("session/resume", known);
-        let options = opened["configOptions"].as_array().unwrap().iter();
-        let effort = options.clone().find(|known| known["id"] == "effort").unwrap();
-        assert_eq!(effort["currentValue"], kept, "{flags:?}");
-        if let Some(chosen) = chosen {
-            for (option, value) in [("effort", chosen), ("model", "another")] {
-                let choice = json!({ "sessionId": session, "configId": option, "value": value });
-                editor.call("session/set_config_option", choice);
-            }
-        }
-        assert_eq!(editor.end(), Some(0));
-    }
-}
-
 /// Another model is another agent, which begins with the permissions of the flags.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_model_that_is_chosen_during_a_turn_is_used_from_the_next_one_on_in_the_mode_of_the_session() {
