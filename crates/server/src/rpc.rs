@@ -11,6 +11,7 @@
 //! (`teller`); requests for one session are accepted in the order in which they came; reading a session starts nothing;
 //! when the input of a program with exclusive use ends, runs and compactions are interrupted cleanly.
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,7 +32,7 @@ use self::wire::{Call, Incoming, Line, Message, Refusal};
 use crate::host::{NO_HELLO, Seat};
 use crate::operations::{
     self, Access, Answer, CallScope, ClientKind, CompactSession, Ended, OpenConsumers, Operation as _, Runs,
-    Task, Work, is_first,
+    StartSession, Task, Work, is_first,
 };
 use crate::problem::Problem;
 
@@ -319,6 +320,7 @@ impl Server {
                 seat.agent()?
             }
         };
+        let is_start = call.method == StartSession::METHOD;
         let call = operations::call(&call.method, call.params()?)?;
         let has_agent = agent.is_some();
         // A read-only client may have a live session compacted by the session's own agent.
@@ -335,7 +337,12 @@ impl Server {
         let session_id = call.session_id().map(str::to_owned);
         let started = match &session_id {
             Some(id) if is_with_own_agent => Some(self.live(id).await?),
-            Some(id) if access == Access::Create => Some(self.session(id, &agent).await?),
+            Some(id) if access == Access::Create => {
+                if is_start {
+                    self.forget_if_deleted(id);
+                }
+                Some(self.session(id, &agent).await?)
+            }
             Some(id) if access == Access::Open => Some(self.known(id, &agent).await?),
             Some(id) if access == Access::Subscribe => {
                 self.watch(id).await?;
@@ -457,14 +464,21 @@ impl Server {
         telling
     }
 
+    /// Closes a session that was deleted, so that another one of its id can be opened. Its events are still sent.
+    fn forget_if_deleted(&mut self, id: &str) {
+        if let Entry::Occupied(session) = self.sessions.entry(id.to_owned())
+            && session.get().handle.is_deleted()
+        {
+            self.watched.insert(id.to_owned(), session.remove().telling);
+        }
+    }
+
     /// The session, opened when it is first named; from then on its events are sent.
     async fn session(&mut self, id: &str, agent: &Arc<Agent>) -> Result<Started, Refusal> {
-        if let Some(session) = self.sessions.get(id).filter(|session| !session.handle.is_deleted()) {
+        if let Some(session) = self.sessions.get(id) {
             return Ok(session.clone());
         }
-        // Somebody else may have deleted the one that was opened.
-        let deleted = self.sessions.remove(id).map(|session| session.telling);
-        let watching = deleted.or_else(|| self.watched.remove(id));
+        let watching = self.watched.remove(id);
         let is_watched = watching.is_some();
         let telling = watching.unwrap_or_else(|| self.teller(id));
         let handle = match self.runtime.join(id, Arc::clone(agent)).await {
