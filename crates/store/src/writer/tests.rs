@@ -430,8 +430,8 @@ fn the_index_moves_once_each_of_its_rows_stands_for_several_appends() {
     for (sessions, length, from) in [
         (1, 100_000, INDEXED_EVERY_BYTES),
         (2, 100_000, INDEXED_EVERY_BYTES),
-        // Four times all sessions.
-        (6, 100_000, 24 * 100_000),
+        // Eight times all sessions.
+        (6, 100_000, 48 * 100_000),
         (100, 100_000, INDEXED_EVERY_BYTES_MAX),
         (SESSIONS_MAX + 500, 2_000, SESSIONS_MAX * 2_100),
     ] {
