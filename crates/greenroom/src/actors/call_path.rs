@@ -102,6 +102,7 @@ impl Waits<'_> {
 }
 
 /// The sender of a call.
+#[derive(Clone, Copy)]
 pub(crate) struct Sender<'a> {
     pub(crate) deps: &'a Deps,
     pub(crate) lane: &'a Lane,

@@ -51,11 +51,10 @@ impl Told {
     }
 
     #[track_caller]
-    fn transient(&mut self, run: Option<RunId>, kind: EventKind, published: &str) {
-        let said = format!("{kind:?}");
-        let (first, place) = self.0.transient(run, &kind, || 50);
+    fn transient(&mut self, run: Option<RunId>, kind: &EventKind, published: &str) {
+        let (first, place) = self.0.transient(run, kind, || 50);
         let all: Vec<String> = discard(first).into_iter().chain(place.map(shown)).collect();
-        assert_eq!(all.join(", "), published, "{said}");
+        assert_eq!(all.join(", "), published, "{kind:?}");
     }
 }
 
@@ -63,19 +62,19 @@ impl Told {
 fn durable_events_are_published_once_and_transient_ones_count_on_from_them() {
     let mut told = Told(Broadcast::default());
     assert_eq!(told.0.start(0, 9), None);
-    told.transient(None, warning(), "0+1");
+    told.transient(None, &warning(), "0+1");
     told.durable(0, None, &warning(), "0");
-    told.transient(None, warning(), "0+1");
-    told.transient(None, warning(), "0+2");
+    told.transient(None, &warning(), "0+1");
+    told.transient(None, &warning(), "0+2");
     told.durable(1, None, &warning(), "1");
     // The successor of a crashed agent repeats it.
     told.durable(0, None, &warning(), "");
     told.durable(1, None, &warning(), "");
-    told.transient(None, warning(), "1+1");
+    told.transient(None, &warning(), "1+1");
     assert_eq!(told.0.below(), 2);
     // Entries without an event leave no gap.
     told.durable(5, None, &warning(), "5");
-    told.transient(None, warning(), "5+1");
+    told.transient(None, &warning(), "5+1");
     assert_eq!((told.0.below(), told.0.created_at_ms()), (6, Some(9)));
 }
 
@@ -83,20 +82,20 @@ fn durable_events_are_published_once_and_transient_ones_count_on_from_them() {
 fn an_answer_that_began_is_discarded_before_what_ends_it() {
     let mut told = Told(Broadcast::default());
     told.0.start(2, 9);
-    told.transient(RUN, EventKind::RunStart, "1+1");
+    told.transient(RUN, &EventKind::RunStart, "1+1");
     assert_eq!(told.0.run(), RUN);
-    told.transient(RUN, EventKind::MessageStart, "1+2");
-    told.transient(RUN, EventKind::MessageStart, "discard 1+3, 1+4");
+    told.transient(RUN, &EventKind::MessageStart, "1+2");
+    told.transient(RUN, &EventKind::MessageStart, "discard 1+3, 1+4");
     // Before the durable end, at the position of the earlier transient events.
     told.durable(2, RUN, &run_end(), "discard 1+5, 2");
     assert_eq!(told.0.run(), None);
-    told.transient(RUN, tool_end(), "");
-    told.transient(NEXT, EventKind::RunStart, "2+1");
-    told.transient(RUN, tool_end(), "");
-    told.transient(NEXT, tool_end(), "2+2");
+    told.transient(RUN, &tool_end(), "");
+    told.transient(NEXT, &EventKind::RunStart, "2+1");
+    told.transient(RUN, &tool_end(), "");
+    told.transient(NEXT, &tool_end(), "2+2");
     // An unpublished event does not count.
-    told.transient(NEXT, EventKind::MessageDiscarded, "");
-    told.transient(NEXT, tool_end(), "2+3");
+    told.transient(NEXT, &EventKind::MessageDiscarded, "");
+    told.transient(NEXT, &tool_end(), "2+3");
 }
 
 #[test]
@@ -154,9 +153,9 @@ fn whoever_comes_late_is_told_what_goes_on() {
     let mut told = Told(Broadcast::default());
     assert_eq!(told.0.unrecorded(), None, "nobody knows how far the log is");
     told.0.start(3, 9);
-    told.transient(RUN, EventKind::RunStart, "2+1");
-    told.transient(RUN, EventKind::StepStart { step: 1, model: "m".into() }, "2+2");
-    told.transient(RUN, warning(), "2+3");
+    told.transient(RUN, &EventKind::RunStart, "2+1");
+    told.transient(RUN, &EventKind::StepStart { step: 1, model: "m".into() }, "2+2");
+    told.transient(RUN, &warning(), "2+3");
     let unrecorded = told.0.unrecorded().expect("it was opened");
     assert_eq!((unrecorded.seq, unrecorded.n, unrecorded.run), (Some(2), 3, RUN));
     let step = EventKind::StepStart { step: 1, model: "m".into() };
