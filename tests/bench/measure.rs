@@ -106,6 +106,9 @@ pub fn argument(name: &str) -> Option<String> {
 /// # Panics
 /// If the other process fails.
 pub fn in_own_process(arguments: &[&str]) -> Vec<f64> {
+    if is_measuring() {
+        await_idle_machine();
+    }
     let this = std::env::current_exe().expect("this program has a name");
     let output = std::process::Command::new(this)
         .args(std::env::args().skip(1))
@@ -117,6 +120,31 @@ pub fn in_own_process(arguments: &[&str]) -> Vec<f64> {
     let said = String::from_utf8_lossy(&output.stdout);
     let last = said.lines().last().unwrap_or_default();
     last.split_whitespace().map(|figure| figure.parse().expect("a number")).collect()
+}
+
+/// Waits until the machine was idle for half a second, for at most ten seconds: what an earlier process left to the system,
+/// such as files to write back and memory to free, is not counted for the next one. Does nothing if the system does not
+/// report how busy it is.
+fn await_idle_machine() {
+    for _ in 0..20 {
+        let Some(before) = busy_ticks() else { return };
+        std::thread::sleep(Duration::from_millis(500));
+        if busy_ticks().is_none_or(|now| now - before <= IDLE_TICKS_MAX) {
+            return;
+        }
+    }
+}
+
+/// A machine is idle if all its processors together have worked so long within half a second, in hundredths of a second.
+const IDLE_TICKS_MAX: u64 = 5;
+
+/// Returns how long all processors have worked, in hundredths of a second: everything but idling and waiting for disks.
+fn busy_ticks() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/stat").ok()?;
+    let ticks: Vec<u64> =
+        text.lines().next()?.split_whitespace().skip(1).map(|ticks| ticks.parse().unwrap_or(0)).collect();
+    let (idle, waiting) = (3, 4);
+    Some((0..ticks.len().min(8)).filter(|at| ![idle, waiting].contains(at)).map(|at| ticks[at]).sum())
 }
 
 /// Returns the number of open descriptors of this process; 0 if the system does not report it.
