@@ -12,7 +12,7 @@ pub(super) const INDEXED_EVERY_BYTES: u64 = 1 << 20;
 /// Unless a session has been appended to less often than this, on average, and few sessions have: then they
 /// move after [`INDEXED_EVERY_BYTES_MAX`]. With many writers, sled's rows would otherwise cost more than the
 /// journal.
-const APPENDS_PER_ROW_MIN: u64 = 16;
+const APPENDS_PER_ROW_MIN: u64 = 8;
 /// What sled replaces stays in memory until the end of a move, some kilobytes for each session.
 pub(super) const SESSIONS_MAX: u64 = 1_024;
 pub(super) const INDEXED_EVERY_BYTES_MAX: u64 = 8 << 20;

@@ -429,9 +429,9 @@ fn the_index_moves_once_each_of_its_rows_stands_for_several_appends() {
     let group = 200_000;
     for (sessions, length, from) in [
         (1, 100_000, INDEXED_EVERY_BYTES),
-        // Sixteen times all sessions.
-        (2, 100_000, 32 * 100_000),
-        (4, 100_000, 64 * 100_000),
+        // Eight times all sessions.
+        (2, 100_000, 16 * 100_000),
+        (6, 100_000, 48 * 100_000),
         (100, 100_000, INDEXED_EVERY_BYTES_MAX),
         (SESSIONS_MAX + 500, 2_000, SESSIONS_MAX * 2_100),
     ] {
