@@ -169,7 +169,7 @@ impl Disk {
     /// Returns the writer's queue.
     ///
     /// # Errors
-    /// The store is only read.
+    /// The store is read-only.
     fn writer(&self) -> Result<&mpsc::Sender<Command>, StoreError> {
         if let Some(dir) = &self.read_only {
             return Err(StoreError::NotPermitted { action: "change the store in", path: dir.clone() });

@@ -326,7 +326,7 @@ async fn read<T: Send + 'static>(
 
 impl Engine for Store {
     fn append<'a>(&'a self, session: &'a str, batch: Batch) -> Answer<'a, Appended> {
-        // What is done at once keeps the future small: one that may send several frames takes a kilobyte.
+        // What can be done without waiting is done here, because the future of the general case takes a kilobyte.
         match self.begin_append(session, batch) {
             Begun::Over(appended) => Box::pin(std::future::ready(appended)),
             #[cfg(feature = "disk")]

@@ -193,7 +193,8 @@ enum Begun {
     /// The writer has it, and will answer.
     #[cfg(feature = "disk")]
     Sent(disk::Answered),
-    /// Nothing was done: it takes several frames, or the writer's queue is full. This is the first id.
+    /// Nothing was done: the batch takes several frames, the writer's queue is full, or the store is read-only. Holds the
+    /// batch's first id.
     #[cfg(feature = "disk")]
     NotSent(EntryId, Batch),
 }

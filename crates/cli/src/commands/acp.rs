@@ -165,7 +165,7 @@ impl Inner {
         let is_open = self.link(&id).is_some();
         let keeping = Kept::of(global, args).and_then(|new| {
             let new = match &kept {
-                // What was chosen since it was opened counts, and not the flags.
+                // What was chosen since the session was opened takes precedence over the flags.
                 Some(kept) if is_open => new.with_choices_of(kept),
                 Some(_) | None => new.with_mode(mode),
             };

@@ -14,23 +14,23 @@ use greenroom_tools::sandbox;
 
 use crate::error::usage;
 
-/// How often a folder that another process has locked is tried again, and how long in between. Who has it longer than
-/// that does not change a file.
+/// How often to try to lock a folder that another process has locked, and how long to wait between two attempts. A change
+/// takes less than that: after the last attempt, the file is changed without the lock.
 const LOCK_ATTEMPTS: u32 = 200;
 const LOCK_EVERY: Duration = Duration::from_millis(10);
 
-/// The right to change files of a folder, until it is dropped.
+/// The lock on a folder for changing its files. Dropping it releases the lock.
 #[must_use]
-pub(crate) struct Room {
-    _locked: Option<File>,
+pub(crate) struct FolderLock {
+    _file: Option<File>,
 }
 
 /// Makes it possible to change a file: makes its folder, takes a placeholder out of its way, and waits until no other
-/// process changes a file of the folder. What is changed is to be read afterwards.
+/// process changes a file of the folder. Read what is to be changed only afterwards.
 ///
 /// # Errors
 /// A command of an agent runs that must not create the file, or the folder cannot be made.
-pub(crate) fn make_room(path: &Path) -> Result<Room> {
+pub(crate) fn make_room(path: &Path) -> Result<FolderLock> {
     let failed = || format!("write {}", path.display());
     sandbox::make_room(path).map_err(|error| match error.kind() == ErrorKind::ResourceBusy {
         true => usage(format!(
@@ -42,7 +42,7 @@ pub(crate) fn make_room(path: &Path) -> Result<Room> {
     })?;
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     private::create_folders(folder).with_context(failed)?;
-    Ok(Room { _locked: locked(folder) })
+    Ok(FolderLock { _file: locked(folder) })
 }
 
 /// Returns a folder, locked; `None` if it cannot be locked.

@@ -85,7 +85,7 @@ pub(crate) fn keep(variable: &str, key: Option<&str>) -> Result<PathBuf> {
 
 /// Changes a key in the file, and returns all keys.
 fn change(path: &std::path::Path, variable: &str, key: Option<&str>) -> Result<BTreeMap<String, String>> {
-    let _room = folder::make_room(path)?;
+    let _lock = folder::make_room(path)?;
     let mut keys = read(path)?;
     match key {
         Some(key) => drop(keys.insert(variable.to_owned(), key.to_owned())),

@@ -138,7 +138,7 @@ impl FolderTrust {
             return Err(usage("there is no folder for your configuration: set HOME or XDG_CONFIG_HOME"));
         };
         let failed = || format!("write {}", path.display());
-        let _room = folder::make_room(path)?;
+        let _lock = folder::make_room(path)?;
         let mut file = private::append(path).with_context(failed)?;
         let lines: String = inner
             .keys()

@@ -62,7 +62,7 @@ pub(crate) async fn named_agents(
     Ok(made)
 }
 
-/// Returns the next warning; `None` if there are no more. Those that were too many are left out.
+/// Returns the next warning; `None` if there are no more. Skips the warnings that were dropped because too many came at once.
 async fn next(news: &mut broadcast::Receiver<String>) -> Option<String> {
     loop {
         match news.recv().await {

@@ -94,7 +94,7 @@ pub(crate) async fn start(global: &Global, builder: RuntimeBuilder) -> Result<Ru
     Ok(runtime)
 }
 
-/// Forgets what deleted sessions were resumed with, whoever deletes them: retention, for example.
+/// Removes what a session was resumed with when the session is deleted, whoever deletes it: a client, a program or retention.
 fn forget_deleted(global: &Global, runtime: &Runtime) {
     let global = global.clone();
     let mut deletions = runtime.subscribe(Filter::all().kinds([EventType::SessionDeleted]));

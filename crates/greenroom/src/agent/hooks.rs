@@ -159,8 +159,8 @@ impl From<Duration> for TimeLimit {
     }
 }
 
-/// Runs a hook for which these sessions wait. The error says why it made no decision. The future is boxed, so that a call
-/// without hooks has no room for one.
+/// Runs a hook for which these sessions wait. The error says why it made no decision. The future is boxed, so that it
+/// takes no memory in calls without hooks.
 pub(crate) fn guarded<'a, T: Send + 'a>(
     waiting: &Chain,
     limit: impl Into<TimeLimit>,

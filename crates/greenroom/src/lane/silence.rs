@@ -15,7 +15,7 @@ use tokio::time::{Instant, Sleep, sleep_until};
 #[cfg(test)]
 mod tests;
 
-/// As good as no limit: a moment further away may not be representable.
+/// The maximum limit, which is as good as none: the time at which a longer one ends may not be representable.
 const CENTURY: Duration = Duration::from_secs(100 * 365 * 86_400);
 
 /// The timer for the pieces of one answer.

@@ -328,7 +328,7 @@ impl Utf8 {
         if self.is_broken {
             return false;
         }
-        // Most chunks are, and it takes a fraction of the time to see it.
+        // Most chunks are ASCII, and checking that takes a fraction of the time.
         if chunk.is_ascii() && self.begun.is_empty() {
             return true;
         }

@@ -113,7 +113,7 @@ struct Reader {
     events: VecDeque<ReplyEvent>,
     /// When the next progress must have been made.
     deadline: Instant,
-    /// How long the next progress may take, from the next wait on; `None` if it is waited for already.
+    /// How long the next progress may take, counted from the next wait; `None` if that wait has begun.
     wait: Option<Duration>,
     /// Ends at the deadline or before. It is not set anew for each piece: pieces are many, and few waits are long.
     timer: Pin<Box<Sleep>>,

@@ -303,7 +303,7 @@ impl Operation for DeleteConsumer {
     async fn perform(self, scope: CallScope) -> Performed<Self> {
         let name = scope.consumer_name(&self.name);
         let slot = scope.consumers.slot(&name);
-        // A read does not wait any longer.
+        // Ends a read that waits for events.
         slot.reads.send_modify(|reads| *reads += 1);
         let mut held = slot.held.lock().await;
         *held = None;

@@ -720,7 +720,7 @@ async fn a_deletion_does_not_wait_for_a_read_of_the_consumer() {
     assert!(began.elapsed() < Duration::from_secs(1), "it took {:?}", began.elapsed());
 }
 
-/// A prompt that was meant for a session that somebody else has deleted begins no other one; the client can start one.
+/// A prompt for a session that somebody else has deleted does not create a new session; `session/start` does.
 #[tokio::test(start_paused = true)]
 async fn a_session_that_somebody_else_deleted_begins_anew() {
     let mut client = Client::start().await;

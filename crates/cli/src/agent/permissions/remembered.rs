@@ -87,7 +87,7 @@ impl Answers {
     /// # Errors
     /// The file cannot be read or written.
     pub(crate) fn add(&self, rules: &[String]) -> Result<()> {
-        let _room = make_room(&self.path)?;
+        let _lock = make_room(&self.path)?;
         let mut all = self.all()?;
         let known = all.allow.entry(self.folder.clone()).or_default();
         known.extend(rules.iter().filter(|rule| !known.contains(rule)).cloned().collect::<Vec<_>>());

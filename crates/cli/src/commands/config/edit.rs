@@ -81,7 +81,7 @@ pub(super) fn set(
 ) -> Result<String> {
     let path = place(global, is_project)?;
     let author = if is_project { Author::Project } else { Author::User };
-    let _room = make_room(&path)?;
+    let _lock = make_room(&path)?;
     let before = match std::fs::read_to_string(&path) {
         Ok(text) => text,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),

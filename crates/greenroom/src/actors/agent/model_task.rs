@@ -66,7 +66,7 @@ pub(super) struct ModelTask {
 impl ModelTask {
     /// Makes the call, and reports its end to the agent.
     pub(super) fn run(self, request: Box<Request>) -> impl Future<Output = ()> {
-        // An `async fn` would hold the task twice.
+        // An `async fn` would store its argument twice.
         let this = self;
         async move {
             let outcome = this.with_hooks(request).await;

@@ -140,7 +140,7 @@ impl ToolTask {
         });
         let span = trace::tool(&self.span, &self.shared.id, call);
         let began = tokio::time::Instant::now();
-        // Not a variable first: a future that is moved takes its room twice.
+        // Awaited in place, because a future that is first stored in a variable is stored twice.
         let mut result = async {
             ownership::may_act(&self.deps, &self.cancel).await;
             if self.is_cut_off(call) { self.cut_off(call).await } else { self.with_hooks(call).await }

@@ -107,7 +107,7 @@ impl SessionState {
         let is_free = is_free && self.deps.compacts_between_runs;
         let trigger = Trigger::Threshold;
         if is_free && due::is_due(trigger, &measured.size, self.compaction.has_message_since()) {
-            // Boxed, as what follows is rare, and every run's end would make room for it.
+            // Boxed, because it is rare, and otherwise the future of each run's end would have its size.
             Box::pin(self.start_compaction(CompactionRequest::new(trigger), measured)).await;
         } else if self.deps.compacts_between_runs && measured.size.nears.is_some() {
             Box::pin(self.prepare_if_near(measured)).await;

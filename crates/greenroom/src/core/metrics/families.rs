@@ -150,14 +150,14 @@ struct OfBuild {
 
 type Histograms<L> = Series<L, Histogram>;
 
-/// A family that is asked for often. Its first series are found without a hash of their labels: usually there are no others.
+/// A metric family with frequent look-ups. Its first series are found without hashing their labels; usually there are no others.
 struct Series<L, M> {
     family: Family<L, M>,
     /// At most [`FIRST_MAX`].
     first: RwLock<Vec<(L, M)>>,
 }
 
-/// So many series are found without a hash.
+/// The number of series that are found without hashing.
 const FIRST_MAX: usize = 8;
 
 impl<L: Clone + Hash + Eq, M: Clone> Series<L, M> {

@@ -282,7 +282,7 @@ pub(super) struct CompletionDetails {
 pub(super) struct Content {
     pub(super) text: String,
     pub(super) reasoning: Box<str>,
-    /// The address of the text in the chunk, if it stands there as it is.
+    /// The address of the text within the chunk, if the chunk contains it without escapes.
     at: Option<usize>,
 }
 
