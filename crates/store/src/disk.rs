@@ -214,7 +214,7 @@ impl Disk {
     }
 
     pub(crate) fn head(&self, session: &str) -> Result<Option<Head>, StoreError> {
-        Ok(self.index.row(session)?.map(|row| row.head))
+        Ok(self.index.row(session)?.map(|row| Arc::unwrap_or_clone(row.head)))
     }
 
     pub(crate) fn used_key(&self, session: &str, key: &str) -> Result<Option<EntryId>, StoreError> {
@@ -246,15 +246,14 @@ impl Disk {
     }
 
     pub(crate) fn list(&self) -> Result<Vec<(String, Head)>, StoreError> {
-        let (rows, _) = self.index.rows()?;
-        Ok(rows.into_iter().map(|(session, row)| (session, row.head)).collect())
+        self.index.heads(None, usize::MAX)
     }
 
     pub(crate) fn check(&self) -> Result<Vec<Loss>, StoreError> {
         let check = |(session, row): (String, _)| {
             reader::check(&self.index, &self.segments, &session, &row).transpose()
         };
-        self.index.rows()?.0.into_iter().filter_map(check).collect()
+        self.index.rows()?.into_iter().filter_map(check).collect()
     }
 
     pub(crate) fn check_session(&self, session: &str) -> Result<Option<Loss>, StoreError> {

@@ -11,12 +11,12 @@
 
 mod chunks;
 mod rows;
+mod staged;
 
 #[cfg(test)]
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Bound;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -32,16 +32,16 @@ use crate::error::StoreError;
 use crate::files::{close_files, create_own_dir};
 use parking_lot::{Mutex, RwLock};
 pub(crate) use rows::{
-    Checkpoint, Location, PartRow, Row, RowPlace, SegmentRow, encode_fact, encode_used_key, key, row_sum,
+    Checkpoint, Location, PartRow, Row, RowPlace, SegmentRow, encode_fact, encode_used_key, key,
 };
-use rows::{decode_fact, decode_used_key};
+use rows::{decode_fact, decode_used_key, row_sum};
+pub(crate) use staged::{Change, Size};
+use staged::{OfSession, Staged, Table};
 
 /// How often sled's own lock is tried, and how long to wait between two attempts.
 const LOCK_ATTEMPTS: u32 = 400;
 const LOCK_PAUSE: Duration = Duration::from_millis(5);
 
-/// A key and its new value; `None` removes the key.
-pub(crate) type Change = (Vec<u8>, Option<Vec<u8>>);
 type Pair = (Vec<u8>, Vec<u8>);
 
 /// What the rows of all sessions amount to.
@@ -55,50 +55,14 @@ pub(crate) struct RowsSummary {
     pub(crate) quarantined: BTreeSet<String>,
 }
 
-/// Changes by key.
-type Table = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
-
-/// How much is staged.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Size {
-    /// The approximate size in memory.
-    pub(crate) bytes: usize,
-    /// The number of sessions whose rows change.
-    pub(crate) sessions: u64,
-}
-
-/// The changes that are not yet in sled.
-#[derive(Debug, Default)]
-struct Staged {
-    /// The newest changes.
-    table: Table,
-    /// The size of the newest changes.
-    size: Size,
-    /// The changes that are being moved to sled.
-    moving: Option<Arc<Table>>,
-}
-
-impl Staged {
-    fn get(&self, key: &[u8]) -> Option<&Option<Vec<u8>>> {
-        self.table.get(key).or_else(|| self.moving.as_ref()?.get(key))
-    }
-
-    /// Returns the first `limit` changes of each table within the bounds, the older table first.
-    fn ranges(&self, bounds: (Bound<&[u8]>, Bound<&[u8]>), limit: usize) -> [Vec<Change>; 2] {
-        let of = |table: &Table| {
-            let range = table.range::<[u8], _>(bounds).take(limit);
-            range.map(|(key, value)| (key.clone(), value.clone())).collect()
-        };
-        [self.moving.as_deref().map(of).unwrap_or_default(), of(&self.table)]
-    }
-}
-
 /// The index of one store. Every call may block on the disk.
 #[derive(Debug)]
 pub(crate) struct Index {
     /// `None` if the index is kept in memory only, and after it was closed.
     database: RwLock<Option<sled::Db>>,
     staged: RwLock<Staged>,
+    /// The sum of the rows in sled, for the checkpoint.
+    sum: Mutex<u64>,
     /// The first failure of sled. After it, sled is not used any more.
     broken: Mutex<Option<String>>,
     is_closed: AtomicBool,
@@ -130,11 +94,20 @@ fn index_error(detail: impl std::fmt::Display) -> StoreError {
     StoreError::Index { detail: detail.to_string() }
 }
 
+fn undecoded_row() -> StoreError {
+    index_error("a session's row does not decode")
+}
+
+fn undecoded_place() -> StoreError {
+    index_error("an entry's place does not decode")
+}
+
 impl Index {
     fn new(dir: &Path, database: Option<sled::Db>) -> Self {
         Self {
             database: RwLock::new(database),
             staged: RwLock::default(),
+            sum: Mutex::default(),
             broken: Mutex::new(None),
             is_closed: AtomicBool::new(false),
             suspect_path: dir.join("index.suspect"),
@@ -178,7 +151,12 @@ impl Index {
         match thread.map(std::thread::JoinHandle::join) {
             Ok(Ok(Ok(database))) => {
                 close_files(&made);
-                Ok(Self::new(dir, Some(database)))
+                let index = Self::new(dir, Some(database));
+                // What cannot be read here cannot be trusted either, which is found next.
+                if let Ok(Some((_, sum))) = index.checkpoint() {
+                    *index.sum.lock() = sum;
+                }
+                Ok(index)
             }
             Ok(Ok(Err(error))) => Err(in_words(&error)),
             Ok(Err(panic)) => {
@@ -259,48 +237,50 @@ impl Index {
         Err(index_error(detail))
     }
 
+    /// Returns the value of a row that is staged as bytes.
     fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
-        if let Some(value) = self.staged.read().get(key) {
+        if let Some(value) = self.staged.read().other(key) {
             return Ok(value.clone());
         }
+        self.get_moved(key)
+    }
+
+    /// Returns a value that is in sled.
+    fn get_moved(&self, key: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
         let value = self.with(|database| database.get(key))?;
         Ok(value.flatten().map(|value| value.to_vec()))
     }
 
-    /// Returns the pairs with keys in `from..until`, in order.
+    /// Returns the pairs in sled with keys in `from..until`, in order.
+    fn range_moved(&self, from: &[u8], until: &[u8]) -> Result<Vec<(sled::IVec, sled::IVec)>, StoreError> {
+        if from >= until {
+            return Ok(Vec::new());
+        }
+        Ok(self.with(|database| database.range(from..until).collect())?.unwrap_or_default())
+    }
+
+    /// Returns the pairs of rows that are staged as bytes with keys in `from..until`, in order.
     fn range(&self, from: &[u8], until: &[u8]) -> Result<Vec<Pair>, StoreError> {
         if from >= until {
             return Ok(Vec::new());
         }
-        let bounds = (Bound::Included(from), Bound::Excluded(until));
-        // The staged changes are read first: one that moves to sled meanwhile is then seen twice, but never
-        // missed.
-        let newer = self.staged.read().ranges(bounds, usize::MAX);
-        let older = self.with(|database| {
-            database
-                .range(from..until)
-                .map(|pair| pair.map(|(key, value)| (key.to_vec(), value.to_vec())))
-                .collect()
-        })?;
-        let older: Vec<Pair> = older.unwrap_or_default();
-        if newer.iter().all(Vec::is_empty) {
-            return Ok(older);
+        // The staged changes are read first, here and everywhere: one that moves to sled meanwhile is then seen
+        // twice, but never missed.
+        let newer = self.staged.read().others(from, until);
+        let older = self.range_moved(from, until)?.into_iter();
+        let older = older.map(|(key, value)| (key.to_vec(), value.to_vec()));
+        if newer.is_empty() {
+            return Ok(older.collect());
         }
-        let mut merged: Table = older.into_iter().map(|(key, value)| (key, Some(value))).collect();
-        merged.extend(newer.into_iter().flatten());
+        let mut merged: BTreeMap<_, _> = older.map(|(key, value)| (key, Some(value))).collect();
+        merged.extend(newer);
         Ok(merged.into_iter().filter_map(|(key, value)| Some((key, value?))).collect())
     }
 
     /// Makes changes visible to every reader at once. Only the writer may call it.
-    pub(crate) fn stage(&self, changes: Vec<Change>) {
+    pub(crate) fn stage(&self, changes: impl IntoIterator<Item = Change>) {
         let mut staged = self.staged.write();
-        for (key, value) in changes {
-            staged.size.bytes += 64 + key.len() + value.as_ref().map_or(0, Vec::len);
-            let is_row = key.first() == Some(&key::ROW);
-            if staged.table.insert(key, value).is_none() && is_row {
-                staged.size.sessions += 1;
-            }
-        }
+        changes.into_iter().for_each(|change| staged.add(change));
     }
 
     /// Returns the size of the staged changes, without those that are being moved.
@@ -314,12 +294,7 @@ impl Index {
         if self.with(|_| Ok(()))?.is_none() {
             return Ok(false);
         }
-        let mut staged = self.staged.write();
-        if staged.moving.is_none() && !staged.table.is_empty() {
-            staged.moving = Some(Arc::new(std::mem::take(&mut staged.table)));
-            staged.size = Size::default();
-        }
-        Ok(staged.moving.is_some())
+        Ok(self.staged.write().begin_move())
     }
 
     /// Moves the changes selected by [`Self::begin_move`] to sled, in one atomic batch. If that fails,
@@ -329,7 +304,14 @@ impl Index {
         let Some(moving) = moving else { return Ok(()) };
         #[cfg(test)]
         let _held = self.gate.lock();
-        if self.with(|database| database.apply_batch(batch_of(database, &moving)?))?.is_some() {
+        let sum = *self.sum.lock();
+        let moved = self.with(|database| {
+            let (batch, sum) = batch_of(database, &moving, sum)?;
+            database.apply_batch(batch)?;
+            Ok(sum)
+        })?;
+        if let Some(sum) = moved {
+            *self.sum.lock() = sum;
             self.staged.write().moving = None;
         }
         Ok(())
@@ -374,47 +356,63 @@ impl Index {
         }
     }
 
-    /// Returns how far the journal is indexed; `None` if the index is new.
-    pub(crate) fn checkpoint(&self) -> Result<Option<Checkpoint>, StoreError> {
-        Ok(self.get(key::CHECKPOINT)?.as_deref().and_then(Checkpoint::decode))
+    /// Returns how far the journal is indexed in sled, and the sum of the rows there; `None` if nothing was moved yet.
+    pub(crate) fn checkpoint(&self) -> Result<Option<(Checkpoint, u64)>, StoreError> {
+        Ok(self.get_moved(key::CHECKPOINT)?.as_deref().and_then(Checkpoint::decode))
     }
 
     /// Returns the session's row; `None` if there is no such session.
     pub(crate) fn row(&self, session: &str) -> Result<Option<Row>, StoreError> {
-        match self.get(&key::row(session))? {
-            None => Ok(None),
-            Some(bytes) => {
-                Row::decode(&bytes).map(Some).ok_or_else(|| index_error("a session's row does not decode"))
-            }
+        if let Some(row) = self.staged.read().row(session) {
+            return Ok(row.clone());
         }
+        self.get_moved(&key::row(session))?.map(|bytes| Row::decode(&bytes).ok_or_else(undecoded_row)).transpose()
     }
 
-    /// Returns the rows of all sessions by id, and the sum that the checkpoint must have for them.
-    pub(crate) fn rows(&self) -> Result<(Vec<(String, Row)>, u64), StoreError> {
-        let mut rows = Vec::new();
-        let mut sum = 0_u64;
-        for (key, value) in self.range(b"h", b"i")? {
-            let session = key::split(&key).map(|(session, _)| session.to_owned());
-            let row = Row::decode(&value);
-            let (Some(session), Some(row)) = (session, row) else {
-                return Err(index_error("a session's row does not decode"));
-            };
-            sum = sum.wrapping_add(row_sum(&session, &value));
-            rows.push((session, row));
-        }
-        Ok((rows, sum))
+    /// Returns the rows of all sessions by id.
+    pub(crate) fn rows(&self) -> Result<Vec<(String, Row)>, StoreError> {
+        self.rows_after(None, usize::MAX)
     }
 
-    /// Summarises the rows of all sessions. The heads are not read, except those that were ever damaged.
+    /// Returns the rows of the sessions after `after`, ordered by id: at most `limit`; fewer mean that no more
+    /// follow.
+    pub(crate) fn rows_after(
+        &self,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<(String, Row)>, StoreError> {
+        let newer = self.staged.read().rows(after);
+        let from = after.map_or_else(|| b"h".to_vec(), |after| key::after(&key::row(after)));
+        // Rows without a change, of which no more than `limit` can be among the first.
+        let unchanged = self.with(|database| {
+            let is_changed =
+                |key: &[u8]| key::split(key).is_some_and(|(session, _)| newer.contains_key(session));
+            database
+                .range(from.as_slice()..b"i".as_slice())
+                .filter(|pair| !matches!(pair, Ok((key, _)) if is_changed(key)))
+                .take(limit)
+                .collect::<sled::Result<Vec<_>>>()
+        })?;
+        let mut rows = BTreeMap::new();
+        for (key, value) in unchanged.unwrap_or_default() {
+            let session = key::split(&key).map(|(session, _)| session.to_owned()).ok_or_else(undecoded_row)?;
+            rows.insert(session, Row::decode(&value).ok_or_else(undecoded_row)?);
+        }
+        rows.extend(newer.into_iter().filter_map(|(session, row)| Some((session.to_string(), row?))));
+        Ok(rows.into_iter().take(limit).collect())
+    }
+
+    /// Summarises the rows of all sessions that are in sled. The heads are not read, except those that were ever
+    /// damaged.
     ///
     /// # Errors
     /// If a row cannot be read: it is truncated, or of a later version.
     pub(crate) fn summary(&self) -> Result<RowsSummary, StoreError> {
         let mut summary = RowsSummary::default();
-        for (key, value) in self.range(b"h", b"i")? {
+        for (key, value) in self.range_moved(b"h", b"i")? {
             let (Some((session, _)), Some(is_quarantined)) = (key::split(&key), Row::is_quarantined(&value))
             else {
-                return Err(index_error("a session's row does not decode"));
+                return Err(undecoded_row());
             };
             summary.sum = summary.sum.wrapping_add(row_sum(session, &value));
             summary.count += 1;
@@ -428,53 +426,8 @@ impl Index {
     /// Returns the heads of the sessions after `after`, ordered by id: at most `limit`; fewer mean that no
     /// more follow.
     pub(crate) fn heads(&self, after: Option<&str>, limit: usize) -> Result<Vec<(String, Head)>, StoreError> {
-        let mut heads = Vec::new();
-        let mut from = after.map_or_else(|| b"h".to_vec(), |after| key::after(&key::row(after)));
-        while heads.len() < limit {
-            let (pairs, next) = self.first_in_range(&from, b"i", limit - heads.len())?;
-            for (key, value) in pairs {
-                let session = key::split(&key).map(|(session, _)| session.to_owned());
-                let (Some(session), Some(row)) = (session, Row::decode(&value)) else {
-                    return Err(index_error("a session's row does not decode"));
-                };
-                heads.push((session, row.head));
-            }
-            match next {
-                Some(next) => from = next,
-                None => break,
-            }
-        }
-        // What is staged and what is not may together be more.
-        heads.truncate(limit);
-        Ok(heads)
-    }
-
-    /// Returns about the first `limit` pairs with keys in `from..until`, in order, and where the rest begins
-    /// if there may be more. There are fewer than `limit` if staged changes removed some.
-    fn first_in_range(
-        &self,
-        from: &[u8],
-        until: &[u8],
-        limit: usize,
-    ) -> Result<(Vec<Pair>, Option<Vec<u8>>), StoreError> {
-        let bounds = (Bound::Included(from), Bound::Excluded(until));
-        // The staged changes are read first, as for a whole range.
-        let newer = self.staged.read().ranges(bounds, limit);
-        let older = self.with(|database| {
-            let range = database.range(from..until).take(limit);
-            range.map(|pair| pair.map(|(key, value)| (key.to_vec(), value.to_vec()))).collect()
-        })?;
-        let older: Vec<Pair> = older.unwrap_or_default();
-        // Keys behind the end of a truncated list may have changes that were not read.
-        let end_of_older = older.last().filter(|_| older.len() == limit).map(|(key, _)| key.clone());
-        let cut = newer.iter().filter(|newer| newer.len() == limit);
-        let ends_of_newer = cut.filter_map(|newer| newer.last().map(|(key, _)| key.clone()));
-        let end = end_of_older.into_iter().chain(ends_of_newer).min();
-        let mut merged: Table = older.into_iter().map(|(key, value)| (key, Some(value))).collect();
-        merged.extend(newer.into_iter().flatten());
-        merged.retain(|key, _| end.as_ref().is_none_or(|end| key <= end));
-        let pairs = merged.into_iter().filter_map(|(key, value)| Some((key, value?))).collect();
-        Ok((pairs, end.map(|end| key::after(&end))))
+        let rows = self.rows_after(after, limit)?.into_iter();
+        Ok(rows.map(|(session, row)| (session, Arc::unwrap_or_clone(row.head))).collect())
     }
 
     /// Returns the rows of all segments, by number.
@@ -488,35 +441,6 @@ impl Index {
         rows.ok_or_else(|| index_error("a segment's row does not decode"))
     }
 
-    /// Returns where the entries with keys in `from..until` lie, by key.
-    fn entry_range(&self, from: &[u8], until: &[u8]) -> Result<Vec<(Vec<u8>, Location)>, StoreError> {
-        if from >= until {
-            return Ok(Vec::new());
-        }
-        let bounds = (Bound::Included(from), Bound::Excluded(until));
-        // The staged changes are read first, as for a range of rows.
-        let newer = self.staged.read().ranges(bounds, usize::MAX);
-        let rows =
-            self.with(|database| database.range(chunks::first_key(from).as_slice()..until).collect())?;
-        let rows: Vec<(sled::IVec, sled::IVec)> = rows.unwrap_or_default();
-        let undecoded = || index_error("an entry's place does not decode");
-        let mut found = BTreeMap::new();
-        for (key, value) in rows {
-            let (session, first) = chunks::split(&key).ok_or_else(undecoded)?;
-            let mut places = Places::new();
-            chunks::unfold(first, &value, &mut places).ok_or_else(undecoded)?;
-            let keyed = places.into_iter().map(|(sequence, at)| (chunks::join(session, sequence), at));
-            found.extend(keyed.filter(|(key, _)| (from..until).contains(&key.as_slice())));
-        }
-        for (key, value) in newer.into_iter().flatten() {
-            match value {
-                Some(value) => drop(found.insert(key, Location::decode(&value).ok_or_else(undecoded)?)),
-                None => drop(found.remove(&key)),
-            }
-        }
-        Ok(found.into_iter().collect())
-    }
-
     /// Returns the session's entries in `from..until`: their sequence numbers, and where they lie.
     pub(crate) fn entries(
         &self,
@@ -524,8 +448,17 @@ impl Index {
         from: u64,
         until: u64,
     ) -> Result<Vec<(u64, Location)>, StoreError> {
-        let found = self.entry_range(&key::entry(session, from), &key::entry(session, until))?;
-        Ok(found.iter().filter_map(|(key, at)| Some((chunks::split(key)?.1, *at))).collect())
+        let newer = self.staged.read().spans(session);
+        let first = chunks::first_key(&key::entry(session, from));
+        let mut places = Places::new();
+        for (key, value) in self.range_moved(&first, &key::entry(session, until))? {
+            chunks::split(&key)
+                .and_then(|(_, first)| chunks::unfold(first, &value, &mut places))
+                .ok_or_else(undecoded_place)?;
+        }
+        staged::apply(&newer, &mut places);
+        let are_asked_for = places.into_iter().filter(|(sequence, _)| (from..until).contains(sequence));
+        Ok(are_asked_for.collect())
     }
 
     /// Returns where an entry lies; `None` if the session has no such entry.
@@ -557,12 +490,20 @@ impl Index {
     /// Returns where every entry of every session lies. This reads the whole index, so it is used only after
     /// damage.
     pub(crate) fn all_entries(&self) -> Result<Vec<(String, u64, Location)>, StoreError> {
-        let found = self.entry_range(b"e", b"f")?.into_iter();
-        let owned = |(key, at): (Vec<u8>, Location)| {
-            let (session, sequence) = chunks::entry_of(&key)?;
-            Some((session.to_owned(), sequence, at))
+        let newer = self.staged.read().all_spans();
+        let mut sessions: BTreeMap<String, Places> = BTreeMap::new();
+        for (key, value) in self.range_moved(b"e", b"f")? {
+            let (session, first) = chunks::entry_of(&key).ok_or_else(undecoded_place)?;
+            let places = sessions.entry(session.to_owned()).or_default();
+            chunks::unfold(first, &value, places).ok_or_else(undecoded_place)?;
+        }
+        for (session, spans) in newer {
+            staged::apply(&spans, sessions.entry(session.to_string()).or_default());
+        }
+        let of_session = |(session, places): (String, Places)| {
+            places.into_iter().map(move |(sequence, at)| (session.clone(), sequence, at))
         };
-        found.map(owned).collect::<Option<_>>().ok_or_else(|| index_error("an entry's place does not decode"))
+        Ok(sessions.into_iter().flat_map(of_session).collect())
     }
 
     /// Returns the first entry of the batch that used this idempotency key, and where that batch lies.
@@ -621,26 +562,39 @@ impl Index {
     }
 }
 
-/// Converts staged changes to rows.
-fn batch_of(database: &sled::Db, changes: &Table) -> sled::Result<sled::Batch> {
+/// Converts staged changes to rows. `sum` is that of the rows in sled; returns what it is with the batch.
+fn batch_of(database: &sled::Db, changes: &Table, mut sum: u64) -> sled::Result<(sled::Batch, u64)> {
     let mut batch = sled::Batch::default();
     let mut change = |key: Vec<u8>, value: Option<Vec<u8>>| match value {
         Some(value) => batch.insert(key, value),
         None => batch.remove(key),
     };
-    let mut entries: Vec<(u64, Option<Location>)> = Vec::new();
-    let mut changes = changes.iter().peekable();
-    while let Some((key, value)) = changes.next() {
-        let Some((session, sequence)) = chunks::split(key) else {
-            change(key.clone(), value.clone());
-            continue;
-        };
-        entries.push((sequence, value.as_deref().and_then(Location::decode)));
-        let is_last = |next: &(&Vec<u8>, _)| chunks::split(next.0).is_none_or(|(other, _)| other != session);
-        if changes.peek().is_none_or(is_last) {
-            chunks::change_rows(database, session, &entries, &mut change)?;
-            entries.clear();
+    for (session, OfSession { row, spans }) in &changes.sessions {
+        chunks::change_rows(database, &key::session(b'e', session, &[]), spans, &mut change)?;
+        let Some(row) = row else { continue };
+        let key = key::row(session);
+        if let Some(old) = database.get(&key)? {
+            sum = sum.wrapping_sub(row_sum(session, &old));
         }
+        let row = row.as_ref().map(Row::encode).transpose();
+        let row = row.map_err(|error| sled::Error::Unsupported(error.to_string()))?;
+        if let Some(row) = &row {
+            sum = sum.wrapping_add(row_sum(session, row));
+        }
+        change(key, row);
     }
-    Ok(batch)
+    for (key, value) in &changes.others {
+        change(key.clone(), value.clone());
+    }
+    let checkpoint = match changes.checkpoint {
+        Some(checkpoint) => Some(checkpoint),
+        None => {
+            let moved = database.get(key::CHECKPOINT)?;
+            moved.and_then(|bytes| Checkpoint::decode(&bytes)).map(|(checkpoint, _)| checkpoint)
+        }
+    };
+    if let Some(checkpoint) = checkpoint {
+        change(key::CHECKPOINT.to_vec(), Some(checkpoint.encode(sum)));
+    }
+    Ok((batch, sum))
 }

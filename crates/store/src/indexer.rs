@@ -13,11 +13,10 @@ use parking_lot::Mutex;
 
 use crate::error::StoreError;
 use crate::index::{
-    Change, Checkpoint, Index, Location, PartRow, Row, RowPlace, SegmentRow, encode_fact, encode_used_key,
-    key, row_sum,
+    Change, Checkpoint, Index, Location, PartRow, Row, RowPlace, SegmentRow, encode_fact, encode_used_key, key,
 };
 use crate::journal::{Frame, FrameKind, SEGMENT_HEADER_BYTES};
-use crate::record::{self, StoredRecord};
+use crate::record::StoredRecord;
 
 /// A frame's effect on the index, apart from the frame's location.
 #[derive(Debug, Clone)]
@@ -109,8 +108,6 @@ pub(crate) struct CachedRow {
     /// The first lost entry, if the session is quarantined.
     pub(crate) lost_from: Option<EntryId>,
     place: RowPlace,
-    /// The row's contribution to the checkpoint's sum.
-    sum: u64,
 }
 
 /// The maximum number of cached rows, without those of the group that is being applied: a table of 2^14 has room for
@@ -205,10 +202,13 @@ impl Indexer {
         }
         self.stage();
         let parts = self.index.parts(session)?;
+        let id: Arc<str> = session.into();
         for part in &parts {
-            self.changes.push((key::part(session, part.first), None));
-            for sequence in part.first..part.end().min(until) {
-                self.changes.push((key::entry(session, sequence), Some(part.location.encode())));
+            self.change(key::part(session, part.first), None);
+            let entries = part.first..part.end().min(until);
+            if !entries.is_empty() {
+                let (session, location) = (Arc::clone(&id), Some(part.location));
+                self.changes.push(Change::Entries { session, entries, location });
             }
             if part.first >= until {
                 self.count_dead(part.location);
@@ -224,7 +224,7 @@ impl Indexer {
             self.drop_parts(session)?;
         }
         let part = PartRow { batch, first: frame.sequence, count: frame.count, location };
-        self.changes.push((key::part(session, part.first), Some(part.encode())));
+        self.change(key::part(session, part.first), Some(part.encode()));
         self.uncommitted.insert(session.to_owned(), Uncommitted { batch, end: part.end() });
         Ok(())
     }
@@ -250,9 +250,7 @@ impl Indexer {
                     let detail = format!("session {session} has {keys} idempotency keys of {}", place.keys);
                     return Err(StoreError::Index { detail });
                 }
-                let row = place.encode(&record::encode_head(&head)?);
-                let sum = row_sum(session, &row);
-                Some(CachedRow { entries: head.entries, lost_from: head.lost_from, place, sum })
+                Some(CachedRow { entries: head.entries, lost_from: head.lost_from, place })
             }
         };
         if self.cache.len() >= CACHED_ROWS_MAX && self.changes.is_empty() {
@@ -263,35 +261,42 @@ impl Indexer {
     }
 
     /// Replaces a session's row.
-    pub(crate) fn set_row(&mut self, session: &str, head: &Head, place: RowPlace) -> Result<(), StoreError> {
+    pub(crate) fn set_row(
+        &mut self,
+        session: &str,
+        head: Arc<Head>,
+        place: RowPlace,
+    ) -> Result<(), StoreError> {
         let old = self.known(session)?;
-        self.replace_row(session, old, head, place)
+        self.replace_row(session.into(), old, Row { head, place });
+        Ok(())
     }
 
     /// Replaces a session's row; `old` is the one that is known.
-    fn replace_row(
-        &mut self,
-        session: &str,
-        old: Option<CachedRow>,
-        head: &Head,
-        place: RowPlace,
-    ) -> Result<(), StoreError> {
-        let row = place.encode(&record::encode_head(head)?);
-        let sum = row_sum(session, &row);
-        match old {
-            Some(old) => self.checkpoint.sum = self.checkpoint.sum.wrapping_sub(old.sum),
-            None => self.checkpoint.rows += 1,
+    fn replace_row(&mut self, session: Arc<str>, old: Option<CachedRow>, row: Row) {
+        let Row { head, place } = &row;
+        if old.is_none() {
+            self.checkpoint.rows += 1;
         }
         self.recount(old.map_or(0, |old| old.entries), head.entries);
-        self.set_quarantined(session, old, head.lost_from.is_some());
-        self.checkpoint.sum = self.checkpoint.sum.wrapping_add(sum);
-        let known = CachedRow { entries: head.entries, lost_from: head.lost_from, place, sum };
-        match self.cache.get_mut(session) {
+        self.set_quarantined(&session, old, head.lost_from.is_some());
+        let known = CachedRow { entries: head.entries, lost_from: head.lost_from, place: *place };
+        match self.cache.get_mut(&*session) {
             Some(cached) => *cached = Some(known),
-            None => drop(self.cache.insert(session.to_owned(), Some(known))),
+            None => drop(self.cache.insert(session.to_string(), Some(known))),
         }
-        self.changes.push((key::row(session), Some(row)));
-        Ok(())
+        self.changes.push(Change::Row { session, row: Some(row) });
+    }
+
+    /// Adds a change of a row that is staged as bytes.
+    fn change(&mut self, key: Vec<u8>, value: Option<Vec<u8>>) {
+        self.changes.push(Change::Other { key, value });
+    }
+
+    /// Adds the removal of a session's entry.
+    fn remove_entry(&mut self, session: &str, sequence: u64) {
+        let (session, entries) = (session.into(), sequence..sequence + 1);
+        self.changes.push(Change::Entries { session, entries, location: None });
     }
 
     /// Notes whether a session is quarantined now; `old` is its row before.
@@ -313,7 +318,7 @@ impl Indexer {
     /// Counts the entries of all sessions, if the index lacks their number.
     pub(crate) fn count_entries(&mut self) -> Result<(), StoreError> {
         if self.checkpoint.entries.is_none() {
-            let (rows, _) = self.index.rows()?;
+            let rows = self.index.rows()?;
             self.checkpoint.entries = Some(rows.iter().map(|(_, row)| row.head.entries).sum());
         }
         Ok(())
@@ -323,7 +328,7 @@ impl Indexer {
     pub(crate) fn begin_segment(&mut self, id: u64, order: u64, seed: u32, digest: u32) {
         let row = SegmentRow { order, seed, digest, ..SegmentRow::default() };
         self.segments.insert(id, row);
-        self.changes.push((key::segment(id), Some(row.encode())));
+        self.change(key::segment(id), Some(row.encode()));
         self.checkpoint.segment = id;
         self.checkpoint.offset = SEGMENT_HEADER_BYTES;
         self.checkpoint.chain = digest;
@@ -333,7 +338,8 @@ impl Indexer {
     fn count_dead(&mut self, location: Location) {
         if let Some(row) = self.segments.get_mut(&location.segment) {
             row.dead += u64::from(location.length);
-            self.changes.push((key::segment(location.segment), Some(row.encode())));
+            let row = row.encode();
+            self.change(key::segment(location.segment), Some(row));
         }
     }
 
@@ -341,7 +347,8 @@ impl Indexer {
     pub(crate) fn set_holds_deleted(&mut self, segment: u64, holds_deleted: bool) {
         if let Some(row) = self.segments.get_mut(&segment).filter(|row| row.holds_deleted != holds_deleted) {
             row.holds_deleted = holds_deleted;
-            self.changes.push((key::segment(segment), Some(row.encode())));
+            let row = row.encode();
+            self.change(key::segment(segment), Some(row));
         }
     }
 
@@ -382,7 +389,7 @@ impl Indexer {
                 if let Some((old, _)) = self.fact(&key)? {
                     self.count_dead(old);
                 }
-                self.changes.push((key::fact(&key), Some(encode_fact(location, &value))));
+                self.change(key::fact(&key), Some(encode_fact(location, &value)));
                 // The next fact of the same name reads this one back.
                 self.stage();
             }
@@ -395,15 +402,15 @@ impl Indexer {
                 // The caller of a lost batch may repeat it with the same key.
                 for (raw, first) in self.index.used_keys_from(&frame.session, head.entries)? {
                     tracing::debug!(session = %frame.session, first, "an idempotency key was lost with its entries");
-                    self.changes.push((raw, None));
+                    self.change(raw, None);
                     keys -= 1;
                 }
                 for (sequence, old) in self.index.entries(&frame.session, head.entries, u64::MAX)? {
-                    self.changes.push((key::entry(&frame.session, sequence), None));
+                    self.remove_entry(&frame.session, sequence);
                     self.count_dead(old);
                 }
                 let place = RowPlace { newest: location, mark: Some(location), keys };
-                self.set_row(&frame.session, &head, place)?;
+                self.set_row(&frame.session, head, place)?;
             }
         }
         self.checkpoint.segment = segment;
@@ -439,20 +446,22 @@ impl Indexer {
         if let Some(from) = lost_from {
             head = Arc::new(lost_head(Arc::unwrap_or_clone(head), from));
         }
-        for sequence in
-            (frame.sequence..).take(usize::try_from(frame.count).expect("a count fits an address"))
-        {
-            self.changes.push((key::entry(session, sequence), Some(location.encode())));
+        if frame.count > 0 {
+            let entries = frame.sequence..frame.sequence.saturating_add(u64::from(frame.count));
+            let (session, location) = (Arc::clone(&frame.session), Some(location));
+            self.changes.push(Change::Entries { session, entries, location });
         }
         let mut keys = known.map_or(0, |known| known.place.keys);
         if let Some(key) = key {
             keys += 1;
             let first = parts.map_or(frame.sequence, |(first, _)| first);
             let value = encode_used_key(first, location);
-            self.changes.push((key::idempotency(session, &key), Some(value)));
+            self.change(key::idempotency(session, &key), Some(value));
         }
         let mark = known.and_then(|known| known.place.mark);
-        self.replace_row(session, known, &head, RowPlace { newest: location, mark, keys })
+        let place = RowPlace { newest: location, mark, keys };
+        self.replace_row(Arc::clone(&frame.session), known, Row { head, place });
+        Ok(())
     }
 
     /// Removes everything about a session.
@@ -466,8 +475,12 @@ impl Indexer {
         // The changes of this group are staged first: only staged changes are found below and removed.
         self.stage();
         let mut last = None;
-        for (sequence, location) in self.index.entries(session, 0, u64::MAX)? {
-            self.changes.push((key::entry(session, sequence), None));
+        let entries = self.index.entries(session, 0, u64::MAX)?;
+        if let Some((sequence, _)) = entries.last() {
+            let (session, entries) = (session.into(), 0..sequence + 1);
+            self.changes.push(Change::Entries { session, entries, location: None });
+        }
+        for (_, location) in entries {
             if last != Some(location) {
                 self.count_dead(location);
                 self.set_holds_deleted(location.segment, true);
@@ -475,13 +488,12 @@ impl Indexer {
             last = Some(location);
         }
         for (key, _) in self.index.used_keys(session)? {
-            self.changes.push((key, None));
+            self.change(key, None);
         }
-        self.changes.push((key::row(session), None));
+        self.changes.push(Change::Row { session: session.into(), row: None });
         self.checkpoint.rows -= 1;
         self.recount(known.entries, 0);
         self.set_quarantined(session, Some(known), false);
-        self.checkpoint.sum = self.checkpoint.sum.wrapping_sub(known.sum);
         self.cache.insert(session.to_owned(), None);
         self.newly_lost.remove(session);
         Ok(())
@@ -493,12 +505,12 @@ impl Indexer {
             Some(row) => row,
             None => {
                 let newest = Location { segment: 0, offset: 0, length: 0 };
-                Row { head: Head::default(), place: RowPlace { newest, mark: None, keys: 0 } }
+                Row { head: Arc::default(), place: RowPlace { newest, mark: None, keys: 0 } }
             }
         };
         let from = row.head.lost_from.map_or(from, |earlier| earlier.min(from));
         self.newly_lost.insert(session.to_owned(), from);
-        self.set_row(session, &lost_head(row.head, from), row.place)
+        self.set_row(session, Arc::new(lost_head(Arc::unwrap_or_clone(row.head), from)), row.place)
     }
 
     /// Quarantines the session, because a damaged part of the journal held the commit of a batch, whose own
@@ -510,8 +522,8 @@ impl Indexer {
         self.keep_parts(session, if is_whole { sequence } else { 0 })?;
         self.lose(session, EntryId(if is_whole { sequence } else { base }))?;
         if is_whole && let Some(Row { mut head, place }) = self.row(session)? {
-            head.entries = sequence;
-            self.set_row(session, &head, place)?;
+            Arc::make_mut(&mut head).entries = sequence;
+            self.set_row(session, head, place)?;
         }
         Ok(())
     }
@@ -524,13 +536,13 @@ impl Indexer {
 
     /// Removes an entry whose frame is lost.
     pub(crate) fn forget_entry(&mut self, session: &str, sequence: u64) {
-        self.changes.push((key::entry(session, sequence), None));
+        self.remove_entry(session, sequence);
     }
 
     /// Removes a segment that was reclaimed or lost.
     pub(crate) fn drop_segment(&mut self, id: u64) {
         self.segments.remove(&id);
-        self.changes.push((key::segment(id), None));
+        self.change(key::segment(id), None);
     }
 
     /// Whether the frame at `location` is still needed. For the record of a deletion the answer is always no:
@@ -577,7 +589,7 @@ impl Indexer {
     ) -> Result<(), StoreError> {
         match effect {
             Effect::Learned { key, value } => {
-                self.changes.push((key::fact(key), Some(encode_fact(to, value))));
+                self.change(key::fact(key), Some(encode_fact(to, value)));
                 return Ok(());
             }
             Effect::Deleted => return Ok(()),
@@ -585,12 +597,13 @@ impl Indexer {
                 for part in self.index.parts(&frame.session)? {
                     if part.location == from {
                         let moved = PartRow { location: to, ..part };
-                        self.changes.push((key::part(&frame.session, part.first), Some(moved.encode())));
+                        self.change(key::part(&frame.session, part.first), Some(moved.encode()));
                     }
                 }
                 for sequence in frame.sequence..frame.sequence + u64::from(frame.count) {
                     if self.index.entry(&frame.session, sequence)? == Some(from) {
-                        self.changes.push((key::entry(&frame.session, sequence), Some(to.encode())));
+                        let (session, entries) = (Arc::clone(&frame.session), sequence..sequence + 1);
+                        self.changes.push(Change::Entries { session, entries, location: Some(to) });
                     }
                 }
                 if let Some(key) = effect.key()
@@ -598,7 +611,7 @@ impl Indexer {
                     && at == from
                 {
                     let value = encode_used_key(first.0, to);
-                    self.changes.push((key::idempotency(&frame.session, key), Some(value)));
+                    self.change(key::idempotency(&frame.session, key), Some(value));
                 }
             }
             Effect::Quarantined { .. } | Effect::LossAccepted { .. } => {}
@@ -608,7 +621,7 @@ impl Indexer {
         {
             place.newest = if place.newest == from { to } else { place.newest };
             place.mark = if place.mark == Some(from) { Some(to) } else { place.mark };
-            self.set_row(&frame.session, &head, place)?;
+            self.set_row(&frame.session, head, place)?;
         }
         Ok(())
     }
@@ -625,19 +638,20 @@ impl Indexer {
     /// Adds a segment written by a reclaim.
     pub(crate) fn put_segment(&mut self, id: u64, row: SegmentRow) {
         self.segments.insert(id, row);
-        self.changes.push((key::segment(id), Some(row.encode())));
+        self.change(key::segment(id), Some(row.encode()));
     }
 
     /// Makes the changes so far visible in the middle of a frame. The checkpoint stays before that frame.
     fn stage(&mut self) {
-        self.index.stage(std::mem::take(&mut self.changes));
+        self.index.stage(self.changes.drain(..));
     }
 
     /// Makes everything that was applied visible to readers, together with the checkpoint.
     pub(crate) fn publish(&mut self) {
         if let Some(row) = self.segments.get(&self.checkpoint.segment) {
-            self.changes.push((key::segment(self.checkpoint.segment), Some(row.encode())));
-            self.changes.push((key::CHECKPOINT.to_vec(), Some(self.checkpoint.encode())));
+            let row = row.encode();
+            self.change(key::segment(self.checkpoint.segment), Some(row));
+            self.changes.push(Change::Checkpoint(self.checkpoint));
         }
         self.stage();
     }

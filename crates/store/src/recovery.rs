@@ -211,7 +211,7 @@ fn quarantine(writer: &mut Writer) {
     for session in writer.indexer.newly_lost.keys().cloned().collect::<Vec<_>>() {
         let written = writer.indexer.row(&session).and_then(|row| {
             let Some(Row { head, .. }) = row else { return Ok(()) };
-            let record = StoredRecord::Quarantined { head: Arc::new(head.clone()) };
+            let record = StoredRecord::Quarantined { head: Arc::clone(&head) };
             writer.write_record(&session, head.entries, record)
         });
         if let Err(error) = written {
@@ -361,8 +361,7 @@ impl Recovery<'_> {
                 lost_entries.entry(session).or_default().insert(sequence);
             }
         }
-        let (rows, _) = indexer.index().rows()?;
-        for (session, Row { head, mut place }) in rows {
+        for (session, Row { head, mut place }) in indexer.index().rows()? {
             let sequences = lost_entries.remove(&session).unwrap_or_default();
             let is_newest_lost = self.is_lost(place.newest, &session);
             if sequences.is_empty() && !is_newest_lost {
@@ -372,7 +371,7 @@ impl Recovery<'_> {
                 indexer.forget_entry(&session, *sequence);
             }
             indexer.publish();
-            let mut after = head.clone();
+            let mut after = Head::clone(&head);
             if is_newest_lost {
                 let index = indexer.index();
                 let remaining = index.entries(&session, 0, u64::MAX)?;
@@ -383,7 +382,7 @@ impl Recovery<'_> {
             }
             let from = EntryId(sequences.first().copied().unwrap_or(after.entries));
             let from = head.lost_from.map_or(from, |earlier| earlier.min(from));
-            indexer.set_row(&session, &lost_head(after, from), place)?;
+            indexer.set_row(&session, Arc::new(lost_head(after, from)), place)?;
             indexer.newly_lost.insert(session, from);
         }
         for id in indexer.segments.keys().copied().collect::<Vec<_>>() {
@@ -465,9 +464,8 @@ impl Recovery<'_> {
             let mut tails = Vec::new();
             for session in std::mem::take(&mut range.sessions) {
                 let row = indexer.row(&session)?;
-                let Some(Row { head: Head { lost_from: Some(from), entries, .. }, .. }) = row else {
-                    continue;
-                };
+                let Some(Row { head, .. }) = row else { continue };
+                let (Some(from), entries) = (head.lost_from, head.entries) else { continue };
                 if from.0 < entries {
                     holed.push(session);
                 } else {

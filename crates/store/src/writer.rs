@@ -531,7 +531,7 @@ impl Writer {
     fn accept_loss(&mut self, session: &str) -> Result<Head, StoreError> {
         let row = self.index.row(session)?;
         let row = row.ok_or_else(|| StoreError::NotFound { session: session.to_owned() })?;
-        let Some(lost_from) = row.head.lost_from else { return Ok(row.head) };
+        let Some(lost_from) = row.head.lost_from else { return Ok(Arc::unwrap_or_clone(row.head)) };
         let mut head = reader::head_after_loss(&self.index, &self.segments, session, &row.head, lost_from)?;
         head.lost_from = None;
         head.state = LoggedState::Idle;

@@ -1,8 +1,8 @@
 //! The locations of a session's entries, as stored in sled: many consecutive entries share one row, because
 //! each row that sled writes is expensive.
 //!
-//! Readers and the indexer do not see this. Staged changes have a key for each entry; they are folded into
-//! rows when they move, and rows are unfolded when they are read.
+//! Readers and the indexer do not see this. Staged changes are folded into rows when they move, and rows are unfolded
+//! when they are read.
 //!
 //! Invariants: the key of a chunk is that of its first entry. A chunk has at most [`CHUNK_ENTRIES_MAX`]
 //! entries, so finding an entry takes a look at few keys before it. Chunks of a session do not overlap, and
@@ -12,6 +12,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::rows::{Location, key};
+use super::staged::{self, Span};
 use crate::bytes::{read_number, write_number};
 
 /// The maximum number of entries in a chunk.
@@ -85,19 +86,21 @@ fn fold(entries: &[(u64, Location)]) -> Vec<u8> {
     bytes
 }
 
-/// Applies changes of one session's entries, in order, to sled's rows. `session` is the session's part of the
+/// Applies changes of one session's entries, in their order, to sled's rows. `session` is the session's part of the
 /// keys. The resulting rows are passed to `change`.
 pub(super) fn change_rows(
     database: &sled::Db,
     session: &[u8],
-    changes: &[(u64, Option<Location>)],
+    changes: &[Span],
     mut change: impl FnMut(Vec<u8>, Option<Vec<u8>>),
 ) -> sled::Result<()> {
-    let (Some((lowest, _)), Some((highest, _))) = (changes.first(), changes.last()) else { return Ok(()) };
+    let lowest = changes.iter().map(|change| change.entries.start).min();
+    let end = changes.iter().map(|change| change.entries.end).max();
+    let (Some(lowest), Some(end)) = (lowest, end) else { return Ok(()) };
     // The chunk that ends right before the first change is included: there may be space in it.
     let from = join(session, lowest.saturating_sub(CHUNK_ENTRIES_MAX));
     let (mut rows, mut places) = (BTreeMap::new(), Places::new());
-    for row in database.range(from..=join(session, *highest)) {
+    for row in database.range(from..join(session, end)) {
         let (key, value) = row?;
         let Some((_, first)) = split(&key) else { continue };
         if unfold(first, &value, &mut places).is_none() {
@@ -105,12 +108,7 @@ pub(super) fn change_rows(
         }
         rows.insert(first, value);
     }
-    for (sequence, location) in changes {
-        match location {
-            Some(location) => drop(places.insert(*sequence, *location)),
-            None => drop(places.remove(sequence)),
-        }
-    }
+    staged::apply(changes, &mut places);
     let places: Vec<(u64, Location)> = places.into_iter().collect();
     let mut begun = BTreeSet::new();
     let mut rest = places.as_slice();

@@ -5,9 +5,12 @@
 //! Invariants: a row that cannot be decoded is an error or causes a rebuild of the index; it is never guessed
 //! at. Session ids contain no zero byte, so one session's keys never lie among another's.
 
+use std::sync::Arc;
+
 use greenroom_kernel::head::Head;
 
 use crate::bytes::Cursor;
+use crate::error::StoreError;
 use crate::record;
 
 /// The version of everything in the index. An index of an unknown version is rebuilt.
@@ -29,7 +32,7 @@ pub(crate) struct Location {
 impl Location {
     const BYTES: usize = 20;
 
-    pub(crate) fn encode(self) -> Vec<u8> {
+    fn encode(self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(Self::BYTES);
         self.write(&mut bytes);
         bytes
@@ -54,7 +57,7 @@ impl Location {
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Row {
     /// The session's newest head.
-    pub(crate) head: Head,
+    pub(crate) head: Arc<Head>,
     /// The store's own data.
     pub(crate) place: RowPlace,
 }
@@ -71,23 +74,22 @@ pub(crate) struct RowPlace {
     pub(crate) keys: u64,
 }
 
-impl RowPlace {
-    /// Encodes the row. `head` is the encoded head.
-    pub(crate) fn encode(&self, head: &[u8]) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(64 + head.len());
-        self.newest.write(&mut bytes);
-        bytes.push(u8::from(self.mark.is_some()));
-        self.mark.unwrap_or(self.newest).write(&mut bytes);
-        bytes.extend(self.keys.to_le_bytes());
-        bytes.extend(head);
-        bytes
-    }
-}
-
 impl Row {
+    pub(crate) fn encode(&self) -> Result<Vec<u8>, StoreError> {
+        let Self { head, place: RowPlace { newest, mark, keys } } = self;
+        let head = record::encode_head(head)?;
+        let mut bytes = Vec::with_capacity(64 + head.len());
+        newest.write(&mut bytes);
+        bytes.push(u8::from(mark.is_some()));
+        mark.unwrap_or(*newest).write(&mut bytes);
+        bytes.extend(keys.to_le_bytes());
+        bytes.extend(head);
+        Ok(bytes)
+    }
+
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
         let (place, head) = RowPlace::split(bytes)?;
-        Some(Self { head: record::decode_head(head).ok()?, place })
+        Some(Self { head: Arc::new(record::decode_head(head).ok()?), place })
     }
 
     /// Returns whether the session of these bytes is quarantined; `None` if they are not those of a row in a supported
@@ -163,7 +165,7 @@ impl SegmentRow {
     }
 }
 
-/// How far the journal is indexed, and a checksum over all session rows.
+/// How far the journal is indexed. In sled it has a checksum over all session rows, too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Checkpoint {
     /// The segment of the last indexed frame.
@@ -174,46 +176,41 @@ pub(crate) struct Checkpoint {
     pub(crate) chain: u32,
     /// How many sessions there are.
     pub(crate) rows: u64,
-    /// The wrapping sum of [`row_sum`] over all sessions.
-    pub(crate) sum: u64,
     /// How many entries all sessions have together; `None` if an earlier version wrote the index.
     pub(crate) entries: Option<u64>,
 }
 
 impl Default for Checkpoint {
     fn default() -> Self {
-        Self { segment: 0, offset: 0, chain: 0, rows: 0, sum: 0, entries: Some(0) }
+        Self { segment: 0, offset: 0, chain: 0, rows: 0, entries: Some(0) }
     }
 }
 
 impl Checkpoint {
-    pub(crate) fn encode(&self) -> Vec<u8> {
+    /// Encodes the row; `sum` is the wrapping sum of [`row_sum`] over all sessions.
+    pub(crate) fn encode(&self, sum: u64) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(45);
         bytes.push(INDEX_VERSION);
         bytes.extend(self.segment.to_le_bytes());
         bytes.extend(self.offset.to_le_bytes());
         bytes.extend(self.chain.to_le_bytes());
         bytes.extend(self.rows.to_le_bytes());
-        bytes.extend(self.sum.to_le_bytes());
+        bytes.extend(sum.to_le_bytes());
         bytes.extend(self.entries.iter().flat_map(|entries| entries.to_le_bytes()));
         bytes
     }
 
-    pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
+    /// Decodes the row, and the sum in it.
+    pub(crate) fn decode(bytes: &[u8]) -> Option<(Self, u64)> {
         let mut cursor = Cursor::new(bytes);
         matches!(cursor.u8()?, INDEX_VERSION | INDEX_VERSION_OF_SINGLES).then_some(())?;
-        Some(Self {
-            segment: cursor.u64()?,
-            offset: cursor.u64()?,
-            chain: cursor.u32()?,
-            rows: cursor.u64()?,
-            sum: cursor.u64()?,
-            entries: cursor.u64(),
-        })
+        let (segment, offset, chain) = (cursor.u64()?, cursor.u64()?, cursor.u32()?);
+        let (rows, sum, entries) = (cursor.u64()?, cursor.u64()?, cursor.u64());
+        Some((Self { segment, offset, chain, rows, entries }, sum))
     }
 }
 
-/// Returns the contribution of one session's row to [`Checkpoint::sum`].
+/// Returns the contribution of one session's row to the sum in the checkpoint.
 pub(crate) fn row_sum(session: &str, row: &[u8]) -> u64 {
     u64::from(crc32c::crc32c_append(crc32c::crc32c(session.as_bytes()), row)) + 1
 }
@@ -276,8 +273,6 @@ pub(crate) fn decode_fact(bytes: &[u8]) -> Option<(Location, Vec<u8>)> {
 
 /// The keys of the rows. The first byte tells the kind; numbers are big-endian, so that they sort.
 pub(crate) mod key {
-    /// The first byte of a session's row.
-    pub(crate) const ROW: u8 = b'h';
     /// The one [`super::Checkpoint`].
     pub(crate) const CHECKPOINT: &[u8] = b"m";
 
@@ -309,7 +304,7 @@ pub(crate) mod key {
 
     /// Returns the key of a session's [`super::Row`].
     pub(crate) fn row(id: &str) -> Vec<u8> {
-        session(ROW, id, &[])
+        session(b'h', id, &[])
     }
 
     /// Returns the key of an idempotency key that the session has used.

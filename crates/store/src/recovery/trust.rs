@@ -99,10 +99,10 @@ impl Recovery<'_> {
         // The sum shows whether the rows are those that were written; their content is read when it is
         // needed.
         let RowsSummary { count: rows, sum, quarantined } = index.summary().map_err(text)?;
-        let Some(checkpoint) = index.checkpoint().map_err(text)? else {
+        let Some((checkpoint, expected)) = index.checkpoint().map_err(text)? else {
             return Err(if rows == 0 { String::new() } else { "it has no checkpoint".to_owned() });
         };
-        if (checkpoint.rows, checkpoint.sum) != (rows, sum) {
+        if (checkpoint.rows, expected) != (rows, sum) {
             return Err("its sessions do not add up".to_owned());
         }
         let segments = index.segment_rows().map_err(text)?;

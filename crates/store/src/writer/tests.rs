@@ -353,7 +353,7 @@ fn behind(world: &World, writer: &Writer) -> u64 {
     let aside = tempfile::tempdir().unwrap();
     copy_dir(&world.index(), &aside.path().join("index"));
     let indexed = Index::open(aside.path(), 1 << 20).unwrap().checkpoint().unwrap();
-    writer.active.end - indexed.map_or(0, |checkpoint| checkpoint.offset)
+    writer.active.end - indexed.map_or(0, |(checkpoint, _)| checkpoint.offset)
 }
 
 /// Returns how often the writer pauses before a group after one with this many callers, while the queue grows
@@ -599,7 +599,7 @@ fn what_moves_to_the_database_can_be_read_meanwhile() {
         assert_eq!(read(None, limit), all[..limit.min(3)], "the first {limit}");
     }
     assert_eq!(read(Some("a"), 9), all[1..]);
-    assert_eq!(index.rows().unwrap().0.len(), 3);
+    assert_eq!(index.rows().unwrap().len(), 3);
     assert_eq!(index.entries("b", 0, 9).unwrap().len(), 2);
     assert_eq!(index.row("c").unwrap(), None);
     drop(held);
