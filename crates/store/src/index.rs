@@ -366,7 +366,9 @@ impl Index {
         if let Some(row) = self.staged.read().row(session) {
             return Ok(row.clone());
         }
-        self.get_moved(&key::row(session))?.map(|bytes| Row::decode(&bytes).ok_or_else(undecoded_row)).transpose()
+        self.get_moved(&key::row(session))?
+            .map(|bytes| Row::decode(&bytes).ok_or_else(undecoded_row))
+            .transpose()
     }
 
     /// Returns the rows of all sessions by id.
@@ -395,7 +397,8 @@ impl Index {
         })?;
         let mut rows = BTreeMap::new();
         for (key, value) in unchanged.unwrap_or_default() {
-            let session = key::split(&key).map(|(session, _)| session.to_owned()).ok_or_else(undecoded_row)?;
+            let session =
+                key::split(&key).map(|(session, _)| session.to_owned()).ok_or_else(undecoded_row)?;
             rows.insert(session, Row::decode(&value).ok_or_else(undecoded_row)?);
         }
         rows.extend(newer.into_iter().filter_map(|(session, row)| Some((session.to_string(), row?))));

@@ -13,7 +13,8 @@ use parking_lot::Mutex;
 
 use crate::error::StoreError;
 use crate::index::{
-    Change, Checkpoint, Index, Location, PartRow, Row, RowPlace, SegmentRow, encode_fact, encode_used_key, key,
+    Change, Checkpoint, Index, Location, PartRow, Row, RowPlace, SegmentRow, encode_fact, encode_used_key,
+    key,
 };
 use crate::journal::{Frame, FrameKind, SEGMENT_HEADER_BYTES};
 use crate::record::StoredRecord;

@@ -279,7 +279,7 @@ impl Writer {
         }
         while let Some(command) = commands.blocking_recv() {
             let mut next = Some(command);
-            let mut group = Group::default();
+            let mut group = Group::like(callers);
             await_more_commands(callers, || commands.len(), std::thread::sleep);
             while let Some(command) = next.take() {
                 if let Some(alone) = self.join(command, &mut group) {
@@ -415,7 +415,6 @@ impl Writer {
     /// key before.
     fn admit(&mut self, append: &AppendCommand, group: &Group) -> Result<Option<EntryId>, StoreError> {
         let AppendCommand { session, sequence, count, key, head, .. } = append;
-        let known = self.indexer.known(session)?;
         if let Some(key) = key {
             if let Some(first) = group.keys.get(&(session.clone(), key.clone())) {
                 return Ok(Some(*first));
@@ -424,10 +423,17 @@ impl Writer {
                 return Ok(Some(first));
             }
         }
-        if let Some(from) = known.and_then(|known| known.lost_from) {
-            return Err(StoreError::Quarantined { session: session.to_string(), from });
-        }
-        let expected = group.entries.get(session).copied().or(known.map(|known| known.entries)).unwrap_or(0);
+        let expected = match group.entries.get(session) {
+            // Its earlier batch in the group was admitted, so it has lost nothing.
+            Some(entries) => *entries,
+            None => {
+                let known = self.indexer.known(session)?;
+                if let Some(from) = known.and_then(|known| known.lost_from) {
+                    return Err(StoreError::Quarantined { session: session.to_string(), from });
+                }
+                known.map_or(0, |known| known.entries)
+            }
+        };
         if *sequence != expected {
             return Err(StoreError::Sequence {
                 session: session.to_string(),
@@ -636,6 +642,16 @@ impl Writer {
 }
 
 impl Group {
+    /// Returns a group with room for about as many commands as an earlier one had.
+    fn like(callers: usize) -> Self {
+        Self {
+            pending: Vec::with_capacity(callers),
+            callers: Vec::with_capacity(callers),
+            entries: HashMap::with_capacity(callers),
+            ..Self::default()
+        }
+    }
+
     fn push(&mut self, frame: NewFrame, effect: Effect, caller: Caller) {
         self.bytes += frame.length();
         self.pending.push(Pending { frame, effect });

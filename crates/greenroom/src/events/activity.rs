@@ -230,6 +230,9 @@ impl Going {
     }
 }
 
+/// The initial capacity of a piece of an answer, in bytes, because most are followed by others.
+const PIECE_BYTES: usize = 256;
+
 /// Appends a piece of an answer: to the last piece if both are of one kind.
 fn add(said: &mut Vec<Delta>, piece: &Delta) {
     match (said.last_mut(), piece) {
@@ -239,6 +242,13 @@ fn add(said: &mut Vec<Delta>, piece: &Delta) {
             Some(Delta::ToolArguments { index, text, .. }),
             Delta::ToolArguments { index: of, name: None, text: more },
         ) if index == of => text.push_str(more),
-        _ => said.push(piece.clone()),
+        _ => {
+            let mut first = piece.clone();
+            if let Delta::Text(text) | Delta::Reasoning(text) | Delta::ToolArguments { text, .. } = &mut first
+            {
+                text.reserve(PIECE_BYTES.saturating_sub(text.len()));
+            }
+            said.push(first);
+        }
     }
 }

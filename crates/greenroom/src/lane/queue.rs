@@ -6,6 +6,7 @@
 //! slot only if no other call wants one and another slot remains free; summaries hold at most half of the
 //! slots.
 
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
@@ -134,6 +135,9 @@ impl Queue {
             return None;
         }
         let is_half_free = self.taken_by_summaries < self.slots.div_ceil(2);
+        if self.steps.count > 0 && (self.summaries.count == 0 || !is_half_free) {
+            return Some(Urgency::Step);
+        }
         let step = self.steps.first();
         let summary = self.summaries.first().filter(|_| is_half_free);
         match (step, summary) {
@@ -182,11 +186,12 @@ impl Rounds {
     /// Adds a waiter behind the others of its family. Returns its position within this urgency.
     fn add(&mut self, turn: &Turn, waiter: Waiter) -> usize {
         self.count += 1;
-        let is_new = !self.groups.contains_key(&turn.group);
+        let group = self.groups.entry(Arc::clone(&turn.group));
+        let is_new = matches!(group, Entry::Vacant(_));
         if is_new {
             self.order.push_back(Arc::clone(&turn.group));
         }
-        let group = self.groups.entry(Arc::clone(&turn.group)).or_default();
+        let group = group.or_default();
         let own = group.waiting.entry(Arc::clone(&turn.family)).or_default();
         own.push_back(waiter);
         if own.len() > 1 {
@@ -213,13 +218,12 @@ impl Rounds {
 
     /// Takes the next waiter, and moves its group, and its family there, to the end.
     fn next(&mut self) -> Option<Waiter> {
-        let name = self.order.pop_front()?;
-        let group = self.groups.get_mut(&name)?;
-        let waiter = group.next();
-        if group.order.is_empty() {
-            self.groups.remove(&name);
+        let Entry::Occupied(mut group) = self.groups.entry(self.order.pop_front()?) else { return None };
+        let waiter = group.get_mut().next();
+        if group.get().order.is_empty() {
+            group.remove();
         } else {
-            self.order.push_back(name);
+            self.order.push_back(Arc::clone(group.key()));
         }
         self.count -= 1;
         waiter
@@ -252,13 +256,12 @@ impl Rounds {
 
 impl Group {
     fn next(&mut self) -> Option<Waiter> {
-        let family = self.order.pop_front()?;
-        let own = self.waiting.get_mut(&family)?;
-        let waiter = own.pop_front();
-        if own.is_empty() {
-            self.waiting.remove(&family);
+        let Entry::Occupied(mut own) = self.waiting.entry(self.order.pop_front()?) else { return None };
+        let waiter = own.get_mut().pop_front();
+        if own.get().is_empty() {
+            own.remove();
         } else {
-            self.order.push_back(family);
+            self.order.push_back(Arc::clone(own.key()));
         }
         waiter
     }

@@ -177,7 +177,8 @@ pub(super) fn apply(spans: &[Span], places: &mut Places) {
         match location {
             Some(location) => places.extend(entries.clone().map(|sequence| (sequence, *location))),
             None => {
-                let removed: Vec<u64> = places.range(entries.clone()).map(|(sequence, _)| *sequence).collect();
+                let removed: Vec<u64> =
+                    places.range(entries.clone()).map(|(sequence, _)| *sequence).collect();
                 for sequence in removed {
                     places.remove(&sequence);
                 }

@@ -160,7 +160,10 @@ fn rows_are_the_newest_ones_and_add_up() {
                     index.flush_staged().unwrap();
                     moves += 1;
                     let sum = index.checkpoint().unwrap().map(|(_, sum)| sum);
-                    assert!(sum.is_none_or(|sum| sum == index.summary().unwrap().sum), "seed {seed} step {step}");
+                    assert!(
+                        sum.is_none_or(|sum| sum == index.summary().unwrap().sum),
+                        "seed {seed} step {step}"
+                    );
                 }
                 3 if random.below(3) == 0 => {
                     index.close();
