@@ -274,16 +274,16 @@ impl Writer {
     /// Runs until it is told to close, or until all senders of commands are gone.
     pub(crate) fn run(mut self, mut commands: mpsc::Receiver<Command>) {
         let (mut closing, mut callers) = (None, 0);
+        let mut group = Group::default();
         if self.erase_again.is_some() {
             self.reclaim_when_idle(true);
         }
         while let Some(command) = commands.blocking_recv() {
             let mut next = Some(command);
-            let mut group = Group::like(callers);
             await_more_commands(callers, || commands.len(), std::thread::sleep);
             while let Some(command) = next.take() {
                 if let Some(alone) = self.join(command, &mut group) {
-                    self.commit(std::mem::take(&mut group));
+                    self.commit(&mut group);
                     closing = self.perform(alone);
                     break;
                 }
@@ -292,7 +292,7 @@ impl Writer {
                 }
             }
             callers = group.callers.len();
-            self.commit(group);
+            self.commit(&mut group);
             if closing.is_some() {
                 break;
             }
@@ -560,25 +560,28 @@ impl Writer {
     }
 
     /// Writes a group that nobody is told of yet.
-    fn write_alone(&mut self, group: Group) -> Result<(), StoreError> {
-        let written = self.write(group.pending, group.bytes);
+    fn write_alone(&mut self, mut group: Group) -> Result<(), StoreError> {
+        let written = self.write(&mut group.pending, group.bytes);
         self.list_if_due();
         written
     }
 
-    fn commit(&mut self, group: Group) {
+    /// Commits the group, and answers its callers. It is empty then.
+    fn commit(&mut self, group: &mut Group) {
         if group.callers.is_empty() {
             return;
         }
-        let outcome = if group.pending.is_empty() { Ok(()) } else { self.write(group.pending, group.bytes) };
-        for caller in group.callers {
+        let outcome =
+            if group.pending.is_empty() { Ok(()) } else { self.write(&mut group.pending, group.bytes) };
+        for caller in group.callers.drain(..) {
             caller.answer(&outcome);
         }
+        group.clear();
         self.list_if_due();
     }
 
     /// Makes the frames durable and visible: all of them, or none after an error. `bytes` is their length.
-    fn write(&mut self, pending: Vec<Pending>, bytes: u64) -> Result<(), StoreError> {
+    fn write(&mut self, pending: &mut Vec<Pending>, bytes: u64) -> Result<(), StoreError> {
         self.lock.check_in_place()?;
         if self.index.staged_size().bytes > STAGED_BYTES_LIMIT {
             self.mover.wait();
@@ -593,7 +596,7 @@ impl Writer {
         buffer.reserve(usize::try_from(bytes).expect("a group fits the memory"));
         let (start, mut chain) = (self.active.end, self.active.chain);
         let mut placed = Vec::with_capacity(pending.len());
-        for Pending { frame, effect } in pending {
+        for Pending { frame, effect } in pending.drain(..) {
             let (frame, next_chain) = frame.encode(&mut buffer, start, self.active.seed, chain);
             chain = next_chain;
             placed.push(EncodedFrame { frame, next_chain, effect });
@@ -642,14 +645,11 @@ impl Writer {
 }
 
 impl Group {
-    /// Returns a group with room for about as many commands as an earlier one had.
-    fn like(callers: usize) -> Self {
-        Self {
-            pending: Vec::with_capacity(callers),
-            callers: Vec::with_capacity(callers),
-            entries: HashMap::with_capacity(callers),
-            ..Self::default()
-        }
+    /// Empties the group, but keeps its memory for the next one.
+    fn clear(&mut self) {
+        let Self { pending, callers, bytes, entries, keys } = self;
+        (pending.clear(), callers.clear(), entries.clear(), keys.clear());
+        *bytes = 0;
     }
 
     fn push(&mut self, frame: NewFrame, effect: Effect, caller: Caller) {

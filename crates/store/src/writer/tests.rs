@@ -51,7 +51,7 @@ fn commit(
         writer.join_append(command, &mut group);
         answers.push(answer);
     }
-    writer.commit(group);
+    writer.commit(&mut group);
     answers.into_iter().map(|mut answer| answer.try_recv().unwrap()).collect()
 }
 
@@ -125,7 +125,7 @@ fn a_batch_with_a_hole_before_it_is_refused_as_it_joins_and_as_it_is_written() {
     group.entries.insert("one".into(), 5);
     writer.join_append(command, &mut group);
     let before = segment_bytes(&world);
-    writer.commit(group);
+    writer.commit(&mut group);
     let answer = answer.try_recv().unwrap();
     assert_eq!(refused_by(&answer), Some("a batch follows its session's last entry"));
     assert_eq!(segment_bytes(&world), before);
@@ -141,7 +141,7 @@ fn a_group_with_another_length_than_its_frames_is_not_written() {
     let mut group = Group::default();
     writer.join_append(command, &mut group);
     group.bytes += 1;
-    writer.commit(group);
+    writer.commit(&mut group);
     let answer = answer.try_recv().unwrap();
     assert_eq!(refused_by(&answer), Some("a group has the length that its frames have together"));
     assert_eq!(segment_bytes(&world), before);
