@@ -61,7 +61,7 @@ pub(crate) struct Index {
     /// `None` if the index is kept in memory only, and after it was closed.
     database: RwLock<Option<sled::Db>>,
     staged: RwLock<Staged>,
-    /// The sum of the rows in sled, for the checkpoint.
+    /// The sum of the rows in sled, for the checkpoint. Only a move changes it, and there is one at a time.
     sum: Mutex<u64>,
     /// The first failure of sled. After it, sled is not used any more.
     broken: Mutex<Option<String>>,
@@ -237,7 +237,7 @@ impl Index {
         Err(index_error(detail))
     }
 
-    /// Returns the value of a row that is staged as bytes.
+    /// Returns the value of a row of a kind that is staged as bytes, staged or in sled.
     fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
         if let Some(value) = self.staged.read().other(key) {
             return Ok(value.clone());
@@ -259,7 +259,7 @@ impl Index {
         Ok(self.with(|database| database.range(from..until).collect())?.unwrap_or_default())
     }
 
-    /// Returns the pairs of rows that are staged as bytes with keys in `from..until`, in order.
+    /// Returns the pairs with keys in `from..until`, in order, of rows of a kind that is staged as bytes, staged or in sled.
     fn range(&self, from: &[u8], until: &[u8]) -> Result<Vec<Pair>, StoreError> {
         if from >= until {
             return Ok(Vec::new());
@@ -356,7 +356,8 @@ impl Index {
         }
     }
 
-    /// Returns how far the journal is indexed in sled, and the sum of the rows there; `None` if nothing was moved yet.
+    /// Returns how far the journal is indexed in sled, and the sum of the rows there; `None` if no checkpoint is there, or none that can be
+    /// read.
     pub(crate) fn checkpoint(&self) -> Result<Option<(Checkpoint, u64)>, StoreError> {
         Ok(self.get_moved(key::CHECKPOINT)?.as_deref().and_then(Checkpoint::decode))
     }
@@ -383,9 +384,10 @@ impl Index {
         after: Option<&str>,
         limit: usize,
     ) -> Result<Vec<(String, Row)>, StoreError> {
-        let newer = self.staged.read().rows(after);
+        let newer = self.staged.read().rows(after, limit);
         let from = after.map_or_else(|| b"h".to_vec(), |after| key::after(&key::row(after)));
-        // Rows without a change, of which no more than `limit` can be among the first.
+        // At most `limit` unchanged rows can be on the page. Behind the last of the changed ones, all may have changes that
+        // were not read; but then the page ends before.
         let unchanged = self.with(|database| {
             let is_changed =
                 |key: &[u8]| key::split(key).is_some_and(|(session, _)| newer.contains_key(session));
@@ -451,7 +453,10 @@ impl Index {
         from: u64,
         until: u64,
     ) -> Result<Vec<(u64, Location)>, StoreError> {
-        let newer = self.staged.read().spans(session);
+        if from >= until {
+            return Ok(Vec::new());
+        }
+        let newer = self.staged.read().spans(session, &(from..until));
         let first = chunks::first_key(&key::entry(session, from));
         let mut places = Places::new();
         for (key, value) in self.range_moved(&first, &key::entry(session, until))? {
@@ -459,9 +464,9 @@ impl Index {
                 .and_then(|(_, first)| chunks::unfold(first, &value, &mut places))
                 .ok_or_else(undecoded_place)?;
         }
-        staged::apply(&newer, &mut places);
-        let are_asked_for = places.into_iter().filter(|(sequence, _)| (from..until).contains(sequence));
-        Ok(are_asked_for.collect())
+        places.retain(|sequence, _| (from..until).contains(sequence));
+        newer.into_iter().for_each(|(entries, at)| staged::apply(entries, at, &mut places));
+        Ok(places.into_iter().collect())
     }
 
     /// Returns where an entry lies; `None` if the session has no such entry.
@@ -500,8 +505,8 @@ impl Index {
             let places = sessions.entry(session.to_owned()).or_default();
             chunks::unfold(first, &value, places).ok_or_else(undecoded_place)?;
         }
-        for (session, spans) in newer {
-            staged::apply(&spans, sessions.entry(session.to_string()).or_default());
+        for (session, entries, at) in newer {
+            staged::apply(entries, at, sessions.entry(session.to_string()).or_default());
         }
         let of_session = |(session, places): (String, Places)| {
             places.into_iter().map(move |(sequence, at)| (session.clone(), sequence, at))

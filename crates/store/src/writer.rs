@@ -648,7 +648,10 @@ impl Group {
     /// Empties the group, but keeps its memory for the next one.
     fn clear(&mut self) {
         let Self { pending, callers, bytes, entries, keys } = self;
-        (pending.clear(), callers.clear(), entries.clear(), keys.clear());
+        pending.clear();
+        callers.clear();
+        entries.clear();
+        keys.clear();
         *bytes = 0;
     }
 

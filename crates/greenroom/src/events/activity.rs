@@ -244,10 +244,8 @@ fn add(said: &mut Vec<Delta>, piece: &Delta) {
         ) if index == of => text.push_str(more),
         _ => {
             let mut first = piece.clone();
-            if let Delta::Text(text) | Delta::Reasoning(text) | Delta::ToolArguments { text, .. } = &mut first
-            {
-                text.reserve(PIECE_BYTES.saturating_sub(text.len()));
-            }
+            let (Delta::Text(text) | Delta::Reasoning(text) | Delta::ToolArguments { text, .. }) = &mut first;
+            text.reserve(PIECE_BYTES.saturating_sub(text.len()));
             said.push(first);
         }
     }

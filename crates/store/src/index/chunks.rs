@@ -12,7 +12,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::rows::{Location, key};
-use super::staged::{self, Span};
+use super::staged::Spans;
 use crate::bytes::{read_number, write_number};
 
 /// The maximum number of entries in a chunk.
@@ -86,21 +86,19 @@ fn fold(entries: &[(u64, Location)]) -> Vec<u8> {
     bytes
 }
 
-/// Applies changes of one session's entries, in their order, to sled's rows. `session` is the session's part of the
+/// Applies changes of one session's entries to sled's rows. `session` is the session's part of the
 /// keys. The resulting rows are passed to `change`.
 pub(super) fn change_rows(
     database: &sled::Db,
     session: &[u8],
-    changes: &[Span],
+    changes: &Spans,
     mut change: impl FnMut(Vec<u8>, Option<Vec<u8>>),
 ) -> sled::Result<()> {
-    let lowest = changes.iter().map(|change| change.entries.start).min();
-    let end = changes.iter().map(|change| change.entries.end).max();
-    let (Some(lowest), Some(end)) = (lowest, end) else { return Ok(()) };
+    let Some(changed) = changes.bounds() else { return Ok(()) };
     // The chunk that ends right before the first change is included: there may be space in it.
-    let from = join(session, lowest.saturating_sub(CHUNK_ENTRIES_MAX));
+    let from = join(session, changed.start.saturating_sub(CHUNK_ENTRIES_MAX));
     let (mut rows, mut places) = (BTreeMap::new(), Places::new());
-    for row in database.range(from..join(session, end)) {
+    for row in database.range(from..join(session, changed.end)) {
         let (key, value) = row?;
         let Some((_, first)) = split(&key) else { continue };
         if unfold(first, &value, &mut places).is_none() {
@@ -108,7 +106,7 @@ pub(super) fn change_rows(
         }
         rows.insert(first, value);
     }
-    staged::apply(changes, &mut places);
+    changes.apply(&mut places);
     let places: Vec<(u64, Location)> = places.into_iter().collect();
     let mut begun = BTreeSet::new();
     let mut rest = places.as_slice();

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use greenroom_kernel::head::Head;
@@ -37,6 +38,20 @@ fn stage(index: &Index, model: &mut Model, session: &str, sequence: u64, locatio
     match location {
         Some(location) => drop(model.insert((session.to_owned(), sequence), location)),
         None => drop(model.remove(&(session.to_owned(), sequence))),
+    }
+}
+
+fn stage_all(index: &Index, model: &mut Model, of: &str, entries: Range<u64>, location: Option<Location>) {
+    if entries.is_empty() {
+        return;
+    }
+    let session = of.into();
+    index.stage([Change::Entries { session, entries: entries.clone(), location }]);
+    for sequence in entries {
+        match location {
+            Some(location) => drop(model.insert((of.to_owned(), sequence), location)),
+            None => drop(model.remove(&(of.to_owned(), sequence))),
+        }
     }
 }
 
@@ -80,9 +95,8 @@ fn the_index_says_what_was_said_last_about_each_entry() {
                 // A frame with several entries.
                 0..=5 => {
                     number += 1;
-                    for sequence in end..end + 1 + random.below(if step % 7 == 0 { 150 } else { 4 }) {
-                        stage(&index, &mut model, session, sequence, Some(place(number)));
-                    }
+                    let until = end + 1 + random.below(if step % 7 == 0 { 150 } else { 4 });
+                    stage_all(&index, &mut model, session, end..until, Some(place(number)));
                 }
                 6 if end > 0 => {
                     number += 1;
@@ -92,11 +106,15 @@ fn the_index_says_what_was_said_last_about_each_entry() {
                             stage(&index, &mut model, session, sequence, Some(place(number)));
                         }
                     }
+                    // In the middle of a frame, or over the ends of several.
+                    let (from, length) = (random.below(end), random.below(12));
+                    stage_all(&index, &mut model, session, from..end.min(from + length), Some(place(number)));
                 }
                 7 if end > 0 => stage(&index, &mut model, session, random.below(end), None),
                 8 if end > 0 => {
                     let from = if random.below(3) == 0 { 0 } else { random.below(end) };
-                    (from..end).for_each(|sequence| stage(&index, &mut model, session, sequence, None));
+                    let until = if random.below(3) == 0 { from + random.below(end - from) } else { end };
+                    stage_all(&index, &mut model, session, from..until, None);
                 }
                 _ => index.flush_staged().unwrap(),
             }
