@@ -273,8 +273,7 @@ pub(crate) struct Writer {
 impl Writer {
     /// Runs until it is told to close, or until all senders of commands are gone.
     pub(crate) fn run(mut self, mut commands: mpsc::Receiver<Command>) {
-        let (mut closing, mut callers) = (None, 0);
-        let mut group = Group::default();
+        let (mut closing, mut callers, mut group) = (None, 0, Group::default());
         if self.erase_again.is_some() {
             self.reclaim_when_idle(true);
         }
@@ -571,8 +570,8 @@ impl Writer {
         if group.callers.is_empty() {
             return;
         }
-        let outcome =
-            if group.pending.is_empty() { Ok(()) } else { self.write(&mut group.pending, group.bytes) };
+        let Group { pending, bytes, .. } = group;
+        let outcome = if pending.is_empty() { Ok(()) } else { self.write(pending, *bytes) };
         for caller in group.callers.drain(..) {
             caller.answer(&outcome);
         }
@@ -647,12 +646,11 @@ impl Writer {
 impl Group {
     /// Empties the group, but keeps its memory for the next one.
     fn clear(&mut self) {
-        let Self { pending, callers, bytes, entries, keys } = self;
-        pending.clear();
-        callers.clear();
-        entries.clear();
-        keys.clear();
-        *bytes = 0;
+        self.bytes = 0;
+        self.pending.clear();
+        self.callers.clear();
+        self.entries.clear();
+        self.keys.clear();
     }
 
     fn push(&mut self, frame: NewFrame, effect: Effect, caller: Caller) {
