@@ -197,6 +197,30 @@ fn rows_are_the_newest_ones_and_add_up() {
     assert!(pages > 3_000 && moves > 200 && removals > 300, "{pages} {moves} {removals}");
 }
 
+/// However much is staged, reading an entry or a page takes only what it needs of it, and entries that are moved one by
+/// one to the same frame take as much as when they are moved together.
+#[test]
+fn reading_takes_only_what_it_needs_of_what_is_staged() {
+    let (_dir, index) = open();
+    let mut model = Model::new();
+    for number in 0..1_000 {
+        stage(&index, &mut model, "a", number, Some(place(number)));
+        let place = RowPlace { newest: place(number), mark: None, keys: 0 };
+        let row = Some(Row { head: Arc::default(), place });
+        index.stage([Change::Row { session: format!("s{number}").into(), row }]);
+        stage(&index, &mut model, "b", number, Some(Location { length: 7, ..place.newest }));
+    }
+    let staged = index.staged.read();
+    assert_eq!(staged.spans("a", &(500..501)).len(), 1);
+    assert_eq!(staged.spans("b", &(0..u64::MAX)).len(), 1_000);
+    assert_eq!(staged.rows(Some("s5"), 7).len(), 7);
+    drop(staged);
+    for number in 0..1_000 {
+        stage(&index, &mut model, "c", number, Some(place(3)));
+    }
+    assert_eq!(index.staged.read().spans("c", &(0..u64::MAX)).len(), 1);
+}
+
 /// The start of a row does not change while its first entry exists: neither by additions, nor by moved
 /// frames.
 #[test]
