@@ -36,7 +36,7 @@ pub(crate) use rows::{
 };
 use rows::{decode_fact, decode_used_key, row_sum};
 pub(crate) use staged::{Change, Size};
-use staged::{OfSession, Staged, Table};
+use staged::{SessionChanges, Staged, Table};
 
 /// How often sled's own lock is tried, and how long to wait between two attempts.
 const LOCK_ATTEMPTS: u32 = 400;
@@ -152,7 +152,7 @@ impl Index {
             Ok(Ok(Ok(database))) => {
                 close_files(&made);
                 let index = Self::new(dir, Some(database));
-                // What cannot be read here cannot be trusted either, which is found next.
+                // If the checkpoint cannot be read, the index is found to be damaged when it is checked.
                 if let Ok(Some((_, sum))) = index.checkpoint() {
                     *index.sum.lock() = sum;
                 }
@@ -237,29 +237,30 @@ impl Index {
         Err(index_error(detail))
     }
 
-    /// Returns the value of a row of a kind that is staged as bytes, staged or in sled.
+    /// Returns the newest value of a row, staged or in sled. The row must be of a kind that is staged as bytes.
     fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
         if let Some(value) = self.staged.read().other(key) {
             return Ok(value.clone());
         }
-        self.get_moved(key)
+        self.get_in_sled(key)
     }
 
     /// Returns a value that is in sled.
-    fn get_moved(&self, key: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
+    fn get_in_sled(&self, key: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
         let value = self.with(|database| database.get(key))?;
         Ok(value.flatten().map(|value| value.to_vec()))
     }
 
     /// Returns the pairs in sled with keys in `from..until`, in order.
-    fn range_moved(&self, from: &[u8], until: &[u8]) -> Result<Vec<(sled::IVec, sled::IVec)>, StoreError> {
+    fn range_in_sled(&self, from: &[u8], until: &[u8]) -> Result<Vec<(sled::IVec, sled::IVec)>, StoreError> {
         if from >= until {
             return Ok(Vec::new());
         }
         Ok(self.with(|database| database.range(from..until).collect())?.unwrap_or_default())
     }
 
-    /// Returns the pairs with keys in `from..until`, in order, of rows of a kind that is staged as bytes, staged or in sled.
+    /// Returns the newest pairs with keys in `from..until`, in order, staged or in sled. The rows must be of a kind that is
+    /// staged as bytes.
     fn range(&self, from: &[u8], until: &[u8]) -> Result<Vec<Pair>, StoreError> {
         if from >= until {
             return Ok(Vec::new());
@@ -267,7 +268,7 @@ impl Index {
         // The staged changes are read first, here and everywhere: one that moves to sled meanwhile is then seen
         // twice, but never missed.
         let newer = self.staged.read().others(from, until);
-        let older = self.range_moved(from, until)?.into_iter();
+        let older = self.range_in_sled(from, until)?.into_iter();
         let older = older.map(|(key, value)| (key.to_vec(), value.to_vec()));
         if newer.is_empty() {
             return Ok(older.collect());
@@ -356,10 +357,10 @@ impl Index {
         }
     }
 
-    /// Returns how far the journal is indexed in sled, and the sum of the rows there; `None` if no checkpoint is there, or none that can be
-    /// read.
+    /// Returns how far the journal is indexed in sled, and the sum of the rows there; `None` if sled has no checkpoint
+    /// that can be read.
     pub(crate) fn checkpoint(&self) -> Result<Option<(Checkpoint, u64)>, StoreError> {
-        Ok(self.get_moved(key::CHECKPOINT)?.as_deref().and_then(Checkpoint::decode))
+        Ok(self.get_in_sled(key::CHECKPOINT)?.as_deref().and_then(Checkpoint::decode))
     }
 
     /// Returns the session's row; `None` if there is no such session.
@@ -367,7 +368,7 @@ impl Index {
         if let Some(row) = self.staged.read().row(session) {
             return Ok(row.clone());
         }
-        self.get_moved(&key::row(session))?
+        self.get_in_sled(&key::row(session))?
             .map(|bytes| Row::decode(&bytes).ok_or_else(undecoded_row))
             .transpose()
     }
@@ -386,8 +387,8 @@ impl Index {
     ) -> Result<Vec<(String, Row)>, StoreError> {
         let newer = self.staged.read().rows(after, limit);
         let from = after.map_or_else(|| b"h".to_vec(), |after| key::after(&key::row(after)));
-        // At most `limit` unchanged rows can be on the page. Behind the last of the changed ones, all may have changes that
-        // were not read; but then the page ends before.
+        // The page has at most `limit` unchanged rows. If `newer` was cut off, rows behind its last id may have changes
+        // that were not read, but the page ends at that id.
         let unchanged = self.with(|database| {
             let is_changed =
                 |key: &[u8]| key::split(key).is_some_and(|(session, _)| newer.contains_key(session));
@@ -414,7 +415,7 @@ impl Index {
     /// If a row cannot be read: it is truncated, or of a later version.
     pub(crate) fn summary(&self) -> Result<RowsSummary, StoreError> {
         let mut summary = RowsSummary::default();
-        for (key, value) in self.range_moved(b"h", b"i")? {
+        for (key, value) in self.range_in_sled(b"h", b"i")? {
             let (Some((session, _)), Some(is_quarantined)) = (key::split(&key), Row::is_quarantined(&value))
             else {
                 return Err(undecoded_row());
@@ -459,7 +460,7 @@ impl Index {
         let newer = self.staged.read().spans(session, &(from..until));
         let first = chunks::first_key(&key::entry(session, from));
         let mut places = Places::new();
-        for (key, value) in self.range_moved(&first, &key::entry(session, until))? {
+        for (key, value) in self.range_in_sled(&first, &key::entry(session, until))? {
             chunks::split(&key)
                 .and_then(|(_, first)| chunks::unfold(first, &value, &mut places))
                 .ok_or_else(undecoded_place)?;
@@ -500,7 +501,7 @@ impl Index {
     pub(crate) fn all_entries(&self) -> Result<Vec<(String, u64, Location)>, StoreError> {
         let newer = self.staged.read().all_spans();
         let mut sessions: BTreeMap<String, Places> = BTreeMap::new();
-        for (key, value) in self.range_moved(b"e", b"f")? {
+        for (key, value) in self.range_in_sled(b"e", b"f")? {
             let (session, first) = chunks::entry_of(&key).ok_or_else(undecoded_place)?;
             let places = sessions.entry(session.to_owned()).or_default();
             chunks::unfold(first, &value, places).ok_or_else(undecoded_place)?;
@@ -577,7 +578,7 @@ fn batch_of(database: &sled::Db, changes: &Table, mut sum: u64) -> sled::Result<
         Some(value) => batch.insert(key, value),
         None => batch.remove(key),
     };
-    for (session, OfSession { row, spans }) in &changes.sessions {
+    for (session, SessionChanges { row, spans }) in &changes.sessions {
         chunks::change_rows(database, &key::session(b'e', session, &[]), spans, &mut change)?;
         let Some(row) = row else { continue };
         let key = key::row(session);

@@ -565,7 +565,7 @@ impl Writer {
         written
     }
 
-    /// Commits the group, and answers its callers. It is empty then.
+    /// Commits the group, answers its callers, and empties it.
     fn commit(&mut self, group: &mut Group) {
         if group.callers.is_empty() {
             return;

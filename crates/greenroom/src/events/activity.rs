@@ -230,7 +230,7 @@ impl Going {
     }
 }
 
-/// The initial capacity of a piece of an answer, in bytes, because most are followed by others.
+/// The initial capacity of a piece of an answer, in bytes: more text of the same kind usually follows.
 const PIECE_BYTES: usize = 256;
 
 /// Appends a piece of an answer: to the last piece if both are of one kind.

@@ -57,7 +57,7 @@ pub(super) struct Span {
 pub(super) struct Spans(BTreeMap<u64, Span>);
 
 impl Spans {
-    /// Sets the location of entries. Returns whether this takes another span.
+    /// Sets the location of entries. Returns whether a span was added.
     fn set(&mut self, entries: Range<u64>, location: Option<Location>) -> bool {
         let Range { start, end } = entries;
         if start >= end {
@@ -77,7 +77,7 @@ impl Spans {
         true
     }
 
-    /// Removes what is known of the entries in `start..end`.
+    /// Removes the changes of the entries in `start..end`.
     fn clear(&mut self, start: u64, end: u64) {
         let mut rest = None;
         if let Some((_, before)) = self.0.range_mut(..start).next_back()
@@ -91,7 +91,7 @@ impl Spans {
             self.0.remove(&first);
             rest = Some(inside);
         }
-        // Only the last one may reach beyond the end.
+        // Only the last span may extend beyond the end.
         if let Some(rest) = rest.filter(|rest| rest.end > end) {
             self.0.insert(end, rest);
         }
@@ -102,7 +102,7 @@ impl Spans {
         Some(*self.0.first_key_value()?.0..self.0.last_key_value()?.1.end)
     }
 
-    /// Returns the changes of the entries in `range`, in their order; it is not empty.
+    /// Returns the changes of the entries in `range`, in their order. The range must not be empty.
     fn within(&self, range: Range<u64>) -> impl Iterator<Item = (Range<u64>, Option<Location>)> {
         let Range { start, end } = range;
         let before = self.0.range(..start).next_back().filter(|(_, span)| span.end > start);
@@ -121,7 +121,7 @@ impl Spans {
 
 /// The changes of one session.
 #[derive(Debug, Default)]
-pub(super) struct OfSession {
+pub(super) struct SessionChanges {
     /// The session's row, if it changed; `Some(None)` if it was removed.
     pub(super) row: Option<Option<Row>>,
     /// The changes of its entries.
@@ -131,7 +131,7 @@ pub(super) struct OfSession {
 /// Changes by row.
 #[derive(Debug, Default)]
 pub(super) struct Table {
-    pub(super) sessions: HashMap<Arc<str>, OfSession>,
+    pub(super) sessions: HashMap<Arc<str>, SessionChanges>,
     /// The ids of these sessions, in order.
     ids: BTreeSet<Arc<str>>,
     pub(super) checkpoint: Option<Checkpoint>,
@@ -162,13 +162,13 @@ impl Staged {
         match change {
             Change::Row { session, row } => {
                 let bytes = row.as_ref().map_or(0, |row| head_bytes(&row.head));
-                let before = self.of_session(session).row.replace(row).flatten();
+                let before = self.changes_of(session).row.replace(row).flatten();
                 let bytes_before = before.map_or(0, |row| head_bytes(&row.head));
                 self.size.bytes = (self.size.bytes + bytes).saturating_sub(bytes_before);
             }
             Change::Entries { session, entries, location } => {
-                let is_another = self.of_session(session).spans.set(entries, location);
-                self.size.bytes += if is_another { SPAN_BYTES } else { 0 };
+                let is_added = self.changes_of(session).spans.set(entries, location);
+                self.size.bytes += if is_added { SPAN_BYTES } else { 0 };
             }
             Change::Checkpoint(checkpoint) => self.table.checkpoint = Some(checkpoint),
             Change::Other { key, value } => {
@@ -178,7 +178,7 @@ impl Staged {
         }
     }
 
-    fn of_session(&mut self, session: Arc<str>) -> &mut OfSession {
+    fn changes_of(&mut self, session: Arc<str>) -> &mut SessionChanges {
         let Self { table, size, .. } = self;
         let Table { sessions, ids, .. } = table;
         match sessions.entry(session) {
@@ -187,7 +187,7 @@ impl Staged {
                 ids.insert(Arc::clone(unknown.key()));
                 size.bytes += SESSION_BYTES + unknown.key().len();
                 size.sessions += 1;
-                unknown.insert(OfSession::default())
+                unknown.insert(SessionChanges::default())
             }
         }
     }
@@ -223,8 +223,8 @@ impl Staged {
         self.tables().rev().find_map(|table| table.sessions.get(session)?.row.as_ref())
     }
 
-    /// Returns the changed rows of the first sessions after `after`: as many as it takes for `limit` of them to exist, or
-    /// all.
+    /// Returns the changed rows of the first sessions after `after`, in order of their ids, until `limit` of them are rows
+    /// that were not removed.
     pub(super) fn rows(&self, after: Option<&str>, limit: usize) -> BTreeMap<Arc<str>, Option<Row>> {
         let bounds = (after.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
         let mut ids: Vec<_> =
